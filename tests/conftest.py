@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.thinning import in_share, numbered
+from tests.thinning import in_share, numbered, share_of
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process is one of several that run tests (pytest -n)."""
@@ -92,6 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
     _thin_out_interpreted(items)
+    for item, case in numbered(items):
+        if not in_share(case, share_of(item.nodeid)):
+            item.add_marker("long")
     kept, long = [], []
     for item in items:
         if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:

@@ -90,7 +90,9 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Experts of a token."""
     inner: int
     """Inner dimension of an expert."""
-    router: Literal["softmax", "sigmoid", "softmax of the chosen"] = "softmax"
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    """What makes scores of its products. Normalised, softmax over all experts is that over the
+    chosen ones."""
     normalised: bool = True
     """Whether the chosen experts' weights are divided by their sum."""
     scale: float = 1.0

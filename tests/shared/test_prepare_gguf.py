@@ -268,6 +268,11 @@ ADJUSTED: dict[str, tuple[Callable[[Writer], None], Callable[[PreparedModel], bo
         lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR),
                    w.add_rope_scaling_factor(4.0)),
         lambda m: m.config.ropes[0].scaling == RopeScaling(kind="linear", factor=4.0)),
+    "partial rotary": (
+        lambda w: w.add_rope_dimension_count(4), lambda m: m.config.ropes[0].dims == 4),
+    "a window as long as the context": (
+        lambda w: w.add_sliding_window(1 << 20),
+        lambda m: m.config.layers[0].attention.window is None),
     "no scaling": (
         lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.NONE),
         lambda m: m.config.ropes[0].scaling is None),
@@ -337,9 +342,12 @@ REFUSED: dict[str, tuple[dict, str]] = {
         r"pre-tokenizer 'viking' \(tokenizer.ggml.pre\) is not known; known: default"),
     "yarn": (
         {"adjust": lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)}, "'yarn'"),
-    "experts": ({"adjust": lambda w: w.add_expert_count(8)}, "mixture-of-experts"),
-    "sliding window": ({"adjust": lambda w: w.add_sliding_window(64)}, "sliding-window"),
-    "partial rotary": ({"adjust": lambda w: w.add_rope_dimension_count(4)}, "4 of 8 dimensions"),
+    "experts": ({"adjust": lambda w: w.add_expert_count(8)}, "expert_count is 8, which is not"),
+    "sliding window": (
+        {"adjust": lambda w: w.add_sliding_window(64)}, "sliding_window is 64, which is not"),
+    "a key of tomorrow": (
+        {"adjust": lambda w: w.add_float32("llama.attention.bend", 0.5)}, "attention.bend is 0.5"),
+    "odd rotary": ({"adjust": lambda w: w.add_rope_dimension_count(3)}, "dimension_count is 3"),
     "head counts": ({"heads": 3, "kv_heads": 2}, "3 attention heads .* 2 key/value heads"),
     "heads and width": (
         {"without": ("head_count",), "adjust": lambda w: w.add_head_count(7)},

@@ -220,12 +220,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "bert", "is_decoder": True, "hidden_act": "gelu"}, "that is a decoder"),
     "quantised": (
         {"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq are not served"),
-    "sliding window of Qwen": ({"use_sliding_window": True}, "sliding-window"),
-    "sliding window of Mistral": ({"sliding_window": 64}, "sliding-window"),
-    "sliding layers": ({"layer_types": ["sliding_attention"]}, "sliding-window"),
+    "sliding window of Qwen": ({"use_sliding_window": True}, "use_sliding_window is True, which"),
+    "sliding window of Mistral": ({"sliding_window": 64}, "sliding_window is 64, which"),
+    "sliding layers": ({"layer_types": ["sliding_attention"]}, "has 'sliding_attention'"),
+    "a setting of tomorrow": ({"attention_bend": 0.5}, "attention_bend is 0.5, which is not known"),
+    "a rotary setting of tomorrow": (
+        {"rope_parameters": {"rope_type": "default", "bend": 2}}, "rope_parameters: bend is 2"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not served; silu is"),
     "partial rotary": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-    "yarn": ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn' is not served; default"),
+    "dynamic": (
+        {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic' is not served; default"),
     "scaling without factor": ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
     "scaling by nothing": ({"rope_scaling": {"type": "linear", "factor": 0}}, "positive"),
     "bands": (

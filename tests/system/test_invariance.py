@@ -113,18 +113,17 @@ TIGHT = {
 
 
 def pairs(ways: dict[str, list[Way]]) -> list:
-    """A third of the ways with each backend's types; all of them with --long.  test_matrix goes
-    through many more with a tiny model."""
+    """Each backend's ways with each of its types; tests/thinning.py chooses some of them.
+    test_matrix goes through many more with a tiny model."""
     return [
         pytest.param(
             numerics,
             way,
             id=f"{numerics.backend} {numerics.dtype}, {way.num_blocks} blocks of "
             f"{way.block_size}, budget {way.budget}, {way.threads} threads",
-            marks=[pytest.mark.long] if (place + turn) % 3 else [],
         )
-        for turn, numerics in enumerate(NUMERICS)
-        for place, way in enumerate(ways[numerics.backend])
+        for numerics in NUMERICS
+        for way in ways[numerics.backend]
     ]
 
 

@@ -155,6 +155,7 @@ def test_a_flood_does_not_keep_a_light_tenant_waiting(fair_server):
     asyncio.run(run())
 
 
+@pytest.mark.long  # tests/engine/policies/test_fairness.py has it with a simulated worker.
 def test_three_to_one(fair_server):
     """Both ask for the same without end; their tokens are counted while both do."""
     got: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from penstock import LLM, SamplingParams, StructuredOutputs
 from testing import random_schemas
 
 pytestmark = [pytest.mark.timeout(900)]
-SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "40"))
+SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "20"))
 """200 where there is time."""
 
 

@@ -80,14 +80,13 @@ def load_model(
     return DecoderModel(config, open_weights(files, config, dtype), positions)
 
 
-def hub_model(folder: Path, dtype: torch.dtype) -> DecoderModel:
+def hub_model(folder: Path, dtype: torch.dtype, positions: int = 2048) -> DecoderModel:
     """A folder that transformers saved, without a tokenizer."""
     path = folder / "config.json"
     config = read_config(Fields(json.loads(path.read_text()), str(path)))
     files = tuple(str(file) for file in find_safetensors(folder))
-    return load_model(
-        config, WeightFiles(format="safetensors", files=files, dtype="float32"), dtype
-    )
+    stored = WeightFiles(format="safetensors", files=files, dtype="float32")
+    return load_model(config, stored, dtype, positions)
 
 
 def prepared_model(prepared: PreparedModel, dtype: torch.dtype) -> DecoderModel:

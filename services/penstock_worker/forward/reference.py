@@ -43,6 +43,7 @@ MECHANISMS = frozenset(
         mechanism.RESIDUAL_MULTIPLIER,
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
+        mechanism.EXPERTS,
     }
 )
 """What this backend has beyond Llama's layers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock_worker.layers.attention import SelfAttention
+from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.parts import Parts
@@ -39,7 +40,7 @@ class DecoderLayer:
         attention_norm: Norm,
         attention: SelfAttention,
         feed_forward_norm: Norm,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | MixtureOfExperts,
         branches: tuple[Branch, Branch],
     ) -> None:
         """`branches` are those of attention and feed-forward."""
@@ -69,7 +70,7 @@ class ParallelLayer:
         attention_norm: Norm,
         attention: SelfAttention,
         feed_forward_norm: Norm | None,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | MixtureOfExperts,
         multiplier: float,
     ) -> None:
         """`feed_forward_norm`: None if the attention's holds for both."""
@@ -92,7 +93,9 @@ class ParallelLayer:
 def load_layer(parts: Parts, layer: int) -> DecoderLayer | ParallelLayer:
     """Returns layer number `layer` of the model."""
     spec, size, prefix = parts.config.layer(layer), parts.config.hidden_size, f"layers.{layer}"
-    attention, feed_forward = SelfAttention.load(parts, layer), FeedForward.load(parts, layer)
+    attention = SelfAttention.load(parts, layer)
+    kind = FeedForward if spec.feed_forward.experts is None else MixtureOfExperts
+    feed_forward = kind.load(parts, layer)
 
     def norm(name: str, wanted: bool) -> Norm:
         return parts.norm(f"{prefix}.{name}", size) if wanted else NO_NORM

@@ -25,13 +25,16 @@ class FeedForward:
         return self.down(self._ops.activate(self.up(hidden), spec.activation, gated=spec.gated))
 
     @staticmethod
+    def sized(parts: Parts, spec: FeedForwardSpec, prefix: str, inner: int) -> FeedForward:
+        """Loads the network whose tensors' names begin with `prefix`."""
+        hidden = parts.config.hidden_size
+        names = ["gate_proj", "up_proj"] if spec.gated else ["up_proj"]
+        up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
+        down = parts.summed(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
+        return FeedForward(parts.ops, spec, up, down)
+
+    @staticmethod
     def load(parts: Parts, layer: int) -> FeedForward:
         config = parts.config
-        spec = config.layer(layer).feed_forward
-        prefix, inner = f"layers.{layer}.mlp", config.intermediate_size
-        names = ["gate_proj", "up_proj"] if spec.gated else ["up_proj"]
-        up = parts.product(
-            [(f"{prefix}.{name}", inner) for name in names], config.hidden_size, bias=spec.bias
-        )
-        down = parts.summed(f"{prefix}.down_proj", config.hidden_size, inner, bias=spec.bias)
-        return FeedForward(parts.ops, spec, up, down)
+        spec, prefix = config.layer(layer).feed_forward, f"layers.{layer}.mlp"
+        return FeedForward.sized(parts, spec, prefix, config.intermediate_size)

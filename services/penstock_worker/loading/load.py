@@ -23,7 +23,6 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
-from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.fingerprint import fingerprint
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
@@ -133,6 +132,9 @@ def _load_on_device(
     phases: Phases,
     ranks: Ranks = ALONE,
 ) -> Loaded:
+    # Imported here, because CPU installations have no triton.
+    from penstock_worker.loading.device import load_on_device
+
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()

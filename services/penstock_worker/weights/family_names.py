@@ -16,7 +16,8 @@ from penstock.families.family import TensorNames
 from penstock.model_config import ModelConfig
 from penstock_worker.weights.stored import StoredTensor
 
-_NAME = re.compile(r"(?P<layer>layers\.\d+\.)?(?P<module>.+)\.(?P<kind>weight|bias)")
+_NAME = re.compile(r"(?P<layer>layers\.\d+\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?")
+_EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
 
 
 def by_our_names(
@@ -39,34 +40,62 @@ def _parts(
     if match is None:
         yield name, stored
         return
-    layer, module, kind = match["layer"] or "", match["module"], match["kind"]
-    if module in names.fused:
-        modules = names.fused[module]
-        pieces = _cut(stored, [_rows(each, config) for each in modules])
-        yield from (
-            (f"{layer}{each}.{kind}", _ordered(piece, each, names, config))
-            for each, piece in zip(modules, pieces, strict=True)
-        )
-        return
-    module = names.modules.get(module, module)
-    yield f"{layer}{module}.{kind}", _ordered(stored, module, names, config)
+    layer, kind = match["layer"] or "", match["kind"] or ""
+    module, number = _without_number(match["module"])
+    number_of_layer = int(layer.split(".")[1]) if layer else 0
+    if module in names.stacked:
+        matrices = _matrices(stored)
+        numbered = [(str(expert), matrix) for expert, matrix in enumerate(matrices)]
+        modules = names.stacked[module]
+    else:
+        numbered = [(number, stored)]
+        modules = names.fused.get(module, (names.modules.get(module, module),))
+    for own, matrix in numbered:
+        rows = [_rows(each, config, number_of_layer) for each in modules] if modules[1:] else []
+        for each, piece in zip(modules, _cut(matrix, rows), strict=True):
+            ours = f"{layer}{each.replace('*', own)}{kind}"
+            yield ours, _ordered(piece, each, names, config)
 
 
-def _rows(module: str, config: ModelConfig) -> int:
-    """Outputs of a projection that may be fused with others."""
-    last = module.rpartition(".")[2]
+def _without_number(module: str) -> tuple[str, str]:
+    """`mlp.experts.3.up_proj` -> (`mlp.experts.*.up_proj`, `3`)."""
+    match = _EXPERT.search(module)
+    return (module, "") if match is None else (_EXPERT.sub("*", module, count=1), match[0])
+
+
+def _rows(module: str, config: ModelConfig, layer: int) -> int:
+    """Outputs of a projection that is fused with others."""
+    experts = config.layer(layer).feed_forward.experts
+    inner = config.intermediate_size
+    if experts is not None and ".experts." in module:
+        inner = experts.inner
+    if experts is not None and ".shared_expert." in module:
+        inner = experts.shared_inner
     sizes = {
         "q_proj": config.num_heads * config.head_dim,
         "k_proj": config.num_kv_heads * config.head_dim,
         "v_proj": config.num_kv_heads * config.head_dim,
-        "gate_proj": config.intermediate_size,
-        "up_proj": config.intermediate_size,
+        "gate_proj": inner,
+        "up_proj": inner,
     }
-    return sizes[last]
+    return sizes[module.rpartition(".")[2]]
+
+
+def _matrices(stored: StoredTensor) -> list[StoredTensor]:
+    """Cuts [experts, rows, columns] into one matrix for each expert."""
+    if len(stored.shape) != 3:
+        raise UnsupportedModel(
+            f"tensor {stored.name} has shape {stored.shape}; one matrix for each expert is expected"
+        )
+    by_expert = stored.data.reshape(stored.shape[0], -1)
+    return [replace(stored, shape=stored.shape[1:], data=data) for data in by_expert]
 
 
 def _cut(stored: StoredTensor, rows: list[int]) -> list[StoredTensor]:
-    """Cuts a tensor into pieces of so many rows, which lie in the file one after another."""
+    """Cuts a tensor into pieces of so many rows, which lie in the file one after another. No
+    numbers: it stays whole."""
+    if not rows:
+        return [stored]
     if not stored.shape or stored.shape[0] != sum(rows):
         raise UnsupportedModel(
             f"tensor {stored.name} has shape {stored.shape}; {' + '.join(map(str, rows))} rows "

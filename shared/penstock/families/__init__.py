@@ -1,23 +1,63 @@
 """The families of models that are served, one to a module. A new one needs its line here."""
 
+from penstock.families.arcee import ARCEE
 from penstock.families.bert import BERT
+from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.distilbert import DISTILBERT
 from penstock.families.encoder import EncoderFamily
 from penstock.families.family import Family
+from penstock.families.gemma import GEMMA
+from penstock.families.gemma2 import GEMMA2
+from penstock.families.gemma3 import GEMMA3
+from penstock.families.glm4 import GLM, GLM4
+from penstock.families.glm4_moe import GLM4_MOE
+from penstock.families.granite import GRANITE, GRANITE_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
+from penstock.families.mixtral import MIXTRAL
 from penstock.families.mpnet import MPNET
+from penstock.families.nemotron import NEMOTRON
+from penstock.families.olmo2 import OLMO2, OLMO3
+from penstock.families.olmoe import OLMOE
+from penstock.families.phi3 import PHI3
 from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen3 import QWEN3
+from penstock.families.qwen3_moe import QWEN3_MOE
 from penstock.families.roberta import ROBERTA
+from penstock.families.seed_oss import SEED_OSS
+from penstock.families.smollm3 import SMOLLM3
+from penstock.families.stablelm import STABLELM
+from penstock.families.starcoder2 import STARCODER2
 
 FAMILIES: dict[str, Family] = {
     each.name: each
     for each in (
         LLAMA,
         MISTRAL,
+        MIXTRAL,
         QWEN2,
         QWEN3,
+        QWEN3_MOE,
+        GEMMA,
+        GEMMA2,
+        GEMMA3,
+        PHI3,
+        SMOLLM3,
+        OLMO2,
+        OLMO3,
+        OLMOE,
+        GRANITE,
+        GRANITE_MOE,
+        GLM,
+        GLM4,
+        GLM4_MOE,
+        COHERE,
+        COHERE2,
+        NEMOTRON,
+        STARCODER2,
+        STABLELM,
+        SEED_OSS,
+        ARCEE,
     )
 }
 """Decoders, by ModelConfig.architecture."""

@@ -15,9 +15,12 @@ class TensorNames:
     """How a family's files call a layer's modules, and which of them hold several of ours."""
 
     modules: Mapping[str, str] = field(default_factory=dict)
-    """The file's name of a module -> ours, where they differ."""
+    """The file's name of a module -> ours, where they differ. `*` stands for an expert's number."""
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a module -> ours, in the order of their rows."""
+    stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The file's name of a module whose tensor has one matrix for each expert -> ours, in the order
+    of a matrix's rows."""
     pairs_adjacent: bool = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent."""

@@ -76,6 +76,7 @@ class GGUFModel:
         value = self.keys.values.get(key)
         if not isinstance(value, list):
             return self.keys.integer(key, default)
+        self.keys.ignore(key)  # asked for here
         if not value or any(item != value[0] for item in value):
             raise UnsupportedModel(
                 f"{self.keys.where}: {key} differs between layers, which is not served"

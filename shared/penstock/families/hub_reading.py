@@ -26,7 +26,9 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 """What config.json calls them."""
 
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+MAX_EXPERTS = 4096
 
 
 ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
@@ -45,9 +47,11 @@ def refuse_unknown(fields: Fields, harmless: Container[str]) -> None:
             )
 
 
-def sizes(fields: Fields, *, default_head_dim: int | None = None) -> dict[str, Any]:
-    """Fields of ModelConfig: sizes, and whether embedding and head are tied. default_head_dim:
-    where config.json doesn't say; None: hidden size / heads."""
+def sizes(
+    fields: Fields, *, default_head_dim: int | None = None, tied: bool = False
+) -> dict[str, Any]:
+    """Fields of ModelConfig: sizes, and whether embedding and head are tied. default_head_dim,
+    tied: where config.json doesn't say; None: hidden size / heads."""
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     head_dim = fields.integer("head_dim", default_head_dim or -1)
     if head_dim == -1:
@@ -65,7 +69,7 @@ def sizes(fields: Fields, *, default_head_dim: int | None = None) -> dict[str, A
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
         "head_dim": head_dim,
         "max_position": fields.integer("max_position_embeddings"),
-        "tie_word_embeddings": fields.flag("tie_word_embeddings", False),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings", tied),
     }
 
 
@@ -76,7 +80,9 @@ def activation(
     named = fields.text(key, default)
     found = ACTIVATIONS.get(named)
     if found is None or found not in allowed:
-        served = [name for name, each in ACTIVATIONS.items() if each in allowed]
+        served = [
+            next(name for name, each in ACTIVATIONS.items() if each == one) for one in allowed
+        ]
         raise UnsupportedModel(
             f"{fields.where}: {key} {named!r} is not served; {', '.join(served)} "
             f"{'is' if len(served) == 1 else 'are'}"
@@ -90,26 +96,59 @@ def rope(
     *,
     kind: str | None = None,
     theta: float = 10_000.0,
-    share: float = 1.0,
+    share: float | None = None,
 ) -> RopeSpec:
-    """Of the layers of one kind, or of all. theta, share: where config.json doesn't say; share is
-    that of a head which rotates."""
-    share = fields.number("partial_rotary_factor", share)
+    """Of the layers of one kind, or of all. theta: where config.json doesn't say. share: of a head
+    that rotates, likewise; None: in this family the whole head does."""
     theta = fields.number("rope_theta", theta)
     settings = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
     if kind is not None and kind in settings:
         settings = settings.section(kind)
     theta = settings.number("rope_theta", theta)
-    share = settings.number("partial_rotary_factor", share)
-    dims = int(head_dim * share)
-    if not 0 < dims <= head_dim or dims % 2:
-        raise UnsupportedModel(
-            f"{settings.where}: {share:g} of a head of {head_dim} would rotate, which is {dims} of "
-            f"its numbers; 2 to {head_dim} are allowed, and an even number of them"
-        )
+    dims = _rotating(fields, settings, head_dim, share)
     found = RopeSpec(theta=theta, dims=dims, scaling=read_scaling(settings, fields, dims))
     refuse_unknown(settings, ROPE_HARMLESS)
     return found
+
+
+def _rotating(fields: Fields, settings: Fields, head_dim: int, default: float | None) -> int:
+    if head_dim % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: head_dim is {head_dim}; rotary embedding needs an even one"
+        )
+    key = "partial_rotary_factor"
+    share = settings.number(key, fields.number(key, 1.0 if default is None else default))
+    if default is None and share != 1.0:
+        raise UnsupportedModel(
+            f"{fields.where}: {key} {share:g} is not served in this family; 1 is"
+        )
+    dims = int(head_dim * share)
+    if not 0 < dims <= head_dim or dims % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: {key} {share:g} makes {dims} numbers of a head rotate; 2 to "
+            f"{head_dim} are allowed, and an even number"
+        )
+    return dims
+
+
+def local_rope(fields: Fields, head_dim: int, theta: float) -> RopeSpec:
+    """Of the layers in a window, where those that see everything have another one. Releases before
+    5 of transformers stretch only the latter's."""
+    section = fields.section("rope_parameters")
+    if SLIDING in section:
+        return rope(fields, head_dim, kind=SLIDING, theta=theta)
+    return RopeSpec(theta=theta, dims=head_dim)
+
+
+def every_nth_full(nth: int, count: int) -> list[str]:
+    """The kinds of layers, of which every nth sees everything."""
+    return [FULL if nth and (number + 1) % nth == 0 else SLIDING for number in range(count)]
+
+
+def no_windows(fields: Fields, count: int) -> None:
+    """For a family without sliding windows. Raises UnsupportedModel if config.json has some."""
+    if SLIDING in layer_kinds(fields, count, [FULL] * count):
+        raise UnsupportedModel(f"{fields.where}: layer_types has {SLIDING!r}; {FULL} is served")
 
 
 def layer_kinds(fields: Fields, count: int, default: list[str]) -> list[str]:
@@ -152,3 +191,22 @@ def shared(layers: Iterable[LayerSpec]) -> tuple[LayerSpec, ...]:
     """One for all, if they are equal."""
     found = tuple(layers)
     return found[:1] if len(set(found)) == 1 else found
+
+
+def expert_counts(fields: Fields, count_key: str, newer_key: str = "") -> dict[str, Any]:
+    """Fields of ExpertsSpec: how many there are, and how many a token has. newer_key: what later
+    releases of transformers write instead."""
+    if newer_key in fields:
+        count_key = newer_key
+    count, active = fields.integer(count_key), fields.integer("num_experts_per_tok")
+    if not 1 <= active <= count <= MAX_EXPERTS:
+        raise UnsupportedModel(
+            f"{fields.where}: num_experts_per_tok is {active} and {count_key} is {count}; 1 to "
+            f"{MAX_EXPERTS} experts are allowed, and no more of them for a token"
+        )
+    return {"count": count, "active": active}
+
+
+def layer_numbers(fields: Fields, key: str) -> frozenset[int]:
+    """Layers that a setting names."""
+    return frozenset(fields.listed(key, int)) if key in fields else frozenset()

@@ -17,6 +17,7 @@ from penstock.model_config import ModelConfig
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    hub.no_windows(fields, sizes["num_layers"])
     layer = LayerSpec(
         attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
         feed_forward=FeedForwardSpec(bias=fields.flag("mlp_bias", False)),

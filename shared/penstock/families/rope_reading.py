@@ -111,6 +111,7 @@ def _longrope(settings: Fields, fields: Fields, dims: int) -> RopeScaling:
 
 
 def _factors(settings: Fields, key: str, dims: int) -> tuple[float, ...]:
+    settings.ignore(key)  # asked for here
     values = settings.values.get(key)
     if not isinstance(values, list) or len(values) != dims // 2:
         raise settings.wrong(key, f"a list of {dims // 2} numbers")

@@ -6,12 +6,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from penstock.layer_spec import RopeScaling
 from penstock.model_config import ModelConfig
-from penstock_worker.forward.cpu import config_obstacle
+from penstock_worker.forward.cpu import MECHANISMS
+from penstock_worker.forward.interface import Unable, require
 from testing.model_configs import llama_config, varied
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
@@ -137,15 +139,15 @@ def test_long_context(tmp_path: Path) -> None:
     assert worst < 1e-4
 
 
-class Capped(ModelConfig, frozen=True, kw_only=True, tag="decoder"):
-    """A model with a field that these kernels have never heard of."""
-
-    soft_cap: float = 0.0
-
-
 def test_what_the_kernels_would_ignore_is_refused() -> None:
-    fields = {name: getattr(BASE, name) for name in BASE.__struct_fields__}
-    assert config_obstacle(Capped(**fields)) is None
-    assert config_obstacle(Capped(**fields, soft_cap=30.0)) == "the model's soft_cap is 30.0"
-    assert "biases outside of" in str(config_obstacle(variant(mlp_bias=True)))
-    assert "biases outside of" in str(config_obstacle(variant(output_bias=True)))
+    require(MECHANISMS, BASE)
+    for config, named in (
+        (variant(mlp_bias=True), "biases of the feed-forward"),
+        (variant(output_bias=True), "a bias of the attention's output"),
+        (
+            msgspec.structs.replace(BASE, logits_soft_cap=30.0),
+            "a multiplier, cap or bias of logits",
+        ),
+    ):
+        with pytest.raises(Unable, match=named):
+            require(frozenset(), config)

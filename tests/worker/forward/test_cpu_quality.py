@@ -32,7 +32,7 @@ def truth(transformers_model: Any, tokens: list[int]) -> float:
         pytest.param("bfloat16", "auto", 5e-3, marks=pytest.mark.long),
         ("auto", "auto", 5e-3),
         pytest.param("float32", "int8", 5e-3, marks=pytest.mark.long),
-        ("auto", "int8", 5e-3),
+        pytest.param("auto", "int8", 5e-3, marks=pytest.mark.long),
     ],
 )
 def test_perplexity(

@@ -1,0 +1,133 @@
+"""A mixture of experts: each token has the feed-forward networks that a router chooses for it.
+
+Source: Shazeer et al., "Outrageously large neural networks", 2017; the router with groups and
+correction: DeepSeek-AI, "DeepSeek-V3 technical report", 2024.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_worker.layers.feed_forward import FeedForward
+from penstock_worker.layers.parts import Parts
+from penstock_worker.quantisation.interface import Product
+
+
+class Router:
+    """Chooses experts for each row. A row's choice depends on that row alone."""
+
+    def __init__(self, spec: ExpertsSpec, scores: Product, correction: Tensor | None) -> None:
+        """`scores` maps [rows, hidden] to [rows, experts]. `correction` is [experts] float32,
+        added for choosing only."""
+        self._spec = spec
+        self._scores = scores
+        self._correction = correction
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Returns each expert's weight for each row, [rows, experts] float32; 0 if it isn't
+        chosen."""
+        spec, raw = self._spec, self._scores(hidden).float()
+        if spec.router == "softmax":
+            raw = raw - raw.amax(-1, keepdim=True)
+            scores = raw.exp()
+            scores = scores / scores.sum(-1, keepdim=True)
+        else:
+            scores = 1.0 / (1.0 + torch.exp(-raw))
+        chosen = self._chosen(scores)
+        weights = scores.gather(1, chosen)
+        if spec.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return torch.zeros_like(scores).scatter_(1, chosen, weights * spec.scale)
+
+    def _chosen(self, scores: Tensor) -> Tensor:
+        """Returns the chosen experts of each row, [rows, active] int64, in ascending order."""
+        spec = self._spec
+        ranked = scores if self._correction is None else scores + self._correction
+        if spec.groups > 1:
+            ranked = ranked.masked_fill(~self._in_best_groups(ranked), float("-inf"))
+        return ranked.topk(spec.active, dim=-1).indices.sort(-1).values
+
+    def _in_best_groups(self, ranked: Tensor) -> Tensor:
+        """Returns which experts belong to the groups whose best two score highest."""
+        groups = self._spec.groups
+        by_group = ranked.unflatten(-1, (groups, -1))
+        best = (
+            by_group.topk(2, dim=-1).values.sum(-1).topk(self._spec.active_groups, dim=-1).indices
+        )
+        open_groups = torch.zeros_like(by_group[..., 0], dtype=torch.bool).scatter_(1, best, True)
+        return open_groups[..., None].expand_as(by_group).flatten(1)
+
+
+class MixtureOfExperts:
+    """Maps [rows, hidden] to [rows, hidden]. An expert computes the rows that chose it, and a row
+    adds its experts' results in their order."""
+
+    def __init__(
+        self,
+        router: Router,
+        experts: list[FeedForward],
+        shared: FeedForward | None,
+        shared_gate: Product | None,
+    ) -> None:
+        """`shared`: the expert that every row has. `shared_gate` maps [rows, hidden] to the logit
+        of its weight, [rows, 1]."""
+        self._router = router
+        self._experts = experts
+        self._shared = shared
+        self._shared_gate = shared_gate
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        weights = self._router(hidden)
+        out = torch.zeros(hidden.shape, dtype=torch.float32)
+        for number, expert in enumerate(self._experts):
+            rows = weights[:, number].nonzero()[:, 0]
+            if len(rows):
+                found = expert(hidden[rows]).float() * weights[rows, number, None]
+                out[rows] += found
+        if self._shared is not None:
+            out += self._shared_part(self._shared, hidden)
+        return out.to(hidden.dtype)
+
+    def _shared_part(self, shared: FeedForward, hidden: Tensor) -> Tensor:
+        found = shared(hidden).float()
+        if self._shared_gate is None:
+            return found
+        return found / (1.0 + torch.exp(-self._shared_gate(hidden).float()))
+
+    @staticmethod
+    def load(parts: Parts, layer: int) -> MixtureOfExperts:
+        hidden, prefix = parts.config.hidden_size, f"layers.{layer}.mlp"
+        feed_forward = parts.config.layer(layer).feed_forward
+        spec = feed_forward.experts
+        if spec is None:
+            raise TypeError(f"layer {layer} has no experts")
+        correction = None
+        if spec.correction:
+            correction = parts.weights.take(
+                f"{prefix}.router.correction", (spec.count,), torch.float32
+            )
+        scores = parts.product([(f"{prefix}.router", spec.count)], hidden, bias=spec.router_bias)
+        return MixtureOfExperts(
+            Router(spec, scores, correction),
+            [
+                FeedForward.sized(parts, feed_forward, f"{prefix}.experts.{number}", spec.inner)
+                for number in range(spec.count)
+            ],
+            *_shared(parts, feed_forward, spec, prefix),
+        )
+
+
+def _shared(
+    parts: Parts, feed_forward: FeedForwardSpec, spec: ExpertsSpec, prefix: str
+) -> tuple[FeedForward | None, Product | None]:
+    if not spec.shared_inner:
+        return None, None
+    gate = None
+    if spec.shared_gate:
+        gate = parts.product(
+            [(f"{prefix}.shared_expert_gate", 1)], parts.config.hidden_size, bias=False
+        )
+    at = f"{prefix}.shared_expert"
+    return FeedForward.sized(parts, feed_forward, at, spec.shared_inner), gate

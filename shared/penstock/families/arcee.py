@@ -1,0 +1,30 @@
+"""AFM (Arcee): Llama with squared relu and no gate. Source: Arcee, "AFM-4.5B", 2025."""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "relu2", default="relu2")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
+        feed_forward=FeedForwardSpec(
+            activation="relu2", gated=False, bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    return ModelConfig(
+        architecture="arcee",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+ARCEE = Family("arcee", ("ArceeForCausalLM",), "AFM", _hub)

@@ -1,0 +1,63 @@
+"""Command R and R7B (Cohere): attention and feed-forward in parallel, behind one layer norm without
+bias; in R7B three of four layers in a window, and the fourth without positions.
+
+Source: the model cards, and transformers' classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+PAIRS = TensorNames(pairs_adjacent=True)
+
+
+def _model(
+    fields: Fields, name: str, sizes: dict[str, Any], layers: list[LayerSpec]
+) -> ModelConfig:
+    hub.activation(fields, "silu")
+    return ModelConfig(
+        architecture=name,
+        **sizes,
+        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+        logits_multiplier=fields.number("logit_scale", 0.0625),
+    )
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
+    if fields.flag("use_qk_norm", False):
+        raise UnsupportedModel(f"{fields.where}: use_qk_norm is true; only false is served")
+    attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
+    return _model(fields, "cohere", sizes, [LayerSpec(attention=attention, order="parallel")])
+
+
+def _hub2(fields: Fields) -> ModelConfig:
+    sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
+    fields.ignore("order_of_interleaved_layers", "position_embedding_type", "rotary_pct")
+    fields.ignore("use_gated_activation", "use_parallel_block", "use_parallel_embedding")
+    count, pattern = sizes["num_layers"], fields.integer("sliding_window_pattern", 4)
+    window = hub.window(fields)
+    layers = []
+    for kind in hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count)):
+        slides = kind == hub.SLIDING
+        attention = AttentionSpec(
+            window=window if slides else None,
+            rope=0 if slides else None,
+            qkv_bias=bias,
+            output_bias=bias,
+        )
+        layers.append(LayerSpec(attention=attention, order="parallel"))
+    return _model(fields, "cohere2", sizes, layers)
+
+
+COHERE = Family("cohere", ("CohereForCausalLM",), "Command R", _hub, hub_names=PAIRS)
+COHERE2 = Family("cohere2", ("Cohere2ForCausalLM",), "Command R7B", _hub2, hub_names=PAIRS)

@@ -1,0 +1,53 @@
+"""Gemma 2: norms before and behind each half of a layer, soft caps, every second layer in a window.
+
+Source: Gemma team, "Gemma 2: improving open language models at a practical size", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+NAMES = TensorNames(
+    {
+        "post_attention_layernorm": "attention_output_norm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "feed_forward_output_norm",
+    }
+)
+"""What Gemma 2 and 3 call their norms."""
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields, default_head_dim=256, tied=True)
+    fields.ignore("hidden_act")  # hidden_activation is what counts
+    hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
+    count = sizes["num_layers"]
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(2, count))
+    window, cap = hub.window(fields), fields.optional_number("attn_logit_softcapping")
+    scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None, scale=scale, soft_cap=cap
+            ),
+            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
+            order="sandwich",
+        )
+        for kind in kinds
+    ]
+    return ModelConfig(
+        architecture="gemma2",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+        embedding_multiplier=sizes["hidden_size"] ** 0.5,
+        logits_soft_cap=fields.optional_number("final_logit_softcapping"),
+    )
+
+
+GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2", _hub, hub_names=NAMES)

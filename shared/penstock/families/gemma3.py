@@ -1,0 +1,64 @@
+"""Gemma 3, its text half: Gemma 2 with normalised queries and keys instead of soft caps, and with
+five of six layers in a window, which have rotary positions of their own.
+
+Source: Gemma team, "Gemma 3 technical report", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family
+from penstock.families.gemma2 import NAMES
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+LOCAL_THETA = 10_000.0
+"""Of the layers in a window, where config.json doesn't say."""
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields, default_head_dim=256, tied=True)
+    hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
+    count = sizes["num_layers"]
+    pattern = fields.integer("sliding_window_pattern", 6)
+    fields.ignore("_sliding_window_pattern")  # layer_types says it too
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
+    window, scale = hub.window(fields), fields.number("query_pre_attn_scalar", 256) ** -0.5
+    cap = fields.optional_number("attn_logit_softcapping")
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None,
+                scale=scale,
+                soft_cap=cap,
+                rope=1 if kind == hub.SLIDING else 0,
+                norm="head",
+            ),
+            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
+            order="sandwich",
+        )
+        for kind in kinds
+    ]
+    dim = sizes["head_dim"]
+    return ModelConfig(
+        architecture="gemma3",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
+        ropes=(
+            hub.rope(fields, dim, kind=hub.FULL, theta=1_000_000.0),
+            hub.local_rope(fields, dim, fields.number("rope_local_base_freq", LOCAL_THETA)),
+        ),
+        layers=hub.shared(layers),
+        embedding_multiplier=sizes["hidden_size"] ** 0.5,
+        logits_soft_cap=fields.optional_number("final_logit_softcapping"),
+    )
+
+
+GEMMA3 = Family(
+    "gemma3",
+    ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    "Gemma 3 (text)",
+    _hub,
+    hub_names=NAMES,
+)

@@ -1,0 +1,49 @@
+"""GLM-4, dense: heads that rotate in part, with adjacent pairs; the releases of April 2025 have
+norms behind attention and feed-forward, too.
+
+Source: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+NAMES = TensorNames(
+    {
+        "post_self_attn_layernorm": "attention_output_norm",
+        "post_mlp_layernorm": "feed_forward_output_norm",
+    },
+    {"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")},
+    pairs_adjacent=True,
+)
+
+
+def _model(fields: Fields, name: str, order: Literal["pre", "sandwich"]) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields, default_head_dim=128)
+    attention = AttentionSpec(qkv_bias=fields.flag("attention_bias", True))
+    return ModelConfig(
+        architecture=name,
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1.5625e-07)),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
+        layers=(LayerSpec(attention=attention, order=order),),
+    )
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    return _model(fields, "glm", "pre")
+
+
+def _hub4(fields: Fields) -> ModelConfig:
+    return _model(fields, "glm4", "sandwich")
+
+
+GLM = Family("glm", ("GlmForCausalLM",), "GLM-4", _hub, hub_names=NAMES)
+GLM4 = Family("glm4", ("Glm4ForCausalLM",), "GLM-4-0414", _hub4, hub_names=NAMES)

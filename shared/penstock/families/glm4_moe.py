@@ -1,0 +1,68 @@
+"""GLM-4.5 and 4.6: experts chosen by corrected sigmoid scores, beside one that every token has.
+
+Source: GLM team, "GLM-4.5", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model_config import ModelConfig
+
+NAMES = TensorNames(
+    {
+        "mlp.gate": "mlp.router",
+        "mlp.gate.e_score_correction_bias": "mlp.router.correction",
+        "mlp.shared_experts.gate_proj": "mlp.shared_expert.gate_proj",
+        "mlp.shared_experts.up_proj": "mlp.shared_expert.up_proj",
+        "mlp.shared_experts.down_proj": "mlp.shared_expert.down_proj",
+    }
+)
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    fields.ignore("num_nextn_predict_layers", "num_mtp_layers")  # for drafts only
+    inner = fields.integer("moe_intermediate_size")
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
+        inner=inner,
+        router="sigmoid",
+        correction=True,
+        normalised=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+        shared_inner=inner * fields.integer("n_shared_experts", 1),
+        groups=fields.integer("n_group", 1),
+        active_groups=fields.integer("topk_group", 1),
+    )
+    attention = AttentionSpec(
+        qkv_bias=fields.flag("attention_bias", False),
+        norm="head" if fields.flag("use_qk_norm", False) else "none",
+    )
+    dense = fields.integer("first_k_dense_replace", 1)
+    layers = [
+        LayerSpec(
+            attention=attention,
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(sizes["num_layers"])
+    ]
+    return ModelConfig(
+        architecture="glm4_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
+        layers=hub.shared(layers),
+    )
+
+
+GLM4_MOE = Family("glm4_moe", ("Glm4MoeForCausalLM",), "GLM-4.5", _hub, hub_names=NAMES)

@@ -1,0 +1,69 @@
+"""Granite 3, dense and with experts: Llama with multipliers of embeddings, scores, residuals and
+logits.
+
+Source: Granite team, "Granite 3.0 language models", 2024; Yang et al., "Tensor programs V", 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields)
+    feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
+    return _model(fields, "granite", sizes, feed_forward)
+
+
+def _hub_moe(fields: Fields) -> ModelConfig:
+    sizes = hub.sizes(fields)
+    counts = hub.expert_counts(fields, "num_local_experts")
+    experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"])
+    return _model(fields, "granitemoe", sizes, FeedForwardSpec(experts=experts))
+
+
+def _model(
+    fields: Fields, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec
+) -> ModelConfig:
+    hub.activation(fields, "silu")
+    bias = fields.flag("attention_bias", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            scale=fields.number("attention_multiplier", 1.0), qkv_bias=bias, output_bias=bias
+        ),
+        feed_forward=feed_forward,
+        residual_multiplier=fields.number("residual_multiplier", 1.0),
+    )
+    scaling = fields.number("logits_scaling", 1.0)
+    if scaling == 0:
+        raise UnsupportedModel(f"{fields.where}: logits_scaling is 0; logits are divided by it")
+    return ModelConfig(
+        architecture=name,
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=(layer,),
+        embedding_multiplier=fields.number("embedding_multiplier", 1.0),
+        logits_multiplier=1.0 / scaling,
+    )
+
+
+MOE_NAMES = TensorNames(
+    {"block_sparse_moe.router.layer": "mlp.router"},
+    stacked={
+        "block_sparse_moe.input_linear": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"),
+        "block_sparse_moe.output_linear": ("mlp.experts.*.down_proj",),
+    },
+)
+
+GRANITE = Family("granite", ("GraniteForCausalLM",), "Granite 3", _hub)
+GRANITE_MOE = Family(
+    "granitemoe", ("GraniteMoeForCausalLM",), "Granite 3 MoE", _hub_moe, hub_names=MOE_NAMES
+)

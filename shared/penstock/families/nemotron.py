@@ -1,0 +1,34 @@
+"""Nemotron-4 and Minitron: layer norms by 1 + weight, squared relu without a gate, and heads of
+which half rotates.
+
+Source: Parmar et al., "Nemotron-4 15B technical report", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "relu2", default="relu2")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
+        feed_forward=FeedForwardSpec(
+            activation="relu2", gated=False, bias=fields.flag("mlp_bias", False)
+        ),
+    )
+    return ModelConfig(
+        architecture="nemotron",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=fields.number("norm_eps", 1e-5), plus_one=True, bias=True),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=0.5),),
+        layers=(layer,),
+    )
+
+
+NEMOTRON = Family("nemotron", ("NemotronForCausalLM",), "Nemotron-4, Minitron", _hub)

@@ -1,0 +1,66 @@
+"""OLMo 2 and 3: norms behind attention and feed-forward only, and over all queries and all keys; in
+OLMo 3 three of four layers in a window.
+
+Source: OLMo team, "2 OLMo 2 furious", 2025; "OLMo 3", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+NAMES = TensorNames(
+    {
+        "post_attention_layernorm": "attention_output_norm",
+        "post_feedforward_layernorm": "feed_forward_output_norm",
+    }
+)
+
+
+def _layer(window: int | None, rope: int, *, bias: bool) -> LayerSpec:
+    attention = AttentionSpec(
+        window=window, rope=rope, norm="whole", qkv_bias=bias, output_bias=bias
+    )
+    return LayerSpec(attention=attention, order="post")
+
+
+def _hub2(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    return ModelConfig(
+        architecture="olmo2",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=500_000.0),),
+        layers=(_layer(None, 0, bias=bias),),
+    )
+
+
+def _hub3(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    count, theta = sizes["num_layers"], fields.number("rope_theta", 500_000.0)
+    window = hub.window(fields)
+    layers = [
+        _layer(window, 1, bias=bias) if kind == hub.SLIDING else _layer(None, 0, bias=bias)
+        for kind in hub.layer_kinds(fields, count, hub.every_nth_full(4, count))
+    ]
+    # What stretches the context holds for the layers that see all of it.
+    ropes = (
+        hub.rope(fields, sizes["head_dim"], kind=hub.FULL, theta=500_000.0),
+        hub.local_rope(fields, sizes["head_dim"], theta),
+    )
+    return ModelConfig(
+        architecture="olmo3",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=ropes,
+        layers=hub.shared(layers),
+    )
+
+
+OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), "OLMo 2", _hub2, hub_names=NAMES)
+OLMO3 = Family("olmo3", ("Olmo3ForCausalLM",), "OLMo 3", _hub3, hub_names=NAMES)

@@ -1,0 +1,48 @@
+"""OLMoE: experts without normalised weights, norms over all queries and all keys.
+
+Source: Muennighoff et al., "OLMoE: open mixture-of-experts language models", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=sizes["intermediate_size"],
+        normalised=fields.flag("norm_topk_prob", False),
+    )
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="whole", qkv_bias=bias, output_bias=bias),
+        feed_forward=FeedForwardSpec(experts=experts),
+    )
+    return ModelConfig(
+        architecture="olmoe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+OLMOE = Family(
+    "olmoe",
+    ("OlmoeForCausalLM",),
+    "OLMoE",
+    _hub,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+)

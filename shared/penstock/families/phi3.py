@@ -1,0 +1,36 @@
+"""Phi-3, Phi-3.5 and Phi-4, dense: Llama with fused projections, stretched rotary positions, and in
+Phi-4-mini heads that rotate in part.
+
+Source: Abdin et al., "Phi-3 technical report", 2024; "Phi-4 technical report", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    window = hub.window(fields) if "sliding_window" in fields else None
+    return ModelConfig(
+        architecture="phi3",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=1.0),),
+        layers=(LayerSpec(attention=AttentionSpec(window=window)),),
+    )
+
+
+PHI3 = Family(
+    "phi3", ("Phi3ForCausalLM",), "Phi-3, Phi-4", _hub, hub_names=TensorNames(fused=FUSED)
+)

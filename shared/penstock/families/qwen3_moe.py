@@ -1,0 +1,52 @@
+"""Qwen3 with a mixture of experts: Qwen3-30B-A3B and relatives.
+
+Source: Yang et al., "Qwen3 technical report", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes, bias = hub.sizes(fields, default_head_dim=128), fields.flag("attention_bias", False)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=fields.integer("moe_intermediate_size"),
+        normalised=fields.flag("norm_topk_prob", False),
+    )
+    count, every = sizes["num_layers"], fields.integer("decoder_sparse_step", 1)
+    dense = hub.layer_numbers(fields, "mlp_only_layers")
+    layers = []
+    for number, window in enumerate(hub.windows_behind(fields, count)):
+        sparse = number not in dense and every > 0 and (number + 1) % every == 0
+        attention = AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
+        feed_forward = FeedForwardSpec(experts=experts if sparse else None)
+        layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))
+    return ModelConfig(
+        architecture="qwen3_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    ("Qwen3MoeForCausalLM",),
+    "Qwen3-MoE",
+    _hub,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+)

@@ -1,0 +1,35 @@
+"""StableLM 2 and StableLM 3B: layer norms, and heads of which a quarter rotates.
+
+Source: Bellagente et al., "Stable LM 2 1.6B technical report", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    if fields.flag("qk_layernorm", False):
+        raise UnsupportedModel(f"{fields.where}: qk_layernorm is true; only false is served")
+    parallel = fields.flag("use_parallel_residual", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=fields.flag("use_qkv_bias", False)),
+        order="parallel" if parallel else "pre",
+    )
+    return ModelConfig(
+        architecture="stablelm",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True),
+        ropes=(hub.rope(fields, sizes["head_dim"], share=0.25),),
+        layers=(layer,),
+    )
+
+
+STABLELM = Family("stablelm", ("StableLmForCausalLM",), "StableLM", _hub)

@@ -1,0 +1,246 @@
+"""Settings of tiny models of each family, for transformers' configuration classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZES = {
+    "vocab_size": 199,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.25,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+QUARTER = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+    "original_max_position_embeddings": 256,
+}
+GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+WHOLE = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}
+"""Heads that make up the hidden size."""
+
+
+def mixed(*kinds: str) -> list[str]:
+    return [f"{kind}_attention" for kind in kinds]
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-9-3": ("Llama", {"num_attention_heads": 9, "num_key_value_heads": 3}),
+    "llama-5-1-wide-heads-biases": (
+        "Llama",
+        {
+            "hidden_size": 75,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 1,
+            "head_dim": 26,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama-7-7-llama3-rope": (
+        "Llama",
+        {
+            "hidden_size": 70,
+            "num_attention_heads": 7,
+            "num_key_value_heads": 7,
+            "head_dim": 16,
+            "rope_parameters": LLAMA3_ROPE,
+        },
+    ),
+    "llama-6-2-linear-rope": (
+        "Llama",
+        {
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0},
+        },
+    ),
+    "qwen2-9-3": ("Qwen2", {"num_attention_heads": 9, "num_key_value_heads": 3}),
+    "qwen2-1-1-tied": (
+        "Qwen2",
+        {"num_attention_heads": 1, "num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3-5-1": ("Qwen3", {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32}),
+    "qwen3-7-7-tied-biases": (
+        "Qwen3",
+        {
+            "num_attention_heads": 7,
+            "num_key_value_heads": 7,
+            "head_dim": 10,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama-yarn": ("Llama", GROUPED | {"rope_parameters": YARN}),
+    "mistral-window": ("Mistral", GROUPED | {"sliding_window": 21}),
+    "ministral-mixed": (
+        "Ministral",
+        GROUPED | {"sliding_window": 21, "layer_types": mixed("full", "sliding", "sliding")},
+    ),
+    "qwen2-window-behind": (
+        "Qwen2",
+        WHOLE | {"use_sliding_window": True, "sliding_window": 33, "max_window_layers": 1},
+    ),
+    "gemma": ("Gemma", GROUPED),
+    "gemma2": ("Gemma2", GROUPED | {"sliding_window": 21, "query_pre_attn_scalar": 24}),
+    "gemma2-tight-caps": (
+        "Gemma2",
+        GROUPED
+        | {"sliding_window": 64, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 12.0},
+    ),
+    "gemma3": (
+        "Gemma3",
+        GROUPED | {"sliding_window": 21, "layer_types": mixed("sliding", "sliding", "full")},
+    ),
+    "gemma3-stretched": (
+        "Gemma3",
+        GROUPED
+        | {
+            "sliding_window": 40,
+            "layer_types": mixed("sliding", "full", "sliding"),
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "phi3": ("Phi3", WHOLE | {"pad_token_id": 0}),
+    "phi3-window": ("Phi3", WHOLE | {"sliding_window": 30, "pad_token_id": 0}),
+    "phi4-mini-partial-longrope": (
+        "Phi3",
+        WHOLE
+        | {
+            "pad_token_id": 0,
+            "original_max_position_embeddings": 256,
+            "rope_parameters": LONGROPE,
+        },
+    ),
+    "smollm3": ("SmolLM3", WHOLE | {"num_hidden_layers": 4, "pad_token_id": 0}),
+    "smollm3-own-pattern": ("SmolLM3", WHOLE | {"no_rope_layers": [0, 1, 0], "pad_token_id": 0}),
+    "olmo2": ("Olmo2", WHOLE),
+    "olmo3": (
+        "Olmo3",
+        WHOLE
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 21,
+            "rope_parameters": {
+                "full_attention": YARN | {"rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "granite": (
+        "Granite",
+        WHOLE
+        | {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+    ),
+    "granite-biases": ("Granite", WHOLE | {"attention_bias": True, "mlp_bias": True}),
+    "glm": ("Glm", GROUPED | {"pad_token_id": 0}),
+    "glm4": ("Glm4", GROUPED | {"pad_token_id": 0}),
+    "glm4-a-quarter": (
+        "Glm4",
+        GROUPED | {"pad_token_id": 0, "attention_bias": False, "rope_parameters": QUARTER},
+    ),
+    "cohere": ("Cohere", WHOLE | {"logit_scale": 0.5}),
+    "cohere2": (
+        "Cohere2",
+        WHOLE | {"num_hidden_layers": 4, "sliding_window": 21, "logit_scale": 0.5},
+    ),
+    "nemotron": ("Nemotron", GROUPED | {"attention_bias": True, "mlp_bias": True}),
+    "starcoder2": ("Starcoder2", WHOLE | {"sliding_window": 21}),
+    "stablelm": ("StableLm", WHOLE | {"use_qkv_bias": True, "rope_parameters": QUARTER}),
+    "stablelm-parallel": (
+        "StableLm",
+        WHOLE | {"use_parallel_residual": True, "rope_parameters": QUARTER},
+    ),
+    "mixtral": (
+        "Mixtral",
+        GROUPED | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 21},
+    ),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        GROUPED
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe-raw-weights": (
+        "Qwen3Moe",
+        GROUPED | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
+    "olmoe": ("Olmoe", WHOLE | {"num_experts": 6, "num_experts_per_tok": 3}),
+    "granite-moe": (
+        "GraniteMoe",
+        WHOLE
+        | {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "glm45": (
+        "Glm4Moe",
+        GROUPED
+        | {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        },
+    ),
+    "glm45-groups": (
+        "Glm4Moe",
+        GROUPED
+        | {
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+        },
+    ),
+    "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
+    "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
+}
+
+
+def config_class(family: str) -> Any:
+    """transformers' class of configurations."""
+    import transformers
+
+    return getattr(transformers, {"Gemma3": "Gemma3Text"}.get(family, family) + "Config")
