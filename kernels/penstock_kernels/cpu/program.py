@@ -18,6 +18,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.structs import (
     NUM_BUFFERS,
     PkAttention,
+    PkExperts,
     PkMatrix,
     PkNorm,
     PkPhase,
@@ -32,8 +33,9 @@ class Buffer(enum.IntEnum):
     KEYS = 2
     MIXED = 3
     RESULT = 4
-    INPUT = 5
-    INNER = 6
+    SCORES = 5
+    INPUT = 6
+    INNER = 7
 
 
 class PhaseKind(enum.IntEnum):
@@ -48,6 +50,10 @@ class PhaseKind(enum.IntEnum):
     GATE_UP = 6
     ADD_NORM = 7
     LOGITS = 8
+    ROUTE = 9
+    EXPERTS_UP = 10
+    EXPERTS_DOWN = 11
+    COMBINE = 12
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3}
@@ -125,6 +131,46 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts."""
+
+    active: int
+    """Experts of a row."""
+    ups: tuple[PackedMatrix, ...]
+    """One for each expert."""
+    downs: tuple[PackedMatrix, ...]
+    gates: tuple[PackedMatrix, ...] = ()
+    """None for experts without a gate."""
+    sigmoid: bool = False
+    """Whether scores are a logistic function of the router's products; else softmax."""
+    normalised: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    active_groups: int = 1
+    correction: np.ndarray | None = None
+    """[experts] float32."""
+
+    def struct(self) -> PkExperts:
+        return PkExperts(
+            count=len(self.ups),
+            active=self.active,
+            groups=self.groups,
+            active_groups=self.active_groups,
+            sigmoid=self.sigmoid,
+            normalised=self.normalised,
+            scale=self.scale,
+            correction=_address(self.correction),
+            gates=_array(self.gates) if self.gates else None,
+            ups=_array(self.ups),
+            downs=_array(self.downs),
+        )
+
+
+def _array(matrices: tuple[PackedMatrix, ...]) -> ctypes.Array[PkMatrix]:
+    return (PkMatrix * len(matrices))(*(each.struct for each in matrices))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Phase:
     """One phase. Which fields count depends on its kind."""
 
@@ -146,6 +192,7 @@ class Phase:
     norm: Norm | None = None
     other_norm: Norm | None = None
     attention: Attention | None = None
+    experts: Experts | None = None
     matrices: tuple[PackedMatrix | None, ...] = ()
 
     def needs(self) -> Iterator[tuple[Buffer, int]]:
@@ -181,6 +228,8 @@ class Phase:
             setattr(struct, name, PkNorm() if norm is None else norm.struct())
         if self.attention is not None:
             struct.attention = ctypes.pointer(attentions[self.attention.layer])
+        if self.experts is not None:
+            struct.experts = ctypes.pointer(self.experts.struct())
         for at, matrix in enumerate(self.matrices):
             struct.matrices[at] = PkMatrix() if matrix is None else matrix.struct
 

@@ -45,6 +45,24 @@ class PkAttention(ctypes.Structure):
     )
 
 
+class PkExperts(ctypes.Structure):
+    """A mixture of experts."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("active", c_int32),
+        ("groups", c_int32),
+        ("active_groups", c_int32),
+        ("sigmoid", c_int32),
+        ("normalised", c_int32),
+        ("scale", c_float),
+        ("correction", c_void_p),
+        ("gates", ctypes.POINTER(PkMatrix)),
+        ("ups", ctypes.POINTER(PkMatrix)),
+        ("downs", ctypes.POINTER(PkMatrix)),
+    )
+
+
 class PkPhase(ctypes.Structure):
     """What all threads do between two waits; `kind` says which fields are read."""
 
@@ -64,11 +82,12 @@ class PkPhase(ctypes.Structure):
         ("norm", PkNorm),
         ("other_norm", PkNorm),
         ("attention", ctypes.POINTER(PkAttention)),
+        ("experts", ctypes.POINTER(PkExperts)),
         ("matrices", PkMatrix * 3),
     )
 
 
-NUM_BUFFERS = 7
+NUM_BUFFERS = 8
 
 
 class PkProgram(ctypes.Structure):

@@ -18,7 +18,7 @@ from torch import Tensor
 from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     CACHE_KINDS,
@@ -62,6 +62,7 @@ MECHANISMS = frozenset(
         mechanism.RESIDUAL_MULTIPLIER,
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
+        mechanism.EXPERTS,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
@@ -117,7 +118,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     config = prepared.decoder
     require(MECHANISMS, config)
     shape = DecoderShape(config.num_heads, config.num_kv_heads, config.head_dim, setup.block_size)
-    obstacle = shape.obstacle() or _dummy_obstacle(setup)
+    obstacle = shape.obstacle() or _experts_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -139,6 +140,17 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         threads_by_share=False,
         build=build,
     )
+
+
+def _experts_obstacle(config: ModelConfig) -> str | None:
+    """Returns which mixtures of experts the kernels can't compute, or None."""
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is not None and experts.shared_gate:
+            return "a learned gate weighs the shared expert"
+        if experts is not None and (experts.count > 1024 or experts.active > 64):
+            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
+    return None
 
 
 def _dummy_obstacle(setup: Setup) -> str | None:

@@ -17,12 +17,26 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import (
     Attention,
     Buffer,
+    Experts,
     Norm,
     Phase,
     PhaseKind,
     Program,
     Rotation,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertWeights:
+    """Weights of a mixture of experts."""
+
+    router: PackedMatrix
+    ups: tuple[PackedMatrix, ...]
+    downs: tuple[PackedMatrix, ...]
+    gates: tuple[PackedMatrix, ...] = ()
+    """Empty for experts without a gate."""
+    correction: np.ndarray | None = None
+    """[experts] float32, added for choosing only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +47,11 @@ class LayerWeights:
     key: PackedMatrix
     value: PackedMatrix
     output: PackedMatrix
-    up: PackedMatrix
-    down: PackedMatrix
+    up: PackedMatrix | None = None
+    """Of the feed-forward, or of the expert that every token has; so are `down` and `gate`."""
+    down: PackedMatrix | None = None
     gate: PackedMatrix | None = None
+    experts: ExpertWeights | None = None
     attention_norm: Norm | None = None
     feed_forward_norm: Norm | None = None
     attention_output_norm: Norm | None = None
@@ -71,7 +87,9 @@ def _phases(config: ModelConfig, weights: ModelWeights) -> Iterator[Phase]:
     for number, layer in enumerate(weights.layers):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number)
-        *phases, last = _Layer(spec, layer, attention, config.hidden_size).phases()
+        *phases, last = _Layer(
+            spec, layer, attention, _experts(spec, layer), config.hidden_size
+        ).phases()
         yield from phases
         yield replace(last, ends_layer=True)
     yield Phase(
@@ -111,6 +129,7 @@ class _Layer:
     spec: LayerSpec
     weights: LayerWeights
     attention: Attention
+    experts: Experts | None
     hidden: int
 
     def phases(self) -> Iterator[Phase]:
@@ -122,10 +141,10 @@ class _Layer:
         yield self._heads()
         yield from self._placed()
         yield from self._attended()
-        yield from self._added(weights.output, Buffer.INPUT, weights.attention_output_norm)
+        yield from self._added([self._output()], weights.attention_output_norm)
         yield self._input(weights.feed_forward_norm, *self._inner_matrices())
-        yield self._inner()
-        yield from self._added(weights.down, Buffer.INNER, weights.feed_forward_output_norm)
+        yield from self._inner()
+        yield from self._added(self._outcome(), weights.feed_forward_output_norm)
 
     def _parallel(self) -> Iterator[Phase]:
         """Attention and feed-forward read the residual before either is added to it."""
@@ -136,18 +155,21 @@ class _Layer:
         yield self._heads(waits=own_norm)
         if own_norm:
             yield self._input(weights.feed_forward_norm, *self._inner_matrices())
-        yield self._inner()
+        yield from self._inner()
         yield from self._placed()
         yield from self._attended()
-        yield from self._added(weights.output, Buffer.INPUT, None)
-        yield from self._added(weights.down, Buffer.INNER, None)
+        yield from self._added([self._output(), *self._outcome()], None)
 
     def _heads_matrices(self) -> tuple[PackedMatrix, ...]:
         return self.weights.query, self.weights.key, self.weights.value
 
     def _inner_matrices(self) -> tuple[PackedMatrix, ...]:
-        gate, up = self.weights.gate, self.weights.up
-        return (up,) if gate is None else (gate, up)
+        """What reads the feed-forward's input."""
+        experts = self.weights.experts
+        found = [self.weights.gate, self.weights.up]
+        if experts is not None:
+            found += [experts.router, *experts.gates, *experts.ups]
+        return tuple(each for each in found if each is not None)
 
     def _input(self, norm: Norm | None, *readers: PackedMatrix) -> Phase:
         return Phase(
@@ -198,25 +220,64 @@ class _Layer:
             waits=False,
         )
 
-    def _inner(self) -> Phase:
+    def _inner(self) -> Iterator[Phase]:
+        """All of the feed-forward but what is added to the residual."""
+        yield from self._routed()
         weights = self.weights
-        return Phase(
-            kind=PhaseKind.GATE_UP,
-            source=Buffer.INPUT,
-            target=Buffer.INNER,
-            matrices=(weights.gate, weights.up),
-            activation=self.spec.feed_forward.activation,
-            forms=_forms(weights.down),
-        )
+        if weights.down is not None:
+            yield Phase(
+                kind=PhaseKind.GATE_UP,
+                source=Buffer.INPUT,
+                target=Buffer.INNER,
+                matrices=(weights.gate, weights.up),
+                activation=self.spec.feed_forward.activation,
+                forms=_forms(weights.down),
+            )
 
-    def _added(self, matrix: PackedMatrix, source: Buffer, norm: Norm | None) -> Iterator[Phase]:
-        """A branch's last product, which is normalised or not, and added to the residual."""
-        product = Phase(kind=PhaseKind.PRODUCT, source=source, matrices=(matrix,))
+    def _routed(self) -> Iterator[Phase]:
+        weights, experts = self.weights.experts, self.experts
+        if weights is None:
+            return
+        yield Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            target=Buffer.SCORES,
+            matrices=(weights.router,),
+            adds=False,
+        )
+        readers = _forms(*weights.gates, *weights.ups)
+        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
+        yield Phase(
+            kind=PhaseKind.EXPERTS_UP,
+            experts=experts,
+            activation=self.spec.feed_forward.activation,
+            forms=_forms(*weights.downs),
+        )
+        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+
+    def _output(self) -> Phase:
+        return Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.weights.output,))
+
+    def _outcome(self) -> list[Phase]:
+        """What the feed-forward adds to the residual."""
+        found = []
+        if self.experts is not None:
+            found.append(Phase(kind=PhaseKind.COMBINE, experts=self.experts))
+        if self.weights.down is not None:
+            found.append(
+                Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(self.weights.down,))
+            )
+        return found
+
+    def _added(self, parts: Sequence[Phase], norm: Norm | None) -> Iterator[Phase]:
+        """The last phases of a branch, whose sum is normalised or not, and added to the
+        residual."""
         scale = self.spec.residual_multiplier
         if norm is None:
-            yield replace(product, scale=scale)
+            yield from (replace(each, scale=scale) for each in parts)
             return
-        yield replace(product, target=Buffer.RESULT, adds=False)
+        for number, each in enumerate(parts):
+            yield replace(each, target=Buffer.RESULT, adds=number > 0)
         yield Phase(
             kind=PhaseKind.ADD_NORM,
             source=Buffer.RESULT,
@@ -224,6 +285,24 @@ class _Layer:
             norm=norm,
             scale=scale,
         )
+
+
+def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
+    said, stored = spec.feed_forward.experts, weights.experts
+    if said is None or stored is None:
+        return None
+    return Experts(
+        active=said.active,
+        ups=stored.ups,
+        downs=stored.downs,
+        gates=stored.gates,
+        sigmoid=said.router == "sigmoid",
+        normalised=said.normalised,
+        scale=said.scale,
+        groups=said.groups,
+        active_groups=said.active_groups,
+        correction=stored.correction,
+    )
 
 
 def _forms(*readers: PackedMatrix) -> int:

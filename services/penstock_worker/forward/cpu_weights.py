@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 import torch
 
-from penstock.layer_spec import LayerSpec
+from penstock.layer_spec import FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import Norm, Rotation
-from penstock_worker.forward.cpu_program import LayerWeights, ModelWeights
+from penstock_worker.forward.cpu_program import ExpertWeights, LayerWeights, ModelWeights
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,
@@ -30,6 +31,14 @@ KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
 ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
 """Matrix kind by the setting `quantization`: what unquantised matrices become on load."""
 QUANTISED = frozenset(ON_LOAD.values())
+
+
+class FeedForwardMatrices(TypedDict):
+    """Matrices of a feed-forward, by their fields in LayerWeights."""
+
+    gate: PackedMatrix | None
+    up: PackedMatrix | None
+    down: PackedMatrix | None
 
 
 @dataclass
@@ -76,29 +85,66 @@ class CPUWeights:
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
         spec = config.layer(number)
-        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        hidden, dim = config.hidden_size, config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
         attention, qkv_bias = f"{at}.self_attn", spec.attention.qkv_bias
         matrix = partial(self._matrix, kind=self.kind)
-        inner_matrix = partial(matrix, bias=spec.feed_forward.bias)
-        gate = None
-        if spec.feed_forward.gated:
-            gate = inner_matrix(f"{at}.mlp.gate_proj", inner, hidden)
         norms = self._norms(spec, at)
         return LayerWeights(
             query=matrix(f"{attention}.q_proj", queries, hidden, bias=qkv_bias),
             key=matrix(f"{attention}.k_proj", keys, hidden, bias=qkv_bias),
             value=matrix(f"{attention}.v_proj", keys, hidden, bias=qkv_bias),
             output=matrix(f"{attention}.o_proj", hidden, queries, bias=spec.attention.output_bias),
-            gate=gate,
-            up=inner_matrix(f"{at}.mlp.up_proj", inner, hidden),
-            down=inner_matrix(f"{at}.mlp.down_proj", hidden, inner),
+            **self._feed_forward(spec.feed_forward, f"{at}.mlp"),
+            experts=self._experts(spec.feed_forward, f"{at}.mlp"),
             attention_norm=norms.get("attention_norm"),
             feed_forward_norm=norms.get("feed_forward_norm"),
             attention_output_norm=norms.get("attention_output_norm"),
             feed_forward_output_norm=norms.get("feed_forward_output_norm"),
             query_norm=norms.get("query_norm"),
             key_norm=norms.get("key_norm"),
+        )
+
+    def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
+        """Returns the matrices of the feed-forward, or of the expert that every token has."""
+        if spec.experts is None:
+            return self._sized(spec, at, self.config.intermediate_size)
+        if not spec.experts.shared_inner:
+            return {"gate": None, "up": None, "down": None}
+        return self._sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
+
+    def _sized(self, spec: FeedForwardSpec, at: str, inner: int) -> FeedForwardMatrices:
+        matrix = partial(self._matrix, kind=self.kind, bias=spec.bias)
+        hidden = self.config.hidden_size
+        return {
+            "gate": matrix(f"{at}.gate_proj", inner, hidden) if spec.gated else None,
+            "up": matrix(f"{at}.up_proj", inner, hidden),
+            "down": matrix(f"{at}.down_proj", hidden, inner),
+        }
+
+    def _experts(self, spec: FeedForwardSpec, at: str) -> ExpertWeights | None:
+        said = spec.experts
+        if said is None:
+            return None
+        each = [
+            self._sized(spec, f"{at}.experts.{number}", said.inner) for number in range(said.count)
+        ]
+        correction = None
+        if said.correction:
+            correction = self._vector(f"{at}.router.correction", said.count)
+        return ExpertWeights(
+            # A choice turns on small differences, and a router is small.
+            router=self._matrix(
+                f"{at}.router",
+                said.count,
+                self.config.hidden_size,
+                kind=MatrixKind.F32,
+                bias=said.router_bias,
+            ),
+            gates=tuple(found["gate"] for found in each if found["gate"] is not None),
+            ups=tuple(found["up"] for found in each if found["up"] is not None),
+            downs=tuple(found["down"] for found in each if found["down"] is not None),
+            correction=correction,
         )
 
     def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, Norm]:

@@ -15,7 +15,12 @@ from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from penstock_kernels.cpu.program import Norm, Rotation
-from penstock_worker.forward.cpu_program import LayerWeights, ModelWeights, compile_program
+from penstock_worker.forward.cpu_program import (
+    ExpertWeights,
+    LayerWeights,
+    ModelWeights,
+    compile_program,
+)
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
@@ -112,6 +117,23 @@ class SlowLayer:
     matrices: dict[str, SlowMatrix]
     norms: dict[str, Norm] = field(default_factory=dict)
     sinks: np.ndarray | None = None
+    experts: list[dict[str, SlowMatrix]] = field(default_factory=list)
+    router: SlowMatrix | None = None
+    correction: np.ndarray | None = None
+
+    def expert_weights(self) -> ExpertWeights | None:
+        if self.router is None:
+            return None
+        each = [
+            {name: matrix.packed() for name, matrix in expert.items()} for expert in self.experts
+        ]
+        return ExpertWeights(
+            router=self.router.packed(),
+            gates=tuple(expert["gate"] for expert in each if "gate" in expert),
+            ups=tuple(expert["up"] for expert in each),
+            downs=tuple(expert["down"] for expert in each),
+            correction=self.correction,
+        )
 
 
 class SlowDecoder:
@@ -144,12 +166,23 @@ class SlowDecoder:
             whole = spec.attention.norm == "whole"
             for name, heads in (("query_norm", sizes.heads), ("key_norm", sizes.kv_heads)):
                 norms[name] = self._norm(sizes.head_dim * (heads if whole else 1))
-        names = [name for name in MATRICES if spec.feed_forward.gated or name != "gate"]
+        said = spec.feed_forward.experts
+        inner = [name for name in MATRICES[4:] if spec.feed_forward.gated or name != "gate"]
+        names = [*MATRICES[:4], *(inner if said is None or said.shared_inner else ())]
         matrices = {name: self._matrix(name, spec) for name in names}
         sinks = None
         if spec.attention.sinks:
             sinks = self._rng.standard_normal(sizes.heads).astype(np.float32)
-        return SlowLayer(spec, matrices, norms, sinks)
+        layer = SlowLayer(spec, matrices, norms, sinks)
+        if said is not None:
+            layer.experts = [
+                {name: self._matrix(name, spec) for name in inner} for _ in range(said.count)
+            ]
+            source = random_source("F32", said.count, sizes.hidden, int(self._rng.integers(1000)))
+            layer.router = SlowMatrix(source, None)
+            if said.correction:
+                layer.correction = self._rng.standard_normal(said.count).astype(np.float32)
+        return layer
 
     def _norm(self, size: int) -> Norm:
         spec = self.sizes.norm
@@ -264,10 +297,12 @@ class SlowDecoder:
         return np.concatenate((*turned, x[..., dims:]), -1)
 
     def _feed_forward(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
-        activate, up = ACTIVATIONS[layer.spec.feed_forward.activation], layer.matrices["up"](x)
-        if layer.spec.feed_forward.gated:
-            return layer.matrices["down"](activate(layer.matrices["gate"](x)) * up)
-        return layer.matrices["down"](activate(up))
+        total = _inner(layer.spec, layer.matrices, x) if "down" in layer.matrices else 0.0
+        if layer.router is None:
+            return total
+        shares = _shares(layer, layer.router(x))
+        results = [_inner(layer.spec, expert, x) for expert in layer.experts]
+        return total + np.einsum("re,erh->rh", shares, np.array(results))
 
     # ---- the same for the kernels
 
@@ -278,6 +313,7 @@ class SlowDecoder:
                     **{name: matrix.packed() for name, matrix in layer.matrices.items()},
                     **layer.norms,
                     sinks=layer.sinks,
+                    experts=layer.expert_weights(),
                 )
                 for layer in self.layers
             ],
@@ -296,6 +332,33 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "relu2": lambda x: np.maximum(x, 0) ** 2,
 }
+
+
+def _inner(spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray) -> np.ndarray:
+    activate, up = ACTIVATIONS[spec.feed_forward.activation], matrices["up"](x)
+    if spec.feed_forward.gated:
+        return matrices["down"](activate(matrices["gate"](x)) * up)
+    return matrices["down"](activate(up))
+
+
+def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
+    """Of each expert, for each row; 0 for one that isn't chosen."""
+    said = layer.spec.feed_forward.experts
+    assert said is not None
+    scores = 1 / (1 + np.exp(-raw))
+    if said.router == "softmax":
+        scores = np.exp(raw) / np.exp(raw).sum(-1, keepdims=True)
+    ranked = scores if layer.correction is None else scores + layer.correction
+    shares = np.zeros_like(scores)
+    for row, order in enumerate(ranked):
+        groups = order.reshape(said.groups, -1)
+        best = np.argsort(-np.sort(groups)[:, -2:].sum(-1))[: said.active_groups]
+        open_groups = np.isin(np.arange(said.groups), best).repeat(groups.shape[1])
+        chosen = np.argsort(-np.where(open_groups, order, -np.inf))[: said.active]
+        shares[row, chosen] = scores[row, chosen]
+    if said.normalised:
+        shares /= shares.sum(-1, keepdims=True)
+    return shares * said.scale
 
 
 def _has_bias(name: str, spec: LayerSpec) -> bool:

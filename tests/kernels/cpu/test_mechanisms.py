@@ -7,7 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
 from penstock_kernels.cpu.matrix import MatrixKind
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
@@ -27,6 +33,11 @@ def feed_forward(**fields: object) -> LayerSpec:
 def sizes(*specs: LayerSpec, **fields: object) -> Sizes:
     base = Sizes(heads=6, kv_heads=2, hidden=72, inner=100, positions=700, layers=2)
     return dataclasses.replace(base, specs=specs, **fields)
+
+
+def experts(count: int, active: int, **fields: object) -> ExpertsSpec:
+    """Of the same inner size as the models' other feed-forwards."""
+    return ExpertsSpec(count=count, active=active, inner=100, **fields)
 
 
 LAYER_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
@@ -63,11 +74,41 @@ MODELS = {
     "multipliers": sizes(
         LayerSpec(residual_multiplier=0.3), embedding_multiplier=4.0, logits_multiplier=0.25
     ),
+    "experts": sizes(feed_forward(experts=experts(5, 2))),
+    "all experts, ungated": sizes(
+        feed_forward(experts=experts(3, 3), gated=False, activation="relu2", bias=True)
+    ),
+    "experts with groups and a shared one": sizes(
+        feed_forward(
+            experts=experts(
+                8,
+                3,
+                router="sigmoid",
+                groups=4,
+                active_groups=2,
+                correction=True,
+                shared_inner=100,
+                scale=1.7,
+            )
+        )
+    ),
+    "raw shares of experts, norms on both sides": sizes(
+        LayerSpec(
+            order="sandwich",
+            residual_multiplier=0.7,
+            feed_forward=FeedForwardSpec(experts=experts(6, 2, normalised=False, shared_inner=100)),
+        ),
+        LayerSpec(),
+    ),
+    "experts in parallel": sizes(
+        LayerSpec(order="parallel", feed_forward=FeedForwardSpec(experts=experts(4, 1)))
+    ),
     "capped logits": sizes(LayerSpec(), logits_soft_cap=2.0),
 }
 
 TYPICAL = ("window of 5", "window of 257, then all", "sinks in a window", "norms on both sides")
 TYPICAL += ("parallel, norms over all heads", "ungated", "layer norms with biases")
+TYPICAL += ("experts", "experts with groups and a shared one")
 
 
 def check(model: SlowDecoder, lengths: list[int], threads: int, bound: float) -> None:

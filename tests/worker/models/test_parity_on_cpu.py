@@ -27,17 +27,6 @@ REFUSED = dict.fromkeys(
         "qwen3-7-7-tied-biases",
     ),
     "not a multiple of 16",
-) | dict.fromkeys(
-    (
-        "mixtral",
-        "qwen3-moe",
-        "qwen3-moe-raw-weights",
-        "olmoe",
-        "granite-moe",
-        "glm45",
-        "glm45-groups",
-    ),
-    "mixture of experts",
 )
 """Cases that the kernels can't run, and what they say."""
 

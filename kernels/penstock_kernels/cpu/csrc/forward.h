@@ -2,6 +2,7 @@
 #pragma once
 #include <omp.h>
 
+#include "experts.h"
 #include "heads.h"
 #include "products.h"
 #include "rows.h"
@@ -19,6 +20,10 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_GATE_UP: return gate_up(t, p);
     case PK_ADD_NORM: return add_norm(t, p);
     case PK_LOGITS: return logits(t, p);
+    case PK_ROUTE: return route(t, p);
+    case PK_EXPERTS_UP: return experts_up(t, p);
+    case PK_EXPERTS_DOWN: return experts_down(t, p);
+    case PK_COMBINE: return combine(t, p);
   }
 }
 

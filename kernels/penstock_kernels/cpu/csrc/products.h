@@ -28,26 +28,28 @@ inline V activate(int kind, V x) {
   }
 }
 
-// 32 inner values at a time: two tiles of gate and two of up, then straight into the next input.
-inline void gate_up(Thread& t, const PkPhase& p) {
-  const PkMatrix &gate = p.matrices[0], &up = p.matrices[1];
-  const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, up.outputs);
-  const bool gated = gate.tiles;
+// 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
+// input.  gate: null without one.
+inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows) {
+  alignas(64) float out[4][16 * pk::ROWS];
+  // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
+  const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
+  if (tiles == 1) __builtin_memset(out, 0, sizeof out);
+  for (int i = 0; i < tiles; i++) {
+    if (gate) tile_product(*gate, 2 * unit + i, a, row, rows, out[2 * i]);
+    tile_product(up, 2 * unit + i, a, row, rows, out[2 * i + 1]);
+  }
   const auto value = [&](const float* g, const float* u) {
-    return gated ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
+    return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
   };
-  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) {
-    alignas(64) float out[4][16 * pk::ROWS];
-    // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
-    const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
-    if (tiles == 1) __builtin_memset(out, 0, sizeof out);
-    for (int i = 0; i < tiles; i++) {
-      if (gated) tile_product(gate, 2 * unit + i, a, row, rows, out[2 * i]);
-      tile_product(up, 2 * unit + i, a, row, rows, out[2 * i + 1]);
-    }
-    for (int r = 0; r < rows; r++)
-      set_group(inner, p.forms, row + r, unit, value(out[0] + 16 * r, out[1] + 16 * r), value(out[2] + 16 * r, out[3] + 16 * r));
-  });
+  for (int r = 0; r < rows; r++)
+    set_group(inner, p.forms, row + r, unit, value(out[0] + 16 * r, out[1] + 16 * r), value(out[2] + 16 * r, out[3] + 16 * r));
+}
+
+inline void gate_up(Thread& t, const PkPhase& p) {
+  const PkMatrix *gate = p.matrices[0].tiles ? &p.matrices[0] : nullptr, &up = p.matrices[1];
+  const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, up.outputs);
+  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) { inner_unit(p, gate, up, a, inner, unit, row, rows); });
 }
 
 inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {

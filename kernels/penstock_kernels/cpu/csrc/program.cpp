@@ -19,6 +19,12 @@ bool fits(const PkAttention* a) {
          a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->keys && a->values;
 }
 
+bool fits(const PkExperts* e) {
+  return e && e->count > 0 && e->count <= pk::MAX_EXPERTS && e->active > 0 && e->active <= pk::MAX_ACTIVE && e->active <= e->count &&
+         e->groups > 0 && e->count % e->groups == 0 && e->active_groups > 0 && e->active_groups <= e->groups &&
+         e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
+}
+
 // Goes through a program as a step does.
 class Reader {
  public:
@@ -26,7 +32,7 @@ class Reader {
 
   bool fits_in(const PkPhase& p) {
     if (p.ends_layer && !p.waits) return false;
-    if (!(fits(p.norm) && fits(p.other_norm)) || (p.attention && !fits(p.attention))) return false;
+    if (!(fits(p.norm) && fits(p.other_norm)) || (p.attention && !fits(p.attention)) || (p.experts && !fits(p.experts))) return false;
     switch (p.kind) {
       case PK_EMBED: return floats(p.target) && p.matrices[0].outputs >= m_.vocab && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_MAKE_INPUT: return made(p);
@@ -39,6 +45,11 @@ class Reader {
         return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
       case PK_LOGITS:
         return floats(p.source) && p.norm.kind && is(p.matrices[0], m_.vocab, width(p.source)) && holds(PK_INPUT, width(p.source));
+      case PK_ROUTE:
+        return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
+      case PK_EXPERTS_UP: return p.activation >= PK_SILU && p.activation <= PK_RELU2 && experts(p);
+      case PK_EXPERTS_DOWN: return experts(p);
+      case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.experts->downs[0].outputs);
       default: return false;
     }
   }
@@ -70,6 +81,16 @@ class Reader {
   bool heads(const PkPhase& p) const {
     if (!p.attention || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p)) || (p.whole && !holds(PK_KEYS, keys(p)))) return false;
     return reads(p.source, p.matrices[0], queries(p)) && reads(p.source, p.matrices[1], keys(p)) && reads(p.source, p.matrices[2], keys(p));
+  }
+
+  // Whether all experts have the shapes of the first, and results the residual's width.
+  bool experts(const PkPhase& p) const {
+    if (!p.experts) return false;
+    const PkExperts& e = *p.experts;
+    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs;
+    for (int i = 0; i < e.count; i++)
+      if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], width(PK_RESIDUAL), inner) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
+    return holds(PK_INPUT, hidden);
   }
 
   bool placed(const PkPhase& p) const {

@@ -14,7 +14,19 @@ constexpr int LOGITS_ROWS = 64;
 // Query positions of one sequence, and one KV head: what a thread attends with at a time.
 struct QueryTile { int32_t sequence, row, count, position; };
 
+// Rows by the experts that they chose. A place is a row at one of its experts; the places of an expert
+// follow one another, in the order of rows.
+struct Places {
+  Activations input, inner;
+  float* results;   // [places, hidden rounded up to 32]
+  int32_t *chosen;  // [rows][active]: experts, ascending
+  float* shares;    // [rows][active]: their scores
+  int32_t *first;   // [experts + 1]: the first place of each expert
+  int32_t *place;   // [rows][active]
+};
+
 struct Scratch {
+  Places places;
   float* floats[PK_INPUT];     // by PkBuffer
   float* partials;
   Activations input, inner;
@@ -38,9 +50,15 @@ inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.h
 // The largest of a program's attentions, each number by itself.
 struct Limits {
   size_t rows = 0, head_dim = 0, kv_heads = 0, heads_and_partials = 0;
+  size_t experts = 0, active = 0, expert_inner = 0;
 
   explicit Limits(const PkProgram& m) {
     for (int i = 0; i < m.num_phases; i++) {
+      if (const PkExperts* e = m.phases[i].experts) {
+        raise(experts, e->count);
+        raise(active, e->active);
+        raise(expert_inner, e->ups[0].outputs);
+      }
       if (m.phases[i].kind != PK_ATTEND) continue;
       const PkAttention& a = *m.phases[i].attention;
       raise(rows, attention_rows(a));
@@ -78,6 +96,16 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
   at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
   at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
+  if (most.experts) {
+    const int places = b.rows * static_cast<int>(most.active);
+    at = s.places.input.place(at, places, m.widths[PK_INPUT]);
+    at = s.places.inner.place(at, places, static_cast<int>(most.expert_inner));
+    Activations::take(at, s.places.results, static_cast<size_t>(places) * pk::padded(m.widths[PK_RESIDUAL], 32));
+    Activations::take(at, s.places.chosen, places);
+    Activations::take(at, s.places.shares, places);
+    Activations::take(at, s.places.first, most.experts + 1);
+    Activations::take(at, s.places.place, places);
+  }
   int longest = 0;
   for (int i = 0; i < b.sequences; i++) {
     const int count = b.first_row[i + 1] - b.first_row[i];

@@ -43,10 +43,22 @@ struct PkAttention {
   void *keys, *values;
 };
 
+// A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of
+// the router's products; else softmax.  normalised: the chosen scores are divided by their sum.
+// scale: of the chosen scores.  Experts are chosen from the best active_groups of `groups`.
+// correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
+struct PkExperts {
+  int32_t count, active, groups, active_groups, sigmoid, normalised;
+  float scale;
+  const float* correction;
+  const PkMatrix *gates, *ups, *downs;
+};
+
 // What phases read and write. The first are floats, [rows, width rounded up to 32]; INPUT and INNER are
 // inputs of products (see activations.h), and of a step of few rows each thread has an INPUT of its own.
 enum PkBuffer : int32_t {
-  PK_RESIDUAL = 0, PK_QUERIES = 1, PK_KEYS = 2, PK_MIXED = 3, PK_RESULT = 4, PK_INPUT = 5, PK_INNER = 6, PK_BUFFERS = 7
+  PK_RESIDUAL = 0, PK_QUERIES = 1, PK_KEYS = 2, PK_MIXED = 3, PK_RESULT = 4, PK_SCORES = 5,
+  PK_INPUT = 6, PK_INNER = 7, PK_BUFFERS = 8
 };
 
 // What a phase does, and the fields that it reads besides the common ones.
@@ -63,9 +75,13 @@ enum PkBuffer : int32_t {
 //   matrices[0] has no tiles, activation(matrices[1] times INPUT).
 // ADD_NORM: target += norm of the source's `width` numbers, times scale.
 // LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
+// ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
+// EXPERTS_UP, EXPERTS_DOWN: as GATE_UP and PRODUCT, each expert with the rows that chose it.
+// COMBINE: a row's experts' results, each times its score, in the experts' order; times scale, and added
+//   to the target or (`adds` is 0) put there.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
-  PK_LOGITS = 8, PK_PHASE_KINDS = 9
+  PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PHASE_KINDS = 13
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -75,6 +91,7 @@ struct PkPhase {
   float scale, soft_cap;
   PkNorm norm, other_norm;
   const PkAttention* attention;
+  const PkExperts* experts;
   PkMatrix matrices[3];
 };
 
@@ -151,6 +168,7 @@ constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the 
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
 constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
 
+constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64;
 constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
