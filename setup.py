@@ -28,10 +28,18 @@ AVX512 = [
     *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"),
     # GCC's own avx512fintrin.h leaves registers undefined on purpose, and GCC 12 warns of each use.
     "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
 ]
 PLAIN = {
     name: []
-    for name in ("interface.cpp", "pack.cpp", "philox.cpp", "sampler.cpp", "isa_portable.cpp")
+    for name in (
+        "interface.cpp",
+        "program.cpp",
+        "pack.cpp",
+        "philox.cpp",
+        "sampler.cpp",
+        "isa_portable.cpp",
+    )
 }
 X86 = {"isa_avx2.cpp": AVX2, "isa_avx512.cpp": AVX512}
 

@@ -26,6 +26,7 @@ class CPUModel:
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
     backend: str = "cpu"
+    positions: int = POSITIONS
 
     def forward(self, *, block_size: int, num_blocks: int, threads: int) -> Forward:
         setup = self.setup(block_size=block_size, num_blocks=num_blocks, threads=threads)
@@ -59,7 +60,7 @@ class CPUModel:
             kv_memory_fraction=0.5,
             max_num_seqs=64,
             max_num_batched_tokens=2048,
-            max_model_len=POSITIONS,
+            max_model_len=self.positions,
             kv_cache_dtype=self.kv_cache_dtype,
             quantization=self.quantization,
         )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock_kernels.cpu.library import load
-from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.memory import Scratch, zeroed
-from penstock_kernels.cpu.structs import PkBatch, PkLayer, PkModel
+from penstock_kernels.cpu.program import Attention, Program
+from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgram
 
 PAGE = 16
 """Tokens per page of the cache. A KV block is a whole number of pages."""
@@ -41,17 +41,13 @@ CACHE_KINDS = {
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Sizes of a model."""
+    """Sizes that decide whether the kernels can run a model."""
 
-    hidden: int
-    inner: int
     heads: int
     kv_heads: int
     head_dim: int
-    vocab: int
     block_size: int
     """Tokens per KV block."""
-    eps: float
 
     def obstacle(self) -> str | None:
         """Returns why the kernels can't run this shape, or None if they can."""
@@ -69,28 +65,7 @@ class DecoderShape:
 
     def block_bytes(self, cache: str, layers: int) -> int:
         """Returns the size of a KV block over all layers."""
-        kind = CACHE_KINDS[cache]
-        per_head = self.head_dim * kind.value_bytes + kind.scale_bytes
-        return 2 * self.kv_heads * per_head * self.block_size * layers
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """Weights of a layer. Norms are float32 vectors."""
-
-    query: PackedMatrix
-    key: PackedMatrix
-    value: PackedMatrix
-    output: PackedMatrix
-    gate: PackedMatrix
-    up: PackedMatrix
-    down: PackedMatrix
-    attention_norm: np.ndarray
-    feed_forward_norm: np.ndarray
-    query_norm: np.ndarray | None = None
-    """[head_dim]; None if queries aren't normalised."""
-    key_norm: np.ndarray | None = None
-    """[head_dim]; None if keys aren't normalised."""
+        return 2 * _token_bytes(cache, self.kv_heads, self.head_dim) * self.block_size * layers
 
 
 @dataclass(frozen=True)
@@ -111,20 +86,14 @@ class DecoderStep:
 
 @dataclass
 class Decoder:
-    """Weights, KV cache and scratch memory of one model.
+    """A program with its KV cache and scratch memory.
 
-    Raises ValueError for a shape with an obstacle, MemoryError if there is no room.
+    Raises ValueError for a program that doesn't fit together, MemoryError if there is no room.
     """
 
-    shape: DecoderShape
-    layers: list[LayerWeights]
-    embedding: PackedMatrix
-    head: PackedMatrix
-    norm: np.ndarray
-    cosines: np.ndarray
-    """[positions, head_dim / 2] float32."""
-    sines: np.ndarray
-    """[positions, head_dim / 2] float32."""
+    program: Program
+    block_size: int
+    """Tokens per KV block."""
     num_blocks: int
     cache: str
     """A key of CACHE_KINDS."""
@@ -132,17 +101,30 @@ class Decoder:
     _scratch: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
-        obstacle = self.shape.obstacle()
-        if obstacle is not None:
-            raise ValueError(obstacle)
+        for each in self.program.attentions:
+            shape = DecoderShape(each.heads, each.kv_heads, each.head_dim, self.block_size)
+            obstacle = shape.obstacle()
+            if obstacle is not None:
+                raise ValueError(obstacle)
         self._layers_done = np.zeros(1, dtype=np.int64)
         self._cancelled = np.zeros(1, dtype=np.int32)
-        half = self.shape.block_bytes(self.cache, 1) * self.num_blocks // 2
-        self._caches = [(zeroed(half), zeroed(half)) for _ in self.layers]
-        self._structs = (PkLayer * len(self.layers))(
-            *(_layer(w, c) for w, c in zip(self.layers, self._caches, strict=True))
-        )
-        self._model = self._describe()
+        self._caches = [(self._half(each), self._half(each)) for each in self.program.attentions]
+        self._phases = self.program.structs(self._caches)
+        self._struct = self._describe(self._phases)
+        self._check()
+
+    def _half(self, attention: Attention) -> np.ndarray:
+        """Returns memory for a layer's keys, or its values."""
+        per_token = _token_bytes(self.cache, attention.kv_heads, attention.head_dim)
+        return zeroed(per_token * self.block_size * self.num_blocks)
+
+    def _check(self) -> None:
+        wrong = load().pk_check(ctypes.byref(self._struct))
+        if wrong == len(self._phases):
+            raise ValueError(f"no program of {wrong} phases runs on {self.threads} threads so")
+        if wrong >= 0:
+            name = self.program.phases[wrong].kind.name
+            raise ValueError(f"phase {wrong} ({name}) doesn't fit what comes before it")
 
     @property
     def layers_done(self) -> int:
@@ -167,7 +149,7 @@ class Decoder:
 
         `rows` is [n] int32. Returns [n, vocab] float32. A row's bits depend on its sequence alone.
         """
-        out = np.empty((len(rows), self.shape.vocab), dtype=np.float32)
+        out = np.empty((len(rows), self.program.vocab), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
@@ -183,50 +165,25 @@ class Decoder:
             cancelled=self._cancelled.ctypes.data,
         )
         library = load()
-        model, given = ctypes.byref(self._model), ctypes.byref(batch)
-        work = self._scratch.at_least(library.pk_forward_bytes(model, given))
-        library.pk_forward(model, given, work)
+        program, given = ctypes.byref(self._struct), ctypes.byref(batch)
+        work = self._scratch.at_least(library.pk_forward_bytes(program, given))
+        library.pk_forward(program, given, work)
         return out
 
-    def _describe(self) -> PkModel:
-        shape = self.shape
-        return PkModel(
-            hidden=shape.hidden,
-            inner=shape.inner,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            num_layers=len(self.layers),
-            vocab=shape.vocab,
-            block_size=shape.block_size,
+    def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
+        widths = self.program.widths()
+        return PkProgram(
+            num_phases=len(phases),
+            vocab=self.program.vocab,
+            block_size=self.block_size,
             cache=CACHE_KINDS[self.cache].number,
             threads=self.threads,
-            eps=shape.eps,
-            layers=self._structs,
-            embedding=self.embedding.struct,
-            head=self.head.struct,
-            norm=self.norm.ctypes.data,
-            cosines=self.cosines.ctypes.data,
-            sines=self.sines.ctypes.data,
+            widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
+            phases=phases,
         )
 
 
-def _layer(weights: LayerWeights, cache: tuple[np.ndarray, np.ndarray]) -> PkLayer:
-    def address(vector: np.ndarray | None) -> int | None:
-        return None if vector is None else int(vector.ctypes.data)
-
-    return PkLayer(
-        query=weights.query.struct,
-        key=weights.key.struct,
-        value=weights.value.struct,
-        output=weights.output.struct,
-        gate=weights.gate.struct,
-        up=weights.up.struct,
-        down=weights.down.struct,
-        attention_norm=address(weights.attention_norm),
-        feed_forward_norm=address(weights.feed_forward_norm),
-        query_norm=address(weights.query_norm),
-        key_norm=address(weights.key_norm),
-        keys=address(cache[0]),
-        values=address(cache[1]),
-    )
+def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:
+    """Returns what a token's keys take in a layer; its values take as much."""
+    kind = CACHE_KINDS[cache]
+    return kv_heads * (head_dim * kind.value_bytes + kind.scale_bytes)

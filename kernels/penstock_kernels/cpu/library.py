@@ -8,7 +8,7 @@ import os
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
-from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkModel, PkSampling
+from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
@@ -28,8 +28,9 @@ _SIGNATURES = {
     ),
     "pk_product_bytes": (c_size_t, [POINTER(PkMatrix), c_int]),
     "pk_product": (None, [POINTER(PkMatrix), c_void_p, c_int, c_void_p, c_int, c_void_p]),
-    "pk_forward_bytes": (c_size_t, [POINTER(PkModel), POINTER(PkBatch)]),
-    "pk_forward": (None, [POINTER(PkModel), POINTER(PkBatch), c_void_p]),
+    "pk_check": (c_int, [POINTER(PkProgram)]),
+    "pk_forward_bytes": (c_size_t, [POINTER(PkProgram), POINTER(PkBatch)]),
+    "pk_forward": (None, [POINTER(PkProgram), POINTER(PkBatch), c_void_p]),
     "pk_sample_bytes": (c_size_t, [POINTER(PkSampling)]),
     "pk_sample": (None, [POINTER(PkSampling), c_void_p]),
     "pk_uniform": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),

@@ -89,6 +89,29 @@ class PackedMatrix:
         """In bytes."""
         return int(self.tiles.nbytes)
 
+    @property
+    def form(self) -> int:
+        """The form in which the matrix reads its input, a bit of pk::Form in csrc/types.h."""
+        return _FORMS.get(MatrixKind(self.struct.kind), 4)
+
+    def with_bias(self, bias: np.ndarray) -> PackedMatrix:
+        """Returns a matrix over the same tiles that adds `bias`, [outputs] float32."""
+        if np.shape(bias) != (self.struct.outputs,):
+            raise ValueError(f"bias has shape {np.shape(bias)}; ({self.struct.outputs},) is needed")
+        padded = _padded_bias(bias)
+        struct = PkMatrix.from_buffer_copy(self.struct)
+        struct.bias = padded.ctypes.data
+        return PackedMatrix(struct, self.tiles, padded)
+
+
+_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2}
+
+
+def _padded_bias(bias: np.ndarray) -> np.ndarray:
+    padded = np.zeros(-(-len(bias) // 16) * 16, dtype=np.float32)
+    padded[: len(bias)] = bias
+    return padded
+
 
 def pack(
     source: str,
@@ -237,10 +260,7 @@ def _packed(
             raise NotFiniteError(f"a matrix of shape {shape} holds scales that aren't finite")
         if packed != 0:
             raise ValueError(f"a matrix of shape {shape} can't be packed as {kind.name}")
-    padded = None
-    if bias is not None:
-        padded = np.zeros(-(-outputs // 16) * 16, dtype=np.float32)
-        padded[:outputs] = bias
+    padded = None if bias is None else _padded_bias(bias)
     struct = PkMatrix(
         kind, outputs, inputs, 0, tiles.ctypes.data, None if padded is None else padded.ctypes.data
     )

@@ -19,48 +19,88 @@ class PkMatrix(ctypes.Structure):
     )
 
 
-class PkLayer(ctypes.Structure):
-    """The weights of one decoder layer, and its part of the KV cache."""
+class PkNorm(ctypes.Structure):
+    """A normalisation."""
+
+    _fields_ = (("kind", c_int32), ("eps", c_float), ("weight", c_void_p), ("bias", c_void_p))
+
+
+class PkAttention(ctypes.Structure):
+    """Attention of a layer, and its part of the KV cache."""
 
     _fields_ = (
-        ("query", PkMatrix),
-        ("key", PkMatrix),
-        ("value", PkMatrix),
-        ("output", PkMatrix),
-        ("gate", PkMatrix),
-        ("up", PkMatrix),
-        ("down", PkMatrix),
-        ("attention_norm", c_void_p),
-        ("feed_forward_norm", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("rotary_dims", c_int32),
+        ("window", c_int32),
+        ("chunk", c_int32),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("sinks", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
     )
 
 
-class PkModel(ctypes.Structure):
+class PkExperts(ctypes.Structure):
+    """A mixture of experts."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("active", c_int32),
+        ("groups", c_int32),
+        ("active_groups", c_int32),
+        ("sigmoid", c_int32),
+        ("normalised", c_int32),
+        ("scale", c_float),
+        ("correction", c_void_p),
+        ("gates", ctypes.POINTER(PkMatrix)),
+        ("ups", ctypes.POINTER(PkMatrix)),
+        ("downs", ctypes.POINTER(PkMatrix)),
+    )
+
+
+class PkPhase(ctypes.Structure):
+    """What all threads do between two waits; `kind` says which fields are read."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("source", c_int32),
+        ("target", c_int32),
+        ("width", c_int32),
+        ("forms", c_int32),
+        ("waits", c_int32),
+        ("ends_layer", c_int32),
+        ("whole", c_int32),
+        ("adds", c_int32),
+        ("activation", c_int32),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+        ("norm", PkNorm),
+        ("other_norm", PkNorm),
+        ("attention", ctypes.POINTER(PkAttention)),
+        ("experts", ctypes.POINTER(PkExperts)),
+        ("matrices", PkMatrix * 3),
+    )
+
+
+NUM_BUFFERS = 8
+
+
+class PkProgram(ctypes.Structure):
     """Everything that a forward pass reads of a model."""
 
     _fields_ = (
-        ("hidden", c_int32),
-        ("inner", c_int32),
-        ("heads", c_int32),
-        ("kv_heads", c_int32),
-        ("head_dim", c_int32),
-        ("num_layers", c_int32),
+        ("num_phases", c_int32),
         ("vocab", c_int32),
         ("block_size", c_int32),
         ("cache", c_int32),
         ("threads", c_int32),
-        ("eps", c_float),
-        ("reserved", c_float),
-        ("layers", ctypes.POINTER(PkLayer)),
-        ("embedding", PkMatrix),
-        ("head", PkMatrix),
-        ("norm", c_void_p),
-        ("cosines", c_void_p),
-        ("sines", c_void_p),
+        ("widths", c_int32 * NUM_BUFFERS),
+        ("phases", ctypes.POINTER(PkPhase)),
     )
 
 

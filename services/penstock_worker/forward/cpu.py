@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     CACHE_KINDS,
@@ -28,6 +29,7 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_worker.forward.cpu_program import compile_program
 from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
 from penstock_worker.forward.interface import (
     Batch,
@@ -40,7 +42,30 @@ from penstock_worker.forward.interface import (
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.weights.opening import open_weights
 
-MECHANISMS: frozenset[str] = frozenset()
+MECHANISMS = frozenset(
+    {
+        mechanism.WINDOW,
+        mechanism.SCORE_SOFT_CAP,
+        mechanism.SCORE_SCALE,
+        mechanism.NO_ROTATION,
+        mechanism.PARTIAL_ROTATION,
+        mechanism.SEVERAL_ROTATIONS,
+        mechanism.WHOLE_NORM,
+        mechanism.LAYER_NORM,
+        mechanism.OUTPUT_NORMS,
+        mechanism.PARALLEL,
+        mechanism.GELU,
+        mechanism.GELU_TANH,
+        mechanism.RELU2,
+        mechanism.UNGATED,
+        mechanism.OUTPUT_BIAS,
+        mechanism.FEED_FORWARD_BIAS,
+        mechanism.RESIDUAL_MULTIPLIER,
+        mechanism.EMBEDDING_MULTIPLIER,
+        mechanism.LOGITS_RULE,
+        mechanism.EXPERTS,
+    }
+)
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
 _FLOATS = tuple(FLOAT_DTYPES.values())
 """Checkpoint dtypes that can be quantised on load."""
@@ -93,17 +118,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     isa = instruction_set()
     config = prepared.decoder
     require(MECHANISMS, config)
-    shape = DecoderShape(
-        hidden=config.hidden_size,
-        inner=config.intermediate_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        vocab=config.vocab_size,
-        block_size=setup.block_size,
-        eps=config.norm.eps,
-    )
-    obstacle = shape.obstacle() or _dummy_obstacle(setup)
+    shape = DecoderShape(config.num_heads, config.num_kv_heads, config.head_dim, setup.block_size)
+    obstacle = shape.obstacle() or _experts_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
     dtype = _dtype(setup, prepared.weights.dtype)
@@ -112,9 +128,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, _kind(dtype), threads)
-        parts = loader.read(setup.max_model_len)
+        program = compile_program(config, loader.read(setup.max_model_len))
         return lambda blocks: CPUForward(
-            Decoder(shape, *parts, num_blocks=blocks, cache=cache, threads=threads)
+            Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
         )
 
     return Recipe(
@@ -125,6 +141,17 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         threads_by_share=False,
         build=build,
     )
+
+
+def _experts_obstacle(config: ModelConfig) -> str | None:
+    """Returns which mixtures of experts the kernels can't compute, or None."""
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is not None and experts.shared_gate:
+            return "a learned gate weighs the shared expert"
+        if experts is not None and (experts.count > 1024 or experts.active > 64):
+            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
+    return None
 
 
 def _dummy_obstacle(setup: Setup) -> str | None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 import torch
 
+from penstock.layer_spec import FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.decoder import LayerWeights
 from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
+from penstock_kernels.cpu.program import Norm, Rotation
 from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
+from penstock_worker.forward.cpu_program import ExpertWeights, LayerWeights, ModelWeights
+from penstock_worker.layers.decoder_layer import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT_NORM,
+    FEED_FORWARD_NORM,
+    FEED_FORWARD_OUTPUT_NORM,
+)
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
@@ -24,6 +34,14 @@ KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
 ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
 """Matrix kind by the setting `quantization`: what unquantised matrices become on load."""
 QUANTISED = frozenset(ON_LOAD.values())
+
+
+class FeedForwardMatrices(TypedDict):
+    """Matrices of a feed-forward, by their fields in LayerWeights."""
+
+    gate: PackedMatrix | None
+    up: PackedMatrix | None
+    down: PackedMatrix | None
 
 
 @dataclass
@@ -41,14 +59,11 @@ class CPUWeights:
     def __post_init__(self) -> None:
         self._checkpoints = CheckpointPacking(self.threads, self.arena)
 
-    def read(
-        self, positions: int
-    ) -> tuple[list[LayerWeights], PackedMatrix, PackedMatrix, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (layers, embedding, head, last norm, cosines, sines), the parts of a Decoder.
-        `positions` is the number of positions in the rotary tables."""
+    def read(self, positions: int) -> ModelWeights:
+        """Returns all weights. `positions` is the number of positions in the rotary tables."""
         config = self.config
         size = (config.vocab_size, config.hidden_size)
-        rotary = Rotary.load(config.ropes[0], self.weights, positions)
+        rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
         layers = [self._layer(number) for number in range(config.num_layers)]
         embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
         if config.tie_word_embeddings:
@@ -56,10 +71,18 @@ class CPUWeights:
             head = embedding
         else:
             head = self._matrix("lm_head", *size, kind=self.kind)
-        norm = self._vector("norm.weight", config.hidden_size)
+        if config.head_bias:
+            head = head.with_bias(self._vector("lm_head.bias", config.vocab_size))
+        norm = self._norm("norm", config.hidden_size)
         self.weights.finish()
         self._checkpoints.report()
-        return layers, embedding, head, norm, rotary.cos.numpy(), rotary.sin.numpy()
+        return ModelWeights(
+            layers=layers,
+            embedding=embedding,
+            head=head,
+            norm=norm,
+            rotations=[Rotation(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
+        )
 
     def _embedding_kind(self) -> MatrixKind | None:
         # int8 makes products fast; rows that are only looked up would lose precision for nothing.
@@ -68,26 +91,99 @@ class CPUWeights:
 
     def _layer(self, number: int) -> LayerWeights:
         config, at = self.config, f"layers.{number}"
-        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        spec = config.layer(number)
+        hidden, dim = config.hidden_size, config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        attention, spec = f"{at}.self_attn", config.layer(number).attention
-        norms: dict[str, np.ndarray] = {}
-        if spec.norm == "head":
-            norms["query_norm"] = self._vector(f"{attention}.q_norm.weight", dim)
-            norms["key_norm"] = self._vector(f"{attention}.k_norm.weight", dim)
+        attention, qkv_bias = f"{at}.self_attn", spec.attention.qkv_bias
         matrix = partial(self._matrix, kind=self.kind)
+        norms = self._norms(spec, at)
         return LayerWeights(
-            query=matrix(f"{attention}.q_proj", queries, hidden, bias=spec.qkv_bias),
-            key=matrix(f"{attention}.k_proj", keys, hidden, bias=spec.qkv_bias),
-            value=matrix(f"{attention}.v_proj", keys, hidden, bias=spec.qkv_bias),
-            output=matrix(f"{attention}.o_proj", hidden, queries),
-            gate=matrix(f"{at}.mlp.gate_proj", inner, hidden),
-            up=matrix(f"{at}.mlp.up_proj", inner, hidden),
-            down=matrix(f"{at}.mlp.down_proj", hidden, inner),
-            attention_norm=self._vector(f"{at}.input_layernorm.weight", hidden),
-            feed_forward_norm=self._vector(f"{at}.post_attention_layernorm.weight", hidden),
-            **norms,
+            query=matrix(f"{attention}.q_proj", queries, hidden, bias=qkv_bias),
+            key=matrix(f"{attention}.k_proj", keys, hidden, bias=qkv_bias),
+            value=matrix(f"{attention}.v_proj", keys, hidden, bias=qkv_bias),
+            output=matrix(f"{attention}.o_proj", hidden, queries, bias=spec.attention.output_bias),
+            **self._feed_forward(spec.feed_forward, f"{at}.mlp"),
+            experts=self._experts(spec.feed_forward, f"{at}.mlp"),
+            attention_norm=norms.get("attention_norm"),
+            feed_forward_norm=norms.get("feed_forward_norm"),
+            attention_output_norm=norms.get("attention_output_norm"),
+            feed_forward_output_norm=norms.get("feed_forward_output_norm"),
+            query_norm=norms.get("query_norm"),
+            key_norm=norms.get("key_norm"),
         )
+
+    def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
+        """Returns the matrices of the feed-forward, or of the expert that every token has."""
+        if spec.experts is None:
+            return self._sized(spec, at, self.config.intermediate_size)
+        if not spec.experts.shared_inner:
+            return {"gate": None, "up": None, "down": None}
+        return self._sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
+
+    def _sized(self, spec: FeedForwardSpec, at: str, inner: int) -> FeedForwardMatrices:
+        matrix = partial(self._matrix, kind=self.kind, bias=spec.bias)
+        hidden = self.config.hidden_size
+        return {
+            "gate": matrix(f"{at}.gate_proj", inner, hidden) if spec.gated else None,
+            "up": matrix(f"{at}.up_proj", inner, hidden),
+            "down": matrix(f"{at}.down_proj", hidden, inner),
+        }
+
+    def _experts(self, spec: FeedForwardSpec, at: str) -> ExpertWeights | None:
+        said = spec.experts
+        if said is None:
+            return None
+        each = [
+            self._sized(spec, f"{at}.experts.{number}", said.inner) for number in range(said.count)
+        ]
+        correction = None
+        if said.correction:
+            correction = self._vector(f"{at}.router.correction", said.count)
+        return ExpertWeights(
+            # A choice turns on small differences, and a router is small.
+            router=self._matrix(
+                f"{at}.router",
+                said.count,
+                self.config.hidden_size,
+                kind=MatrixKind.F32,
+                bias=said.router_bias,
+            ),
+            gates=tuple(found["gate"] for found in each if found["gate"] is not None),
+            ups=tuple(found["up"] for found in each if found["up"] is not None),
+            downs=tuple(found["down"] for found in each if found["down"] is not None),
+            correction=correction,
+        )
+
+    def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, Norm]:
+        """Returns those norms that the layer has, by their fields in LayerWeights."""
+        hidden, dim = self.config.hidden_size, self.config.head_dim
+        names = {}
+        if spec.order != "post":
+            names["attention_norm"] = ATTENTION_NORM
+        if spec.order in ("pre", "sandwich") or (spec.order == "parallel" and spec.two_norms):
+            names["feed_forward_norm"] = FEED_FORWARD_NORM
+        if spec.order in ("post", "sandwich"):
+            names["attention_output_norm"] = ATTENTION_OUTPUT_NORM
+            names["feed_forward_output_norm"] = FEED_FORWARD_OUTPUT_NORM
+        norms = {field: self._norm(f"{at}.{name}", hidden) for field, name in names.items()}
+        heads = {"query": self.config.num_heads, "key": self.config.num_kv_heads}
+        for which, count in heads.items():
+            name = f"{at}.self_attn.{which[0]}_norm"
+            if spec.attention.norm == "head":
+                norms[f"{which}_norm"] = replace(self._norm(name, dim, with_bias=False), kind="rms")
+            elif spec.attention.norm == "whole":
+                norms[f"{which}_norm"] = self._norm(name, count * dim)
+        return norms
+
+    def _norm(self, name: str, size: int, *, with_bias: bool = True) -> Norm:
+        """Returns the norm of that name, of the model's kind."""
+        spec = self.config.norm
+        weight = self._vector(f"{name}.weight", size)
+        if spec.plus_one:
+            weight = weight + np.float32(1)
+        biased = spec.kind == "layer" and spec.bias and with_bias
+        bias = self._vector(f"{name}.bias", size) if biased else None
+        return Norm(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()

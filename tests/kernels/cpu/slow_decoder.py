@@ -4,13 +4,23 @@ the same weights packed for the kernels."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from penstock_kernels.cpu.decoder import Decoder, DecoderShape, LayerWeights
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
+from penstock_kernels.cpu.program import Norm, Rotation
+from penstock_worker.forward.cpu_program import (
+    ExpertWeights,
+    LayerWeights,
+    ModelWeights,
+    compile_program,
+)
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 
@@ -37,6 +47,14 @@ class Sizes:
     positions: int = 64
     cache: str = "float32"
     seed: int = 0
+    specs: tuple[LayerSpec, ...] = ()
+    """One for all layers, or one for each; none: Llama's, with qk_norm and bias."""
+    norm: NormSpec = NormSpec(eps=1e-5)  # noqa: RUF009 (it is frozen)
+    rotations: tuple[int | None, ...] = (None,)
+    """How many numbers of a head rotate; None: all."""
+    embedding_multiplier: float = 1.0
+    logits_multiplier: float = 1.0
+    logits_soft_cap: float | None = None
 
     def of(self, matrix: str) -> tuple[int, int]:
         """(outputs, inputs)."""
@@ -52,6 +70,27 @@ class Sizes:
             "embedding": (self.vocab, self.hidden),
             "head": (self.vocab, self.hidden),
         }[matrix]
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        attention = AttentionSpec(norm="head" if self.qk_norm else "none", qkv_bias=self.bias)
+        return ModelConfig(
+            architecture="random",
+            vocab_size=self.vocab,
+            hidden_size=self.hidden,
+            intermediate_size=self.inner,
+            num_layers=self.layers,
+            num_heads=self.heads,
+            num_kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            max_position=self.positions,
+            norm=self.norm,
+            ropes=tuple(RopeSpec(dims=dims or self.head_dim) for dims in self.rotations),
+            layers=self.specs or (LayerSpec(attention=attention),),
+            embedding_multiplier=self.embedding_multiplier,
+            logits_multiplier=self.logits_multiplier,
+            logits_soft_cap=self.logits_soft_cap,
+        )
 
 
 @dataclass(frozen=True)
@@ -74,8 +113,27 @@ class SlowMatrix:
 
 @dataclass
 class SlowLayer:
+    spec: LayerSpec
     matrices: dict[str, SlowMatrix]
-    norms: dict[str, np.ndarray] = field(default_factory=dict)
+    norms: dict[str, Norm] = field(default_factory=dict)
+    sinks: np.ndarray | None = None
+    experts: list[dict[str, SlowMatrix]] = field(default_factory=list)
+    router: SlowMatrix | None = None
+    correction: np.ndarray | None = None
+
+    def expert_weights(self) -> ExpertWeights | None:
+        if self.router is None:
+            return None
+        each = [
+            {name: matrix.packed() for name, matrix in expert.items()} for expert in self.experts
+        ]
+        return ExpertWeights(
+            router=self.router.packed(),
+            gates=tuple(expert["gate"] for expert in each if "gate" in expert),
+            ups=tuple(expert["up"] for expert in each),
+            downs=tuple(expert["down"] for expert in each),
+            correction=self.correction,
+        )
 
 
 class SlowDecoder:
@@ -84,29 +142,57 @@ class SlowDecoder:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self._rng = np.random.default_rng(sizes.seed)
-        self.layers = [self._layer() for _ in range(sizes.layers)]
+        self.layers = [self._layer(sizes.config.layer(n)) for n in range(sizes.layers)]
         self.embedding, self.head = self._matrix("embedding"), self._matrix("head")
-        self.norm = self._vector(sizes.hidden)
-        half = sizes.head_dim // 2
-        angles = np.outer(np.arange(sizes.positions), 100.0 ** (-np.arange(half) / half))
-        self.cosines = np.cos(angles).astype(np.float32)
-        self.sines = np.sin(angles).astype(np.float32)
+        self.norm = self._norm(sizes.hidden)
+        self.rotations = [self._angles(number) for number in range(len(sizes.rotations))]
 
-    def _layer(self) -> SlowLayer:
-        sizes = self.sizes
-        norms = {
-            "attention_norm": self._vector(sizes.hidden),
-            "feed_forward_norm": self._vector(sizes.hidden),
-        }
-        if sizes.qk_norm:
-            norms["query_norm"] = self._vector(sizes.head_dim)
-            norms["key_norm"] = self._vector(sizes.head_dim)
-        return SlowLayer({name: self._matrix(name) for name in MATRICES}, norms)
+    def _angles(self, number: int) -> Rotation:
+        half = self.sizes.config.ropes[number].dims // 2
+        base = 100.0 * (1 + number)
+        angles = np.outer(np.arange(self.sizes.positions), base ** (-np.arange(half) / half))
+        return Rotation(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
 
-    def _vector(self, size: int) -> np.ndarray:
-        return (1 + self._rng.standard_normal(size) / 4).astype(np.float32)
+    def _layer(self, spec: LayerSpec) -> SlowLayer:
+        sizes, norms = self.sizes, {}
+        if spec.order != "post":
+            norms["attention_norm"] = self._norm(sizes.hidden)
+        if spec.order in ("pre", "sandwich") or spec.two_norms:
+            norms["feed_forward_norm"] = self._norm(sizes.hidden)
+        if spec.order in ("post", "sandwich"):
+            norms["attention_output_norm"] = self._norm(sizes.hidden)
+            norms["feed_forward_output_norm"] = self._norm(sizes.hidden)
+        if spec.attention.norm != "none":
+            whole = spec.attention.norm == "whole"
+            for name, heads in (("query_norm", sizes.heads), ("key_norm", sizes.kv_heads)):
+                norms[name] = self._norm(sizes.head_dim * (heads if whole else 1))
+        said = spec.feed_forward.experts
+        inner = [name for name in MATRICES[4:] if spec.feed_forward.gated or name != "gate"]
+        names = [*MATRICES[:4], *(inner if said is None or said.shared_inner else ())]
+        matrices = {name: self._matrix(name, spec) for name in names}
+        sinks = None
+        if spec.attention.sinks:
+            sinks = self._rng.standard_normal(sizes.heads).astype(np.float32)
+        layer = SlowLayer(spec, matrices, norms, sinks)
+        if said is not None:
+            layer.experts = [
+                {name: self._matrix(name, spec) for name in inner} for _ in range(said.count)
+            ]
+            source = random_source("F32", said.count, sizes.hidden, int(self._rng.integers(1000)))
+            layer.router = SlowMatrix(source, None)
+            if said.correction:
+                layer.correction = self._rng.standard_normal(said.count).astype(np.float32)
+        return layer
 
-    def _matrix(self, name: str) -> SlowMatrix:
+    def _norm(self, size: int) -> Norm:
+        spec = self.sizes.norm
+        weight = (1 + self._rng.standard_normal(size) / 4).astype(np.float32)
+        bias = None
+        if spec.bias:
+            bias = (self._rng.standard_normal(size) / 4).astype(np.float32)
+        return Norm(weight, spec.eps, spec.kind, bias)
+
+    def _matrix(self, name: str, spec: LayerSpec | None = None) -> SlowMatrix:
         sizes = self.sizes
         outputs, inputs = sizes.of(name)
         seed = int(self._rng.integers(1 << 30))
@@ -114,7 +200,7 @@ class SlowDecoder:
         if sizes.format in ("F32", "BF16"):
             source = _scaled(source, 2.5 / inputs**0.5)
         bias = None
-        if sizes.bias and name in ("query", "key", "value"):
+        if spec is not None and _has_bias(name, spec):
             bias = self._rng.standard_normal(outputs).astype(np.float32)
         return SlowMatrix(source, sizes.kind, bias)
 
@@ -122,33 +208,46 @@ class SlowDecoder:
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Of every position. [tokens, vocab] float64."""
-        x = self.embedding.values[tokens]
+        x = self.embedding.values[tokens] * self.sizes.embedding_multiplier
         for layer in self.layers:
-            x = x + self._attention(layer, self._normalise(x, layer.norms["attention_norm"]))
-            x = x + self._feed_forward(layer, self._normalise(x, layer.norms["feed_forward_norm"]))
-        return self.head(self._normalise(x, self.norm))
+            x = self._through(layer, x)
+        logits = self.head(_normalise(x, self.norm)) * self.sizes.logits_multiplier
+        return _capped(logits, self.sizes.logits_soft_cap)
 
-    def _normalise(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+    def _through(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
+        by, norms = layer.spec.residual_multiplier, layer.norms
+        if layer.spec.order == "parallel":
+            normed = _normalise(x, norms["attention_norm"])
+            own = _normalise(x, norms["feed_forward_norm"]) if layer.spec.two_norms else normed
+            return x + by * (self._attention(layer, normed) + self._feed_forward(layer, own))
+        for branch, name in ((self._attention, "attention"), (self._feed_forward, "feed_forward")):
+            result = branch(layer, _normalise(x, norms.get(f"{name}_norm")))
+            x = x + by * _normalise(result, norms.get(f"{name}_output_norm"))
+        return x
 
     def _attention(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
-        sizes, count = self.sizes, len(x)
+        sizes, spec, count = self.sizes, layer.spec.attention, len(x)
+        query, key, value = (layer.matrices[name](x) for name in ("query", "key", "value"))
+        if spec.norm == "whole":
+            query = _normalise(query, layer.norms["query_norm"])
+            key = _normalise(key, layer.norms["key_norm"])
         query, key, value = (
-            layer.matrices[name](x).reshape(count, -1, sizes.head_dim)
-            for name in ("query", "key", "value")
+            each.reshape(count, -1, sizes.head_dim) for each in (query, key, value)
         )
-        if sizes.qk_norm:
-            query = self._normalise(query, layer.norms["query_norm"])
-            key = self._normalise(key, layer.norms["key_norm"])
-        query, key = self._rotate(query), self._rotate(key)
+        if spec.norm == "head":
+            query = _normalise(query, layer.norms["query_norm"])
+            key = _normalise(key, layer.norms["key_norm"])
+        query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
         if sizes.cache != "float32":
             query = slow.bfloat16(query)
         group = sizes.heads // sizes.kv_heads
         key, value = key.repeat(group, 1), value.repeat(group, 1)
         levels, scales = self._stored(key)
-        scores = np.einsum("qhd,khd->hqk", query, levels * scales) / sizes.head_dim**0.5
-        scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
-        mixed = self._mix(scores, *self._stored(value)).reshape(count, -1)
+        scores = np.einsum("qhd,khd->hqk", query, levels * scales)
+        scores *= sizes.head_dim**-0.5 if spec.scale is None else spec.scale
+        scores = _capped(scores, spec.soft_cap)
+        scores[:, _unseen(count, spec)] = -np.inf
+        mixed = self._mix(scores, *self._stored(value), layer.sinks).reshape(count, -1)
         return layer.matrices["output"](mixed)
 
     def _stored(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,7 +257,13 @@ class SlowDecoder:
         rounded = slow.bfloat16(rows) if self.sizes.cache == "bfloat16" else rows
         return rounded, np.ones((*rows.shape[:2], 1))
 
-    def _mix(self, scores: np.ndarray, levels: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    def _mix(
+        self,
+        scores: np.ndarray,
+        levels: np.ndarray,
+        scales: np.ndarray,
+        sinks: np.ndarray | None,
+    ) -> np.ndarray:
         """[heads, queries, keys] and values -> [queries, heads, dim].
 
         But in float32 the weights, times their value's scale, are rounded to bfloat16, each
@@ -166,6 +271,8 @@ class SlowDecoder:
         """
         top = scores.max(-1, keepdims=True)
         total, mixed = np.zeros_like(top), 0.0
+        if sinks is not None:
+            total = np.exp(sinks[:, None, None] - top)
         for start in range(0, scores.shape[-1], KEY_SPLIT):
             some = slice(start, start + KEY_SPLIT)
             peak = np.maximum(scores[..., some].max(-1, keepdims=True), -1e30)
@@ -179,46 +286,109 @@ class SlowDecoder:
             mixed = mixed + np.einsum("hqk,khd->hqd", used * share, levels[some])
         return (mixed / total).transpose(1, 0, 2)
 
-    def _rotate(self, x: np.ndarray) -> np.ndarray:
-        first, second = np.split(x, 2, -1)
-        cos, sin = (table[: len(x), None] for table in (self.cosines, self.sines))
-        return np.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
+    def _rotate(self, x: np.ndarray, rope: int | None) -> np.ndarray:
+        if rope is None:
+            return x
+        dims = self.sizes.config.ropes[rope].dims
+        first, second = np.split(x[..., :dims], 2, -1)
+        table = self.rotations[rope]
+        cos, sin = (each[: len(x), None] for each in (table.cosines, table.sines))
+        turned = (first * cos - second * sin, second * cos + first * sin)
+        return np.concatenate((*turned, x[..., dims:]), -1)
 
     def _feed_forward(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
-        gate, up = layer.matrices["gate"](x), layer.matrices["up"](x)
-        return layer.matrices["down"](gate / (1 + np.exp(-gate)) * up)
+        total = _inner(layer.spec, layer.matrices, x) if "down" in layer.matrices else 0.0
+        if layer.router is None:
+            return total
+        shares = _shares(layer, layer.router(x))
+        results = [_inner(layer.spec, expert, x) for expert in layer.experts]
+        return total + np.einsum("re,erh->rh", shares, np.array(results))
 
     # ---- the same for the kernels
 
     def packed(self, *, block_size: int = 16, num_blocks: int, threads: int = 1) -> Decoder:
-        sizes = self.sizes
-        return Decoder(
-            shape=DecoderShape(
-                hidden=sizes.hidden,
-                inner=sizes.inner,
-                heads=sizes.heads,
-                kv_heads=sizes.kv_heads,
-                head_dim=sizes.head_dim,
-                vocab=sizes.vocab,
-                block_size=block_size,
-                eps=1e-5,
-            ),
+        weights = ModelWeights(
             layers=[
                 LayerWeights(
                     **{name: matrix.packed() for name, matrix in layer.matrices.items()},
                     **layer.norms,
+                    sinks=layer.sinks,
+                    experts=layer.expert_weights(),
                 )
                 for layer in self.layers
             ],
             embedding=self.embedding.packed(),
             head=self.head.packed(),
             norm=self.norm,
-            cosines=self.cosines,
-            sines=self.sines,
-            num_blocks=num_blocks,
-            cache=sizes.cache,
-            threads=threads,
+            rotations=self.rotations,
         )
+        program = compile_program(self.sizes.config, weights)
+        return Decoder(program, block_size, num_blocks, cache=self.sizes.cache, threads=threads)
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+}
+
+
+def _inner(spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray) -> np.ndarray:
+    activate, up = ACTIVATIONS[spec.feed_forward.activation], matrices["up"](x)
+    if spec.feed_forward.gated:
+        return matrices["down"](activate(matrices["gate"](x)) * up)
+    return matrices["down"](activate(up))
+
+
+def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
+    """Of each expert, for each row; 0 for one that isn't chosen."""
+    said = layer.spec.feed_forward.experts
+    assert said is not None
+    scores = 1 / (1 + np.exp(-raw))
+    if said.router == "softmax":
+        scores = np.exp(raw) / np.exp(raw).sum(-1, keepdims=True)
+    ranked = scores if layer.correction is None else scores + layer.correction
+    shares = np.zeros_like(scores)
+    for row, order in enumerate(ranked):
+        groups = order.reshape(said.groups, -1)
+        best = np.argsort(-np.sort(groups)[:, -2:].sum(-1))[: said.active_groups]
+        open_groups = np.isin(np.arange(said.groups), best).repeat(groups.shape[1])
+        chosen = np.argsort(-np.where(open_groups, order, -np.inf))[: said.active]
+        shares[row, chosen] = scores[row, chosen]
+    if said.normalised:
+        shares /= shares.sum(-1, keepdims=True)
+    return shares * said.scale
+
+
+def _has_bias(name: str, spec: LayerSpec) -> bool:
+    if name in ("query", "key", "value"):
+        return spec.attention.qkv_bias
+    return spec.attention.output_bias if name == "output" else spec.feed_forward.bias
+
+
+def _normalise(x: np.ndarray, norm: Norm | None) -> np.ndarray:
+    if norm is None:
+        return x
+    if norm.kind == "layer":
+        x = x - x.mean(-1, keepdims=True)
+    normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + norm.eps) * norm.weight
+    return normed if norm.bias is None else normed + norm.bias
+
+
+def _capped(x: np.ndarray, cap: float | None) -> np.ndarray:
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+def _unseen(count: int, spec: AttentionSpec) -> np.ndarray:
+    """[queries, keys]: which keys a query doesn't see."""
+    query, key = np.arange(count)[:, None], np.arange(count)
+    hidden = key > query
+    if spec.window is not None:
+        hidden |= key <= query - spec.window
+    if spec.chunk is not None:
+        hidden |= key // spec.chunk != query // spec.chunk
+    return hidden
 
 
 def _scaled(source: Source, by: float) -> Source:

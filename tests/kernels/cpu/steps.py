@@ -23,7 +23,7 @@ class Run:
         self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
         self._blocks = list(range(decoder.num_blocks))
         random.Random(seed).shuffle(self._blocks)
-        self._tables: list[list[int]] = [[] for _ in sequences]
+        self.tables: list[list[int]] = [[] for _ in sequences]
 
     def steps(self, steps: Iterable[Work]) -> Run:
         for work in steps:
@@ -35,10 +35,10 @@ class Run:
         tokens = []
         for (which, count), start in zip(work, starts, strict=True):
             tokens += self.sequences[which][start : start + count]
-            table, size = self._tables[which], self.decoder.shape.block_size
+            table, size = self.tables[which], self.decoder.block_size
             while len(table) * size < start + count:
                 table.append(self._blocks.pop())
-        tables = [self._tables[which] for which, _ in work]
+        tables = [self.tables[which] for which, _ in work]
         step = DecoderStep(
             tokens=_int32(tokens),
             first_row=_int32(np.cumsum([0, *(count for _, count in work)])),
@@ -55,8 +55,8 @@ class Run:
 
     def free(self, which: int) -> None:
         """Its blocks are the next to be given out; what they hold stays as it is."""
-        self._blocks += self._tables[which]
-        self._tables[which], self.logits[which] = [], []
+        self._blocks += self.tables[which]
+        self.tables[which], self.logits[which] = [], []
 
 
 def _int32(values: Iterable[int]) -> np.ndarray:

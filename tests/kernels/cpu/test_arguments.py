@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from penstock_kernels.cpu import library
-from penstock_kernels.cpu.decoder import DecoderShape
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape
 from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack, pack_levels, product
+from penstock_kernels.cpu.program import Buffer, PhaseKind, Program
+from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import random_source
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("loaded")]
@@ -104,16 +108,7 @@ def test_unknown_instruction_set() -> None:
     assert library.instruction_set() == before
 
 
-FINE = {
-    "hidden": 60,
-    "inner": 90,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_dim": 32,
-    "vocab": 50,
-    "block_size": 16,
-    "eps": 1e-5,
-}
+FINE = {"heads": 4, "kv_heads": 2, "head_dim": 32, "block_size": 16}
 
 
 @pytest.mark.parametrize(
@@ -138,3 +133,42 @@ def test_shapes_with_an_obstacle(change: dict[str, int], reason: str) -> None:
 def test_memory_of_a_block(cache: str, size: int) -> None:
     """Keys and values of two heads, 16 tokens, 3 layers; int8's scales included."""
     assert DecoderShape(**FINE).block_bytes(cache, 3) == size * 16 * 3
+
+
+def changed(program: Program, kind: PhaseKind, **fields: object) -> Program:
+    """With other fields in the first phase of that kind."""
+    phases = list(program.phases)
+    at = next(n for n, phase in enumerate(phases) if phase.kind is kind)
+    phases[at] = dataclasses.replace(phases[at], **fields)
+    return dataclasses.replace(program, phases=tuple(phases))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (PhaseKind.EMBED, {"target": Buffer.INPUT}),
+        (PhaseKind.EMBED, {"matrices": ()}),
+        (PhaseKind.MAKE_INPUT, {"width": 0}),
+        (PhaseKind.MAKE_INPUT, {"width": 61}),
+        (PhaseKind.MAKE_INPUT, {"source": Buffer.INNER}),
+        (PhaseKind.HEADS, {"attention": None}),
+        (PhaseKind.HEADS, {"source": Buffer.INNER}),
+        (PhaseKind.ATTEND, {"source": Buffer.RESIDUAL}),
+        (PhaseKind.PRODUCT, {"source": Buffer.INNER}),
+        (PhaseKind.PRODUCT, {"target": Buffer.KEYS, "matrices": ()}),
+        (PhaseKind.GATE_UP, {"source": Buffer.INNER}),
+        (PhaseKind.LOGITS, {"norm": None}),
+        (PhaseKind.LOGITS, {"ends_layer": True}),
+    ],
+    ids=str,
+)
+def test_programs_that_do_not_fit(kind: PhaseKind, fields: dict[str, object]) -> None:
+    program = SlowDecoder(Sizes()).packed(num_blocks=1).program
+    with pytest.raises(ValueError, match=r"phase \d+ \(.*\) doesn't fit what comes before it"):
+        Decoder(changed(program, kind, **fields), 16, 1, cache="float32", threads=1)
+
+
+def test_a_program_without_threads() -> None:
+    program = SlowDecoder(Sizes()).packed(num_blocks=1).program
+    with pytest.raises(ValueError, match="phases runs on 0 threads"):
+        Decoder(program, 16, 1, cache="float32", threads=0)

@@ -94,4 +94,18 @@ inline void set_row(const Activations& a, int forms, int row, const float* x, in
   }
 }
 
+// Row `row` of other activations of the same width, in each of `forms`.
+inline void copy_row(const Activations& from, int row, const Activations& to, int to_row, int forms) {
+  const size_t cell = static_cast<size_t>(row) * from.stride, to_cell = static_cast<size_t>(to_row) * to.stride;
+  const size_t group = static_cast<size_t>(row) * from.groups, to_group = static_cast<size_t>(to_row) * to.groups;
+  if (forms & pk::LEVELS) {
+    __builtin_memcpy(to.levels + to_cell, from.levels + cell, to.stride);
+    __builtin_memcpy(to.scales + to_group, from.scales + group, to.groups * sizeof *to.scales);
+    __builtin_memcpy(to.scaled_sums + to_group, from.scaled_sums + group, to.groups * sizeof *to.scaled_sums);
+    __builtin_memcpy(to.sums + to_group, from.sums + group, to.groups * sizeof *to.sums);
+  }
+  if (forms & pk::HALVES) __builtin_memcpy(to.halves + to_cell, from.halves + cell, to.stride * sizeof *to.halves);
+  if (forms & (pk::HALVES | pk::FLOATS)) __builtin_memcpy(to.floats + to_cell, from.floats + cell, to.stride * sizeof *to.floats);
+}
+
 }  // namespace

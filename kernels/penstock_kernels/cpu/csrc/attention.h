@@ -243,74 +243,122 @@ inline void head_values(const typename Cache::Query* weights, int rows, const ty
   for (; d < dim; d += 16) values_of<Cache, 1>(weights, rows, pages, count, dim, d, out + d, out_stride);
 }
 
+// The first key that a token sees.
+inline int first_key(const PkAttention& a, int position) {
+  const int behind = a.window && position >= a.window ? position - a.window + 1 : 0;
+  const int chunk = a.chunk ? position / a.chunk * a.chunk : 0;
+  return behind > chunk ? behind : chunk;
+}
+
+// The keys that the rows of a tile see. A row is a query head of a token; `group` rows are one token's.
+class Reach {
+ public:
+  Reach(const PkAttention& a, int position, int rows, int group) {
+    for (int r = 0; r < rows; r++) {
+      last_[r] = position + r / group;
+      first_[r] = first_key(a, last_[r]);
+    }
+  }
+  int first(int row) const { return first_[row]; }
+  int last(int row) const { return last_[row]; }  // its own
+
+ private:
+  int first_[pk::MAX_TILE_ROWS], last_[pk::MAX_TILE_ROWS];
+};
+
 // Tokens of the split that begins at position `first`, through position `last`.
 inline int tokens_through(int last, int first) {
   const int count = last - first + 1;
   return count < 0 ? 0 : count < pk::KEY_SPLIT ? count : pk::KEY_SPLIT;
 }
 
-// A partial: [2 + dim] floats, peak, sum, weighted values.
-inline int partial_size(int dim) { return 16 + dim; }
+// Tokens of the split that lie in pages before the one of position `from`.
+inline int tokens_before(int from, int first) { return from > first ? (from - first) / 16 * 16 : 0; }
 
-// The partials of `rows` query rows over split `split`. last: each row's own position.
-// scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size].
-template <class Cache>
-void attend_split(const typename Cache::Query* panel, const int* last, int rows, const typename Cache::Cell* keys,
-                  const typename Cache::Cell* values, const Pages& pages, int kv_head, int split, int dim, float scale,
-                  float* scores, typename Cache::Query* weights, float* partials) {
-  const int first = split * pk::KEY_SPLIT, size = partial_size(dim);
-  int furthest = 0;
-  for (int r = 0; r < rows; r++) furthest = last[r] > furthest ? last[r] : furthest;
-  const int end = furthest + 1 < first + pk::KEY_SPLIT ? furthest + 1 : first + pk::KEY_SPLIT;
-  const int num_pages = (end - first + 15) / 16;
-  const typename Cache::Cell *key_pages[pk::KEY_SPLIT / 16], *value_pages[pk::KEY_SPLIT / 16];
-  for (int p = 0; p < num_pages; p++) {
-    const size_t at = pages.at(first / 16 + p, kv_head);
-    key_pages[p] = keys + at;
-    value_pages[p] = values + at;
+// A partial: [2 + dim] floats, peak, sum, weighted values.
+constexpr int partial_size(int dim) { return 16 + dim; }
+
+// The keys of a split that a row sees, of those that were multiplied: pages `first_page` to `end_page`.
+struct Seen { int from, last, first, first_page, end_page; };
+
+// Makes weights of a row's products, and the first two numbers of its partial: peak and sum.
+// RULED: the row may see less than all keys up to its own, or its scores are capped.
+template <class Cache, bool RULED>
+inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* const* key_pages, const typename Cache::Cell* const* value_pages,
+                    const PkAttention& a, typename Cache::Query* weights, float* partial) {
+  const V scale = set1(a.scale);
+  V peaks = set1(NO_PEAK);
+  for (int p = seen.first_page; p < seen.end_page; p++) {
+    const int position = seen.first + 16 * p;
+    V s = mul(Cache::scaled(load(row + 16 * p), key_pages[p]), scale);
+    if (RULED && a.soft_cap > 0.0f) s = capped(s, a.soft_cap);
+    s = keep_through(s, position, seen.last, NO_PEAK);
+    if (RULED) s = keep_from(s, position, seen.from, NO_PEAK);
+    store(row + 16 * p, s);
+    // The score comes second: a NaN is then kept by AVX's maximum.
+    peaks = max(peaks, s);
   }
-  const auto ask_for = [&](const typename Cache::Cell* page) {
+  const float peak = highest(peaks);
+  V sums = zero();
+  for (int p = seen.first_page; p < seen.end_page; p++) {
+    const int position = seen.first + 16 * p;
+    V weight = keep_through(exponential(sub(load(row + 16 * p), set1(peak))), position, seen.last, 0.0f);
+    if (RULED) weight = keep_from(weight, position, seen.from, 0.0f);
+    sums = add(sums, Cache::put_weights(weights + 16 * p, weight, value_pages[p], position, seen.last));
+  }
+  partial[0] = peak;
+  partial[1] = sum(sums);
+}
+
+// The partials of `rows` query rows over split `split`, which the first of them reaches.
+// scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size]; what is left there of a
+// row that doesn't reach the split means nothing.
+template <class Cache>
+void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,
+                  int split, float* scores, typename Cache::Query* weights, float* partials) {
+  using Cell = typename Cache::Cell;
+  const int first = split * pk::KEY_SPLIT, dim = a.head_dim, size = partial_size(dim);
+  const int num_pages = (tokens_through(reach.last(rows - 1), first) + 15) / 16, first_page = tokens_before(reach.first(0), first) / 16;
+  const Cell *key_pages[pk::KEY_SPLIT / 16], *value_pages[pk::KEY_SPLIT / 16];
+  for (int p = first_page; p < num_pages; p++) {
+    const size_t at = pages.at(first / 16 + p, kv_head);
+    key_pages[p] = static_cast<const Cell*>(a.keys) + at;
+    value_pages[p] = static_cast<const Cell*>(a.values) + at;
+  }
+  const auto ask_for = [&](const Cell* page) {
     pk::prefetch(reinterpret_cast<const uint8_t*>(page), pages.head_cells * sizeof *page);
   };
   typename Cache::Reader reader;
-  for (int p = 0; p < num_pages && p < PAGES_AHEAD; p++) ask_for(key_pages[p]);
-  for (int p = 0; p < num_pages; p++) {
+  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p]);
+  for (int p = first_page; p < num_pages; p++) {
     if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD]);
     ask_for(value_pages[p]);
     scores_of<Cache>(panel, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
   }
+  const bool ruled = a.soft_cap > 0.0f || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {
-    float* row = scores + r * pk::KEY_SPLIT;
-    V peaks = set1(NO_PEAK);
-    for (int p = 0; p < num_pages; p++) {
-      const V dots = Cache::scaled(load(row + 16 * p), key_pages[p]);
-      const V s = keep_through(mul(dots, set1(scale)), first + 16 * p, last[r], NO_PEAK);
-      store(row + 16 * p, s);
-      // The score comes second: a NaN is then kept by AVX's maximum.
-      peaks = max(peaks, s);
-    }
-    const float peak = highest(peaks);
-    V sums = zero();
+    float *row = scores + r * pk::KEY_SPLIT, *partial = partials + static_cast<size_t>(r) * size;
     typename Cache::Query* row_weights = weights + static_cast<size_t>(r) * pk::KEY_SPLIT;
-    for (int p = 0; p < num_pages; p++) {
-      const V weight = keep_through(exponential(sub(load(row + 16 * p), set1(peak))), first + 16 * p, last[r], 0.0f);
-      sums = add(sums, Cache::put_weights(row_weights + 16 * p, weight, value_pages[p], first + 16 * p, last[r]));
-    }
-    float* partial = partials + static_cast<size_t>(r) * size;
-    partial[0] = peak;
-    partial[1] = sum(sums);
+    const Seen seen = {reach.first(r), reach.last(r), first, first_page, num_pages};
+    if (ruled) softmax<Cache, true>(row, seen, key_pages, value_pages, a, row_weights, partial);
+    else softmax<Cache, false>(row, seen, key_pages, value_pages, a, row_weights, partial);
     for (int d = 0; d < dim; d += 16) store(partial + 16 + d, zero());
   }
-  // Whole pages first, for all rows that see as many; then what each sees of its last page.  A weight
-  // of 0 doesn't keep out a value that is not finite: no row reads beyond its position.
+  // Whole pages first, for all rows that see the same; then what each sees of its last page.  A weight
+  // of 0 doesn't keep out a value that is not finite: no row reads beyond its position, nor a page
+  // before the first that it sees something of.
   for (int part = 0; part < 2; part++)
     for (int r = 0, next; r < rows; r = next) {
-      const auto tokens = [&](int row) {
-        const int count = tokens_through(last[row], first);
+      const auto end_of = [&](int row) {
+        const int count = tokens_through(reach.last(row), first);
         return part ? count : count / 16 * 16;
       };
-      const int end_token = tokens(r), begin = part ? end_token / 16 * 16 : 0;
-      for (next = r + 1; next < rows && tokens(next) == end_token; next++) {}
+      const auto begin_of = [&](int row) {
+        const int before = tokens_before(reach.first(row), first), whole = part ? end_of(row) / 16 * 16 : 0;
+        return before > whole ? before : whole;
+      };
+      const int end_token = end_of(r), begin = begin_of(r);
+      for (next = r + 1; next < rows && end_of(next) == end_token && begin_of(next) == begin; next++) {}
       if (begin < end_token)
         head_values<Cache>(weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin, next - r, value_pages + begin / 16, end_token - begin, dim,
                            partials + static_cast<size_t>(r) * size + 16, size);
@@ -325,6 +373,15 @@ inline void fold(float* into, const float* part, int dim) {
   into[1] = into[1] * keep + part[1] * gain;
   for (int d = 0; d < dim; d += 16)
     store(into + 16 + d, fma(load(part + 16 + d), set1(gain), mul(load(into + 16 + d), set1(keep))));
+}
+
+// A score without a value takes part in the softmax.
+inline void fold_sink(float* into, float sink, int dim) {
+  const float peak = into[0] > sink ? into[0] : sink;
+  const float keep = exponential(into[0] - peak);
+  into[0] = peak;
+  into[1] = into[1] * keep + exponential(sink - peak);
+  for (int d = 0; d < dim; d += 16) store(into + 16 + d, mul(load(into + 16 + d), set1(keep)));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Exponential, norms and the rotary embedding.
+// Exponential, activations, norms and the rotary embedding.
 #pragma once
 #include <cmath>
 
@@ -8,7 +8,7 @@ namespace {
 
 // e^x for x <= 88; 0 below -87 (no subnormal results).  Relative error under 2e-7: range reduction
 // to |r| <= ln 2 / 2, and the series to the sixth power.
-inline V exponential(V x) {
+__attribute__((always_inline)) inline V exponential(V x) {
   const V n = round_even(mul(max(x, set1(-87.0f)), set1(1.44269504088896341f)));
   V r = fma(n, set1(-0.693145751953125f), max(x, set1(-87.0f)));
   r = fma(n, set1(-1.428606820309417232e-6f), r);
@@ -30,13 +30,50 @@ inline float exponential(float x) {
   return lanes[0];
 }
 
-// gate / (1 + e^-gate) * up
-inline V silu_mul(V gate, V up) {
-  // e^-gate overflows nothing: for gate < -87 the quotient is 0 to float32 anyway.
-  const V negative = max(sub(zero(), gate), set1(-87.0f));
+// 1 + e^-x, of which x / it is x times the logistic function. Nothing overflows: for x < -87 that
+// quotient is 0 to float32 anyway.
+inline V logistic_divisor(V x) {
+  const V negative = max(sub(zero(), x), set1(-87.0f));
   const V bounded = sub(zero(), max(sub(zero(), negative), set1(-87.0f)));
-  const V poison = mul(gate, zero());
-  return mul(add(div(gate, add(set1(1.0f), exponential(bounded))), poison), up);
+  return add(set1(1.0f), exponential(bounded));
+}
+
+// Activations; x times zero carries what isn't finite over.
+inline V silu(V x) { return add(div(x, logistic_divisor(x)), mul(x, zero())); }
+
+// By tanh (Hendrycks and Gimpel, 2016): x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
+inline V gelu_tanh(V x) {
+  const V cube = mul(mul(x, x), x);
+  const V slope = mul(fma(cube, set1(0.044715f), x), set1(1.5957691216057308f));
+  return add(div(x, logistic_divisor(slope)), mul(x, zero()));
+}
+
+// x times the normal distribution function. The error function is Hastings' approximation (Abramowitz and
+// Stegun, 7.1.26), which is within 2e-7.
+inline V gelu(V x) {
+  const V size = abs(x), z = mul(size, set1(0.70710678118654752f));
+  const V t = div(set1(1.0f), fma(z, set1(0.3275911f), set1(1.0f)));
+  V p = set1(1.061405429f);
+  p = fma(p, t, set1(-1.453152027f));
+  p = fma(p, t, set1(1.421413741f));
+  p = fma(p, t, set1(-0.284496736f));
+  p = fma(p, t, set1(0.254829592f));
+  const V beyond = mul(mul(p, t), exponential(sub(zero(), mul(z, z))));
+  const V above = max(zero(), x);
+  return add(sub(above, mul(mul(size, set1(0.5f)), beyond)), mul(x, zero()));
+}
+
+// The square of what is above 0 (So et al., 2021).
+inline V relu2(V x) {
+  const V above = max(zero(), x);
+  return add(mul(above, above), mul(x, zero()));
+}
+
+// cap * tanh(x / cap), and NaN for NaN.
+inline V capped(V x, float cap) {
+  // The argument comes second: a NaN is then kept by AVX's maximum.
+  const V bounded = sub(zero(), max(set1(-80.0f), mul(x, set1(-2.0f / cap))));
+  return mul(sub(set1(1.0f), div(set1(2.0f), add(set1(1.0f), exponential(bounded)))), set1(cap));
 }
 
 // 1 / sqrt(mean of squares + eps). x: [width].
@@ -49,14 +86,35 @@ inline float inverse_rms(const float* x, int width, float eps) {
   return 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
 }
 
-inline void normalise(const float* x, const float* weight, int width, float eps, float* out) {
+inline void root_mean_square(const float* x, const float* weight, int width, float eps, float* out) {
   const float by = inverse_rms(x, width, eps);
   int i = 0;
   for (; i + 16 <= width; i += 16) store(out + i, mul(mul(load(x + i), set1(by)), load(weight + i)));
   for (; i < width; i++) out[i] = x[i] * by * weight[i];
 }
 
-// Rotates a head's halves against each other (the NeoX layout). cosines, sines: [dim / 2].
+// Layer normalisation (Ba et al., 2016): the deviation is computed from differences to the mean.
+inline void layer_norm(const float* x, const PkNorm& norm, int width, float* out) {
+  V sums = zero();
+  int i = 0;
+  for (; i + 16 <= width; i += 16) sums = add(sums, load(x + i));
+  float total = sum(sums);
+  for (; i < width; i++) total += x[i];
+  const float mean = total / static_cast<float>(width);
+  for (i = 0; i + 16 <= width; i += 16) store(out + i, sub(load(x + i), set1(mean)));
+  for (; i < width; i++) out[i] = x[i] - mean;
+  root_mean_square(out, norm.weight, width, norm.eps, out);
+  for (i = 0; norm.bias && i < width; i++) out[i] += norm.bias[i];
+}
+
+// A row's `width` numbers as the norm has them; x may be out.
+inline void normalise(const float* x, const PkNorm& norm, int width, float* out) {
+  if (norm.kind == PK_NORM_LAYER) layer_norm(x, norm, width, out);
+  else root_mean_square(x, norm.weight, width, norm.eps, out);
+}
+
+// Rotates the halves of a head's first `dim` numbers against each other (the NeoX layout).
+// cosines, sines: [dim / 2].
 inline void rotate(float* head, const float* cosines, const float* sines, int dim) {
   const int half = dim / 2;
   for (int i = 0; i < half; i++) {

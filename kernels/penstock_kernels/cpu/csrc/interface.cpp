@@ -49,11 +49,6 @@ const pk::Kernels& kernels() {
   return *now;
 }
 
-bool can_run(const PkModel& m) {
-  return m.kv_heads > 0 && m.heads % m.kv_heads == 0 && m.heads / m.kv_heads <= 32 && m.head_dim % 16 == 0 &&
-         m.head_dim <= pk::MAX_HEAD_DIM && m.block_size % 16 == 0 && m.threads > 0;
-}
-
 }  // namespace
 
 namespace pk {
@@ -95,11 +90,11 @@ void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, in
   kernels().product(*matrix, x, rows, out, threads, work);
 }
 
-size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch) {
-  return can_run(*model) ? kernels().forward(*model, *batch, nullptr) : 0;
-}
+int pk_check(const PkProgram* program) { return pk::check(*program); }
 
-void pk_forward(const PkModel* model, const PkBatch* batch, void* work) { kernels().forward(*model, *batch, work); }
+size_t pk_forward_bytes(const PkProgram* program, const PkBatch* batch) { return kernels().forward(*program, *batch, nullptr); }
+
+void pk_forward(const PkProgram* program, const PkBatch* batch, void* work) { kernels().forward(*program, *batch, work); }
 
 size_t pk_sample_bytes(const PkSampling* batch) { return pk::sample(kernels(), *batch, nullptr); }
 

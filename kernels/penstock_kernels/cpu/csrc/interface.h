@@ -31,9 +31,12 @@ PK_PUBLIC int pk_pack(int source, const void* data, int rows, int inputs, int ki
 PK_PUBLIC size_t pk_product_bytes(const PkMatrix* matrix, int rows);
 PK_PUBLIC void pk_product(const PkMatrix* matrix, const float* x, int rows, float* out, int threads, void* work);
 
-// Bytes of scratch for a batch; 0 for a model that the kernels can't run.
-PK_PUBLIC size_t pk_forward_bytes(const PkModel* model, const PkBatch* batch);
-PK_PUBLIC void pk_forward(const PkModel* model, const PkBatch* batch, void* work);
+// The first phase that doesn't fit the program's buffers or what comes before it; num_phases where the
+// program's own numbers are out of bounds; -1 for a program that can be run.
+PK_PUBLIC int pk_check(const PkProgram* program);
+// Bytes of scratch for a batch of a program that can be run.
+PK_PUBLIC size_t pk_forward_bytes(const PkProgram* program, const PkBatch* batch);
+PK_PUBLIC void pk_forward(const PkProgram* program, const PkBatch* batch, void* work);
 
 // Bytes of scratch for a batch; what it points to isn't looked at.
 PK_PUBLIC size_t pk_sample_bytes(const PkSampling* batch);
@@ -50,6 +53,8 @@ size_t source_row_bytes(int source, int inputs);
 bool can_pack(int source, int inputs, int kind);
 // False: a scale or minimum of a quantised source isn't finite.
 bool pack_row(int source, const uint8_t* row, int inputs, int kind, uint8_t* tiles, int output);
+
+int check(const PkProgram& program);
 
 // Bytes of 64-byte aligned scratch that the batch needs; with `work`, runs it.
 size_t sample(const Kernels& kernels, const PkSampling& batch, void* work);

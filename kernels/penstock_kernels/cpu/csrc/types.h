@@ -22,24 +22,89 @@ struct PkMatrix {
   const float* bias;
 };
 
-// query_norm, key_norm: [head_dim] or null.  keys, values: the layer's cache, see attention.h.
-struct PkLayer {
-  PkMatrix query, key, value, output, gate, up, down;
-  const float *attention_norm, *feed_forward_norm, *query_norm, *key_norm;
+enum PkCache : int32_t { PK_CACHE_F32 = 0, PK_CACHE_BF16 = 1, PK_CACHE_INT8 = 2 };
+
+// How rows are normalised: NONE as they are, RMS by their root mean square, LAYER by mean and deviation.
+// weight: [width], not null but for NONE.  bias: [width] or null; of LAYER.
+enum PkNormKind : int32_t { PK_NORM_NONE = 0, PK_NORM_RMS = 1, PK_NORM_LAYER = 2 };
+struct PkNorm {
+  int32_t kind;
+  float eps;
+  const float *weight, *bias;
+};
+
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3 };
+
+// Attention of a layer, and its cache (see attention.h).
+// rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
+// its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
+// 0: there are none.  soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
+// sinks: [heads] or null.
+struct PkAttention {
+  int32_t heads, kv_heads, head_dim, rotary_dims, window, chunk;
+  float scale, soft_cap;
+  const float *cosines, *sines, *sinks;
   void *keys, *values;
 };
 
-enum PkCache : int32_t { PK_CACHE_F32 = 0, PK_CACHE_BF16 = 1, PK_CACHE_INT8 = 2 };
+// A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of
+// the router's products; else softmax.  normalised: the chosen scores are divided by their sum.
+// scale: of the chosen scores.  Experts are chosen from the best active_groups of `groups`.
+// correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
+struct PkExperts {
+  int32_t count, active, groups, active_groups, sigmoid, normalised;
+  float scale;
+  const float* correction;
+  const PkMatrix *gates, *ups, *downs;
+};
 
-// cosines, sines: [positions, head_dim / 2].  embedding: its rows are gathered from the tiles.
+// What phases read and write. The first are floats, [rows, width rounded up to 32]; INPUT and INNER are
+// inputs of products (see activations.h), and of a step of few rows each thread has an INPUT of its own.
+enum PkBuffer : int32_t {
+  PK_RESIDUAL = 0, PK_QUERIES = 1, PK_KEYS = 2, PK_MIXED = 3, PK_RESULT = 4, PK_SCORES = 5,
+  PK_INPUT = 6, PK_INNER = 7, PK_BUFFERS = 8
+};
+
+// What a phase does, and the fields that it reads besides the common ones.
+// EMBED: target = rows of matrices[0] times scale.
+// MAKE_INPUT: INPUT = norm of the source's `width` numbers, in `forms` (see pk::Form).  With attention, the
+//   source is what that attention has left, whose splits are folded first.
+// HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
+//   over each head, then rotate.  Queries become QUERIES; keys and values go to the cache.  With
+//   `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.
+// PLACE: norms over all heads of QUERIES and of KEYS, rotation, and keys to the cache.
+// ATTEND: MIXED = attention of QUERIES.
+// PRODUCT: matrices[0] times source, times scale; added to the target, or (`adds` is 0) put there.
+// GATE_UP: INNER = activation(matrices[0] times INPUT) * (matrices[1] times INPUT), in `forms`; where
+//   matrices[0] has no tiles, activation(matrices[1] times INPUT).
+// ADD_NORM: target += norm of the source's `width` numbers, times scale.
+// LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
+// ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
+// EXPERTS_UP, EXPERTS_DOWN: as GATE_UP and PRODUCT, each expert with the rows that chose it.
+// COMBINE: a row's experts' results, each times its score, in the experts' order; times scale, and added
+//   to the target or (`adds` is 0) put there.
+enum PkPhaseKind : int32_t {
+  PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
+  PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PHASE_KINDS = 13
+};
+
+// waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
+// share it).  ends_layer: it is counted, and looked whether the step is given up; needs `waits`.
+struct PkPhase {
+  int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation;
+  float scale, soft_cap;
+  PkNorm norm, other_norm;
+  const PkAttention* attention;
+  const PkExperts* experts;
+  PkMatrix matrices[3];
+};
+
+// A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
 // block_size: tokens per KV block, a multiple of 16.
-struct PkModel {
-  int32_t hidden, inner, heads, kv_heads, head_dim, num_layers, vocab, block_size;
-  int32_t cache, threads;
-  float eps, reserved;
-  const PkLayer* layers;
-  PkMatrix embedding, head;
-  const float *norm, *cosines, *sines;
+struct PkProgram {
+  int32_t num_phases, vocab, block_size, cache, threads;
+  int32_t widths[PK_BUFFERS];
+  const PkPhase* phases;
 };
 
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
@@ -102,8 +167,12 @@ constexpr int LANES = 16;      // outputs per tile
 constexpr int GROUP = 32;      // inputs that share a scale
 constexpr int KEY_SPLIT = 256; // token positions per attention split; part of the numbers
 constexpr int MAX_HEAD_DIM = 1024;
+constexpr int MAX_GROUP = 32;   // query heads that share a KV head
+constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the reading of keys
+constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
 constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
 
+constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64;
 constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
@@ -153,7 +222,7 @@ struct Kernels {
   // Both return the bytes of 64-byte aligned scratch that they need, and run only if given it.
   // out: [rows, outputs] = x [rows, inputs] times the matrix, plus bias.
   size_t (*product)(const PkMatrix&, const float* x, int rows, float* out, int threads, void* work);
-  size_t (*forward)(const PkModel&, const PkBatch&, void* work);
+  size_t (*forward)(const PkProgram&, const PkBatch&, void* work);
   // The sampler's passes over a row, see distribution.h.
   bool (*survey)(const float* logits, int count, float* maxima);
   void (*weigh)(const float* logits, int count, double largest, double temperature, double* weights);

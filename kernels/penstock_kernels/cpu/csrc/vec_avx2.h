@@ -70,6 +70,14 @@ inline V keep_through(V y, int first, int last, float other) {
   const __m256 o = _mm256_set1_ps(other);
   return {_mm256_blendv_ps(y.lo, o, _mm256_castsi256_ps(over_lo)), _mm256_blendv_ps(y.hi, o, _mm256_castsi256_ps(over_hi))};
 }
+inline V keep_from(V y, int first, int from, float other) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i limit = _mm256_set1_epi32(from - first);
+  const __m256i under_lo = _mm256_cmpgt_epi32(limit, lanes);
+  const __m256i under_hi = _mm256_cmpgt_epi32(limit, _mm256_add_epi32(lanes, _mm256_set1_epi32(8)));
+  const __m256 o = _mm256_set1_ps(other);
+  return {_mm256_blendv_ps(y.lo, o, _mm256_castsi256_ps(under_lo)), _mm256_blendv_ps(y.hi, o, _mm256_castsi256_ps(under_hi))};
+}
 
 inline I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline V to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }

@@ -50,6 +50,11 @@ inline V keep_through(V y, int first, int last, float other) {
   const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(first));
   return _mm512_mask_blend_ps(_mm512_cmple_epi32_mask(lanes, _mm512_set1_epi32(last)), set1(other), y);
 }
+// Lane i where first + i >= from, else `other`.
+inline V keep_from(V y, int first, int from, float other) {
+  const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(first));
+  return _mm512_mask_blend_ps(_mm512_cmpge_epi32_mask(lanes, _mm512_set1_epi32(from)), set1(other), y);
+}
 
 inline I izero() { return _mm512_setzero_si512(); }
 inline V to_float(I a) { return _mm512_cvtepi32_ps(a); }

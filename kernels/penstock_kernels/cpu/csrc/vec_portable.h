@@ -51,6 +51,10 @@ inline V keep_through(V y, int first, int last, float other) {
   PK_LANES y.x[i] = first + i <= last ? y.x[i] : other;
   return y;
 }
+inline V keep_from(V y, int first, int from, float other) {
+  PK_LANES y.x[i] = first + i >= from ? y.x[i] : other;
+  return y;
+}
 
 inline I izero() { I r; PK_LANES r.x[i] = 0; return r; }
 inline V to_float(I a) { V r; PK_LANES r.x[i] = static_cast<float>(a.x[i]); return r; }

@@ -1,0 +1,95 @@
+// The phase of attention: query tiles over the cache, whole or split by split.
+#pragma once
+#include "thread.h"
+
+namespace {
+
+inline float* partials_at(const Thread& t, const PkAttention& a, int tile, int kv_head, int split) {
+  const size_t per_split = static_cast<size_t>(attention_rows(a)) * partial_size(a.head_dim);
+  return t.scratch.partials + ((static_cast<size_t>(tile) * a.kv_heads + kv_head) * t.scratch.max_splits + split) * per_split;
+}
+
+// out: [head_dim], of query head `head`, from its partial over all keys.
+inline void finish_head(const PkAttention& a, int head, float* partial, float* out) {
+  if (a.sinks) fold_sink(partial, a.sinks[head], a.head_dim);
+  const V by = set1(1.0f / partial[1]);
+  for (int d = 0; d < a.head_dim; d += 16) store(out + d, mul(load(partial + 16 + d), by));
+}
+
+template <class Cache> class Attend {
+ public:
+  using Cell = typename Cache::Cell;
+  using Query = typename Cache::Query;
+
+  Attend(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention), group_(a_.heads / a_.kv_heads), size_(partial_size(a_.head_dim)) {}
+
+  void run() {
+    const int splits = t_.scratch.by_split ? t_.scratch.max_splits : 1;
+    t_.share_out(t_.scratch.num_tiles * a_.kv_heads * splits, [&](int unit) {
+      attend(unit / (a_.kv_heads * splits), unit / splits % a_.kv_heads, unit % splits);
+    });
+  }
+
+ private:
+  Thread& t_;
+  const PkPhase& p_;
+  const PkAttention& a_;
+  const int group_, size_;
+
+  void attend(int tile_number, int kv_head, int split) {
+    const QueryTile& tile = t_.scratch.tiles[tile_number];
+    const int dim = a_.head_dim, rows = tile.count * group_;
+    const int num_splits = (tile.position + tile.count - 1) / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
+    const bool by_split = t_.scratch.by_split;
+    if (by_split && (split < first_split || split >= num_splits)) return;
+    const Reach reach(a_, tile.position, rows, group_);
+    Query* panel = reinterpret_cast<Query*>(t_.own.queries);
+    for (int r = 0; r < rows; r++)
+      Cache::put_query(panel, r, rows, t_.row(p_.source, tile.row + r / group_) + (kv_head * group_ + r % group_) * dim, dim);
+    if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, partials_at(t_, a_, tile_number, kv_head, split));
+    for (int i = first_split; i < num_splits; i++) {
+      one_split(tile, panel, reach, rows, kv_head, i, i == first_split ? t_.own.folded : t_.own.partial);
+      for (int r = 0; i > first_split && r < rows; r++) take_in(reach, r, i);
+    }
+    for (int r = 0; r < rows; r++) {
+      const int head = kv_head * group_ + r % group_;
+      finish_head(a_, head, t_.own.folded + static_cast<size_t>(r) * size_, t_.row(p_.target, tile.row + r / group_) + head * dim);
+    }
+  }
+
+  // Row r's partial of split i joins those before it.
+  void take_in(const Reach& reach, int r, int i) {
+    const int begun = reach.first(r) / pk::KEY_SPLIT;
+    if (reach.last(r) < i * pk::KEY_SPLIT || begun > i) return;
+    float *into = t_.own.folded + static_cast<size_t>(r) * size_, *part = t_.own.partial + static_cast<size_t>(r) * size_;
+    if (begun < i) return fold(into, part, a_.head_dim);
+    for (int j = 0; j < size_; j++) into[j] = part[j];
+  }
+
+  void one_split(const QueryTile& tile, const Query* panel, const Reach& reach, int rows, int kv_head, int split, float* partials) {
+    attend_split<Cache>(panel, reach, rows, a_, t_.pages<Cache>(a_, tile.sequence), kv_head, split, t_.own.scores,
+                        reinterpret_cast<Query*>(t_.own.weights), partials);
+  }
+};
+
+// What attention has left of a row, [heads * head_dim]; folds its splits first where threads have
+// shared them.
+inline const float* mixed_row(Thread& t, const PkAttention& a, const PkPhase& p, int row) {
+  float* out = t.row(p.source, row);
+  if (!t.scratch.by_split) return out;
+  if (t.own_rows()) out = t.own.row;
+  const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
+  int tile = 0;
+  while (t.scratch.tiles[tile].row + t.scratch.tiles[tile].count <= row) tile++;
+  const int group = a.heads / a.kv_heads, dim = a.head_dim, size = partial_size(dim);
+  const int num_splits = position / pk::KEY_SPLIT + 1, first_split = first_key(a, position) / pk::KEY_SPLIT;
+  for (int head = 0; head < a.heads; head++) {
+    const size_t at = static_cast<size_t>((row - t.scratch.tiles[tile].row) * group + head % group) * size;
+    for (int i = 0; i < size; i++) t.own.folded[i] = partials_at(t, a, tile, head / group, first_split)[at + i];
+    for (int split = first_split + 1; split < num_splits; split++) fold(t.own.folded, partials_at(t, a, tile, head / group, split) + at, dim);
+    finish_head(a, head, t.own.folded, out + head * dim);
+  }
+  return out;
+}
+
+}  // namespace

@@ -1,0 +1,144 @@
+// The phases of a mixture of experts. Rows are gathered by the experts that they chose, in the order of
+// rows; a row's sums are those of its own experts, in the experts' order.
+#pragma once
+#include "products.h"
+
+namespace {
+
+// The `count` best of scores, each time the first of the largest; those taken become NO_PEAK.
+// taken(index) for each.
+template <class Taken> void best_of(float* scores, int size, int count, const Taken& taken) {
+  for (int k = 0; k < count; k++) {
+    int best = 0;
+    for (int i = 1; i < size; i++)
+      if (scores[i] > scores[best]) best = i;
+    taken(best);
+    scores[best] = NO_PEAK;
+  }
+}
+
+// Leaves the scores of the groups whose best two sum up highest, and makes the others NO_PEAK.
+inline void keep_best_groups(const PkExperts& e, float* ranked) {
+  float sums[pk::MAX_EXPERTS];
+  bool open[pk::MAX_EXPERTS] = {};
+  const int size = e.count / e.groups;
+  for (int g = 0; g < e.groups; g++) {
+    float first = NO_PEAK, second = NO_PEAK;
+    for (int i = g * size; i < (g + 1) * size; i++) {
+      if (ranked[i] > first) {
+        second = first;
+        first = ranked[i];
+      } else if (ranked[i] > second) second = ranked[i];
+    }
+    sums[g] = first + second;
+  }
+  best_of(sums, e.groups, e.active_groups, [&](int g) { open[g] = true; });
+  for (int i = 0; i < e.count; i++)
+    if (!open[i / size]) ranked[i] = NO_PEAK;
+}
+
+// A row's experts and their shares, from its scores, which become probabilities.
+inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* shares) {
+  float ranked[pk::MAX_EXPERTS], peak = NO_PEAK, total = 0.0f;
+  for (int i = 0; i < e.count; i++) peak = scores[i] > peak ? scores[i] : peak;
+  for (int i = 0; i < e.count; i++) {
+    if (e.sigmoid) {
+      const float low = scores[i] < -80.0f ? 80.0f : -scores[i];
+      scores[i] = 1.0f / (1.0f + exponential(low > 80.0f ? 80.0f : low));
+    } else {
+      total += scores[i] = exponential(scores[i] - peak);
+    }
+  }
+  for (int i = 0; i < e.count; i++) {
+    if (!e.sigmoid) scores[i] /= total;
+    ranked[i] = e.correction ? scores[i] + e.correction[i] : scores[i];
+  }
+  if (e.groups > 1) keep_best_groups(e, ranked);
+  bool taken[pk::MAX_EXPERTS] = {};
+  // Of scores that are no numbers, an expert may come out best again; the next that is free takes part.
+  best_of(ranked, e.count, e.active, [&](int i) {
+    while (taken[i]) i = (i + 1) % e.count;
+    taken[i] = true;
+  });
+  float sum = 0.0f;
+  int n = 0;
+  for (int i = 0; i < e.count; i++) {
+    if (!taken[i]) continue;
+    chosen[n] = i;
+    shares[n++] = scores[i];
+    sum += scores[i];
+  }
+  for (int k = 0; k < n; k++) shares[k] = (e.normalised ? shares[k] / (sum + 1e-20f) : shares[k]) * e.scale;
+}
+
+// Places for all rows' choices: by expert, then by row.
+inline void give_places(const PkExperts& e, const Places& places, int rows) {
+  for (int i = 0; i <= e.count; i++) places.first[i] = 0;
+  for (int i = 0; i < rows * e.active; i++) places.first[places.chosen[i] + 1]++;
+  for (int i = 0; i < e.count; i++) places.first[i + 1] += places.first[i];
+  int32_t next[pk::MAX_EXPERTS];
+  for (int i = 0; i < e.count; i++) next[i] = places.first[i];
+  for (int i = 0; i < rows * e.active; i++) places.place[i] = next[places.chosen[i]]++;
+}
+
+inline void route(Thread& t, const PkPhase& p) {
+  const PkExperts& e = *p.experts;
+  const Places& places = t.scratch.places;
+  const int rows = t.batch.rows, width = e.ups[0].inputs;
+  const Share mine = t.mine(rows);
+  for (int r = mine.begin; r < mine.end; r++) choose(e, t.row(PK_SCORES, r), places.chosen + r * e.active, places.shares + r * e.active);
+  t.wait();
+  if (t.number == 0) give_places(e, places, rows);
+  t.wait();
+  const Activations from = t.input(PK_INPUT, width), to = places.input.of_width(width);
+  t.share_out(rows, [&](int r) {
+    for (int k = r * e.active; k < (r + 1) * e.active; k++) copy_row(from, r, to, places.place[k], p.forms);
+  });
+}
+
+// body(expert, unit, first place, places) for `units` of each expert that has places.
+template <class Body> void by_experts(Thread& t, const PkExperts& e, int units, const Body& body) {
+  const int32_t* first = t.scratch.places.first;
+  t.share_out(e.count * units, [&](int i) {
+    const int expert = i / units, end = first[expert + 1];
+    for (int place = first[expert]; place < end; place += pk::ROWS) body(expert, i % units, place, end - place < pk::ROWS ? end - place : pk::ROWS);
+  });
+}
+
+inline void experts_up(Thread& t, const PkPhase& p) {
+  const PkExperts& e = *p.experts;
+  const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.ups[0].outputs);
+  by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
+    inner_unit(p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count);
+  });
+}
+
+inline float* result_at(const Thread& t, int place) {
+  return t.scratch.places.results + static_cast<size_t>(place) * pk::padded(t.program.widths[PK_RESIDUAL], 32);
+}
+
+inline void experts_down(Thread& t, const PkPhase& p) {
+  const PkExperts& e = *p.experts;
+  const Activations a = t.scratch.places.inner.of_width(e.downs[0].inputs);
+  by_experts(t, e, pk::padded(e.downs[0].outputs, 16) / 16, [&](int expert, int tile, int place, int count) {
+    alignas(64) float out[16 * pk::ROWS];
+    tile_product(e.downs[expert], tile, a, place, count, out);
+    for (int r = 0; r < count; r++) store(result_at(t, place + r) + 16 * tile, load(out + 16 * r));
+  });
+}
+
+inline void combine(Thread& t, const PkPhase& p) {
+  const PkExperts& e = *p.experts;
+  const Places& places = t.scratch.places;
+  t.share_out(t.batch.rows, [&](int r) {
+    float* target = t.row(p.target, r);
+    for (int i = 0; i < e.downs[0].outputs; i += 16) {
+      V sum = zero();
+      for (int k = r * e.active; k < (r + 1) * e.active; k++) sum = fma(load(result_at(t, places.place[k]) + i), set1(places.shares[k]), sum);
+      sum = mul(sum, set1(p.scale));
+      store(target + i, p.adds ? add(load(target + i), sum) : sum);
+    }
+  });
+}
+
+}  // namespace

@@ -1,0 +1,91 @@
+// The phases that make queries, keys and values: products head by head, norms, rotation, the cache.
+#pragma once
+#include "thread.h"
+
+namespace {
+
+template <class Cache> class Heads {
+ public:
+  using Cell = typename Cache::Cell;
+
+  Heads(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention) {}
+
+  // A unit is a head of queries, keys or values.
+  void multiply() {
+    const int dim = a_.head_dim, per_head = dim / 16;
+    const Activations a = t_.input(p_.source, p_.matrices[0].inputs);
+    float *heads = t_.own.heads, *tile = heads + static_cast<size_t>(pk::ROWS) * dim;
+    t_.by_tiles(a_.heads + 2 * a_.kv_heads, [&](int head, int row, int rows) {
+      const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
+      const PkMatrix* matrix = beyond_query < 0 ? &p_.matrices[0] : beyond_key < 0 ? &p_.matrices[1] : &p_.matrices[2];
+      const int within = beyond_query < 0 ? head : beyond_key < 0 ? beyond_query : beyond_key;
+      for (int i = 0; i < per_head; i++) {
+        tile_product(*matrix, within * per_head + i, a, row, rows, tile);
+        for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * i, load(tile + 16 * r));
+      }
+      for (int r = 0; r < rows; r++) {
+        float* values = heads + r * dim;
+        if (beyond_key >= 0) put_value(row + r, beyond_key, values);
+        else if (p_.whole) copy(values, t_.row(beyond_query < 0 ? PK_QUERIES : PK_KEYS, row + r) + within * dim);
+        else if (beyond_query < 0) put_query(row + r, head, values);
+        else put_key(row + r, beyond_query, values);
+      }
+    });
+  }
+
+  // A unit is a row of queries and keys, whose heads are normalised together.
+  void place() {
+    const int dim = a_.head_dim;
+    t_.share_out(t_.batch.rows, [&](int row) {
+      float *queries = t_.row(PK_QUERIES, row), *keys = t_.row(PK_KEYS, row);
+      normalise(queries, p_.norm, a_.heads * dim, queries);
+      normalise(keys, p_.other_norm, a_.kv_heads * dim, keys);
+      for (int head = 0; head < a_.heads; head++) turn(queries + head * dim, position_of(row));
+      for (int head = 0; head < a_.kv_heads; head++) {
+        turn(keys + head * dim, position_of(row));
+        cache_key(row, head, keys + head * dim);
+      }
+    });
+  }
+
+ private:
+  Thread& t_;
+  const PkPhase& p_;
+  const PkAttention& a_;
+
+  void put_query(int row, int head, float* values) {
+    if (p_.norm.kind != PK_NORM_NONE) normalise(values, p_.norm, a_.head_dim, values);
+    turn(values, position_of(row));
+    copy(values, t_.row(PK_QUERIES, row) + head * a_.head_dim);
+  }
+
+  void put_key(int row, int head, float* values) {
+    if (p_.other_norm.kind != PK_NORM_NONE) normalise(values, p_.other_norm, a_.head_dim, values);
+    turn(values, position_of(row));
+    cache_key(row, head, values);
+  }
+
+  void cache_key(int row, int head, const float* values) {
+    store_key<Cache>(static_cast<Cell*>(a_.keys), t_.pages<Cache>(a_, t_.sequence_of(row)), head, position_of(row), values, a_.head_dim);
+  }
+
+  void put_value(int row, int head, const float* values) {
+    store_value<Cache>(static_cast<Cell*>(a_.values), t_.pages<Cache>(a_, t_.sequence_of(row)), head, position_of(row), values, a_.head_dim);
+  }
+
+  void turn(float* values, int position) {
+    const size_t angle = static_cast<size_t>(position) * (a_.rotary_dims / 2);
+    rotate(values, a_.cosines + angle, a_.sines + angle, a_.rotary_dims);
+  }
+
+  void copy(const float* values, float* out) {
+    for (int d = 0; d < a_.head_dim; d += 16) store(out + d, load(values + d));
+  }
+
+  int position_of(int row) const {
+    const int sequence = t_.sequence_of(row);
+    return t_.batch.starts[sequence] + row - t_.batch.first_row[sequence];
+  }
+};
+
+}  // namespace

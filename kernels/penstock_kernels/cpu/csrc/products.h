@@ -1,0 +1,87 @@
+// Phases that are products: into the residual, the feed-forward's inner ones, logits.
+#pragma once
+#include "thread.h"
+
+namespace {
+
+inline void product(Thread& t, const PkPhase& p) {
+  const PkMatrix& matrix = p.matrices[0];
+  const Activations a = t.input(p.source, matrix.inputs);
+  const V scale = set1(p.scale);
+  t.by_tiles(pk::padded(matrix.outputs, 16) / 16, [&](int tile, int row, int rows) {
+    alignas(64) float out[16 * pk::ROWS];
+    tile_product(matrix, tile, a, row, rows, out);
+    for (int r = 0; r < rows; r++) {
+      float* target = t.row(p.target, row + r) + 16 * tile;
+      const V scaled = mul(load(out + 16 * r), scale);
+      store(target, p.adds ? add(load(target), scaled) : scaled);
+    }
+  });
+}
+
+inline V activate(int kind, V x) {
+  switch (kind) {
+    case PK_SILU: return silu(x);
+    case PK_GELU: return gelu(x);
+    case PK_GELU_TANH: return gelu_tanh(x);
+    default: return relu2(x);
+  }
+}
+
+// 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
+// input.  gate: null without one.
+inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows) {
+  alignas(64) float out[4][16 * pk::ROWS];
+  // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
+  const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
+  if (tiles == 1) __builtin_memset(out, 0, sizeof out);
+  for (int i = 0; i < tiles; i++) {
+    if (gate) tile_product(*gate, 2 * unit + i, a, row, rows, out[2 * i]);
+    tile_product(up, 2 * unit + i, a, row, rows, out[2 * i + 1]);
+  }
+  const auto value = [&](const float* g, const float* u) {
+    return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
+  };
+  for (int r = 0; r < rows; r++)
+    set_group(inner, p.forms, row + r, unit, value(out[0] + 16 * r, out[1] + 16 * r), value(out[2] + 16 * r, out[3] + 16 * r));
+}
+
+inline void gate_up(Thread& t, const PkPhase& p) {
+  const PkMatrix *gate = p.matrices[0].tiles ? &p.matrices[0] : nullptr, &up = p.matrices[1];
+  const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, up.outputs);
+  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) { inner_unit(p, gate, up, a, inner, unit, row, rows); });
+}
+
+inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {
+  alignas(64) float out[16 * pk::ROWS];
+  const PkMatrix& head = p.matrices[0];
+  const int vocab = t.program.vocab, lanes = vocab - 16 * tile < 16 ? vocab - 16 * tile : 16;
+  tile_product(head, tile, a, row, rows, out);
+  for (int r = 0; r < rows; r++) {
+    V logits = mul(load(out + 16 * r), set1(p.scale));
+    if (p.soft_cap > 0.0f) logits = capped(logits, p.soft_cap);
+    store(out + 16 * r, logits);
+    __builtin_memcpy(t.batch.logits + static_cast<size_t>(first + row + r) * vocab + 16 * tile, out + 16 * r, lanes * sizeof(float));
+  }
+}
+
+inline void logits(Thread& t, const PkPhase& p) {
+  const PkMatrix& head = p.matrices[0];
+  const int wanted = t.batch.num_wanted, forms = pk::form_of(head.kind);
+  const Activations a = t.scratch.input.of_width(head.inputs);
+  for (int first = 0; first < wanted; first += LOGITS_ROWS) {
+    const int count = wanted - first < LOGITS_ROWS ? wanted - first : LOGITS_ROWS;
+    t.wait();  // Every thread is through with the last block's input.
+    const Share rows = t.mine(count);
+    for (int r = rows.begin; r < rows.end; r++) {
+      normalise(t.row(p.source, t.batch.wanted[first + r]), p.norm, head.inputs, t.own.row);
+      set_row(a, forms, r, t.own.row, head.inputs);
+    }
+    t.wait();
+    const Share tiles = t.mine(pk::padded(t.program.vocab, 16) / 16);
+    for (int tile = tiles.begin; tile < tiles.end; tile++)
+      for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, first);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,131 @@
+// Whether a program fits its own buffers: what the kernels then read and write without looking.
+#include "interface.h"
+
+namespace {
+
+bool floats(int buffer) { return buffer >= 0 && buffer < PK_INPUT; }
+
+bool fits(const PkNorm& norm) {
+  return norm.kind == PK_NORM_NONE || ((norm.kind == PK_NORM_RMS || norm.kind == PK_NORM_LAYER) && norm.weight);
+}
+
+bool is(const PkMatrix& matrix, int outputs, int inputs) {
+  return matrix.kind >= PK_F32 && matrix.kind <= PK_S8W16 && matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
+}
+
+bool fits(const PkAttention* a) {
+  return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
+         a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->keys && a->values;
+}
+
+bool fits(const PkExperts* e) {
+  return e && e->count > 0 && e->count <= pk::MAX_EXPERTS && e->active > 0 && e->active <= pk::MAX_ACTIVE && e->active <= e->count &&
+         e->groups > 0 && e->count % e->groups == 0 && e->active_groups > 0 && e->active_groups <= e->groups &&
+         e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
+}
+
+// Goes through a program as a step does.
+class Reader {
+ public:
+  explicit Reader(const PkProgram& program) : m_(program) {}
+
+  bool fits_in(const PkPhase& p) {
+    if (p.ends_layer && !p.waits) return false;
+    if (!(fits(p.norm) && fits(p.other_norm)) || (p.attention && !fits(p.attention)) || (p.experts && !fits(p.experts))) return false;
+    switch (p.kind) {
+      case PK_EMBED: return floats(p.target) && p.matrices[0].outputs >= m_.vocab && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
+      case PK_MAKE_INPUT: return made(p);
+      case PK_HEADS: return heads(p);
+      case PK_PLACE: return placed(p);
+      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, queries(p));
+      case PK_PRODUCT: return product(p);
+      case PK_GATE_UP: return gate_up(p);
+      case PK_ADD_NORM:
+        return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
+      case PK_LOGITS:
+        return floats(p.source) && p.norm.kind && is(p.matrices[0], m_.vocab, width(p.source)) && holds(PK_INPUT, width(p.source));
+      case PK_ROUTE:
+        return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
+      case PK_EXPERTS_UP: return p.activation >= PK_SILU && p.activation <= PK_RELU2 && experts(p);
+      case PK_EXPERTS_DOWN: return experts(p);
+      case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.experts->downs[0].outputs);
+      default: return false;
+    }
+  }
+
+ private:
+  const PkProgram& m_;
+  int width_[2] = {0, 0}, forms_[2] = {0, 0};  // of what INPUT and INNER hold
+
+  int width(int buffer) const { return m_.widths[buffer]; }
+  bool holds(int buffer, int64_t width) const { return m_.widths[buffer] >= width; }
+  static int64_t queries(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->head_dim; }
+  static int64_t keys(const PkPhase& p) { return static_cast<int64_t>(p.attention->kv_heads) * p.attention->head_dim; }
+
+  // Whether the matrix can multiply what INPUT or INNER holds.
+  bool reads(int buffer, const PkMatrix& matrix, int64_t outputs) const {
+    if (buffer != PK_INPUT && buffer != PK_INNER) return false;
+    const int at = buffer - PK_INPUT;
+    return outputs <= INT32_MAX && is(matrix, static_cast<int>(outputs), width_[at]) && (forms_[at] & pk::form_of(matrix.kind));
+  }
+
+  bool made(const PkPhase& p) {
+    if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.width) || !holds(PK_INPUT, p.width)) return false;
+    if (p.attention && (p.source != PK_MIXED || p.width != queries(p))) return false;
+    width_[0] = p.width;
+    forms_[0] = p.forms;
+    return true;
+  }
+
+  bool heads(const PkPhase& p) const {
+    if (!p.attention || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p)) || (p.whole && !holds(PK_KEYS, keys(p)))) return false;
+    return reads(p.source, p.matrices[0], queries(p)) && reads(p.source, p.matrices[1], keys(p)) && reads(p.source, p.matrices[2], keys(p));
+  }
+
+  // Whether all experts have the shapes of the first, and results the residual's width.
+  bool experts(const PkPhase& p) const {
+    if (!p.experts) return false;
+    const PkExperts& e = *p.experts;
+    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs;
+    for (int i = 0; i < e.count; i++)
+      if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], width(PK_RESIDUAL), inner) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
+    return holds(PK_INPUT, hidden);
+  }
+
+  bool placed(const PkPhase& p) const {
+    return p.attention && p.norm.kind && p.other_norm.kind && holds(PK_QUERIES, queries(p)) && holds(PK_KEYS, keys(p));
+  }
+
+  bool product(const PkPhase& p) const {
+    const PkMatrix& matrix = p.matrices[0];
+    return floats(p.target) && reads(p.source, matrix, matrix.outputs) && holds(p.target, matrix.outputs);
+  }
+
+  bool gate_up(const PkPhase& p) {
+    const PkMatrix &gate = p.matrices[0], &up = p.matrices[1];
+    if (p.source != PK_INPUT || p.target != PK_INNER || p.activation < PK_SILU || p.activation > PK_RELU2) return false;
+    if (!reads(p.source, up, up.outputs) || (gate.tiles && !reads(p.source, gate, up.outputs)) || !holds(PK_INNER, up.outputs)) return false;
+    width_[1] = up.outputs;
+    forms_[1] = p.forms;
+    return true;
+  }
+};
+
+}  // namespace
+
+namespace pk {
+
+int check(const PkProgram& m) {
+  const bool fine = m.num_phases > 0 && m.phases && m.vocab > 0 && m.threads > 0 && m.block_size > 0 && m.block_size % 16 == 0 &&
+                    m.cache >= PK_CACHE_F32 && m.cache <= PK_CACHE_INT8;
+  if (!fine) return m.num_phases;
+  for (int i = 0; i < PK_BUFFERS; i++)
+    if (m.widths[i] < 0) return m.num_phases;
+  Reader reader(m);
+  for (int i = 0; i < m.num_phases; i++)
+    if (!reader.fits_in(m.phases[i])) return i;
+  return -1;
+}
+
+}  // namespace pk

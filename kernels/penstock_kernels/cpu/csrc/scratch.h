@@ -1,0 +1,140 @@
+// The memory of a step: buffers of the program, and what each thread has for itself.
+#pragma once
+#include "attention.h"
+#include "threads.h"
+
+namespace {
+
+// Rows of one step up to which each thread makes the inputs of a product for itself: cheaper than a
+// barrier.
+constexpr int PRIVATE_ROWS = 2;
+// Rows whose logits are computed at a time.
+constexpr int LOGITS_ROWS = 64;
+
+// Query positions of one sequence, and one KV head: what a thread attends with at a time.
+struct QueryTile { int32_t sequence, row, count, position; };
+
+// Rows by the experts that they chose. A place is a row at one of its experts; the places of an expert
+// follow one another, in the order of rows.
+struct Places {
+  Activations input, inner;
+  float* results;   // [places, hidden rounded up to 32]
+  int32_t *chosen;  // [rows][active]: experts, ascending
+  float* shares;    // [rows][active]: their scores
+  int32_t *first;   // [experts + 1]: the first place of each expert
+  int32_t *place;   // [rows][active]
+};
+
+struct Scratch {
+  Places places;
+  float* floats[PK_INPUT];     // by PkBuffer
+  float* partials;
+  Activations input, inner;
+  QueryTile* tiles;
+  Cursor* cursors;             // of each phase and thread
+  std::atomic<int>* given_up;
+  char* threads;               // per thread
+  size_t thread_bytes;
+  int num_tiles, max_splits;
+  bool by_split;
+  size_t total;
+};
+
+struct ThreadScratch {
+  Activations own;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads;
+};
+
+inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
+
+// The largest of a program's attentions, each number by itself.
+struct Limits {
+  size_t rows = 0, head_dim = 0, kv_heads = 0, heads_and_partials = 0;
+  size_t experts = 0, active = 0, expert_inner = 0;
+
+  explicit Limits(const PkProgram& m) {
+    for (int i = 0; i < m.num_phases; i++) {
+      if (const PkExperts* e = m.phases[i].experts) {
+        raise(experts, e->count);
+        raise(active, e->active);
+        raise(expert_inner, e->ups[0].outputs);
+      }
+      if (m.phases[i].kind != PK_ATTEND) continue;
+      const PkAttention& a = *m.phases[i].attention;
+      raise(rows, attention_rows(a));
+      raise(head_dim, a.head_dim);
+      raise(kv_heads, a.kv_heads);
+      raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.head_dim));
+    }
+  }
+
+  static void raise(size_t& most, size_t to) { most = to > most ? to : most; }
+};
+
+inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char* at, char** end) {
+  ThreadScratch t;
+  size_t widest = 0;
+  for (int i = 0; i < PK_BUFFERS; i++) Limits::raise(widest, m.widths[i]);
+  at = t.own.place(at, PRIVATE_ROWS, m.widths[PK_INPUT]);
+  Activations::take(at, t.scores, most.rows * pk::KEY_SPLIT);
+  Activations::take(at, t.weights, most.rows * pk::KEY_SPLIT);
+  Activations::take(at, t.queries, most.rows * most.head_dim);
+  Activations::take(at, t.partial, most.rows * partial_size(most.head_dim));
+  Activations::take(at, t.folded, most.rows * partial_size(most.head_dim));
+  Activations::take(at, t.row, pk::padded(widest, 32));
+  Activations::take(at, t.heads, pk::ROWS * most.head_dim + 4 * 16 * pk::ROWS);
+  *end = at;
+  return t;
+}
+
+// Cuts the batch into query tiles and lays the scratch memory out. work: null to measure only.
+inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
+  const Limits most(m);
+  Scratch s{};
+  char* at = work;
+  for (int i = 0; i < PK_INPUT; i++) Activations::take(at, s.floats[i], static_cast<size_t>(b.rows) * pk::padded(m.widths[i], 32));
+  const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
+  at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
+  at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
+  if (most.experts) {
+    const int places = b.rows * static_cast<int>(most.active);
+    at = s.places.input.place(at, places, m.widths[PK_INPUT]);
+    at = s.places.inner.place(at, places, static_cast<int>(most.expert_inner));
+    Activations::take(at, s.places.results, static_cast<size_t>(places) * pk::padded(m.widths[PK_RESIDUAL], 32));
+    Activations::take(at, s.places.chosen, places);
+    Activations::take(at, s.places.shares, places);
+    Activations::take(at, s.places.first, most.experts + 1);
+    Activations::take(at, s.places.place, places);
+  }
+  int longest = 0;
+  for (int i = 0; i < b.sequences; i++) {
+    const int count = b.first_row[i + 1] - b.first_row[i];
+    s.num_tiles += (count + pk::TILE_QUERIES - 1) / pk::TILE_QUERIES;
+    const int end = b.starts[i] + count;
+    longest = end > longest ? end : longest;
+  }
+  s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
+  Activations::take(at, s.tiles, s.num_tiles);
+  Activations::take(at, s.cursors, static_cast<size_t>(m.num_phases) * m.threads);
+  Activations::take(at, s.given_up, 1);
+  // Few tiles and many keys: threads share the splits of a tile instead of whole tiles.
+  s.by_split = s.max_splits > 1 && s.num_tiles * static_cast<int>(most.kv_heads) < 4 * m.threads;
+  if (s.by_split) Activations::take(at, s.partials, s.num_tiles * most.heads_and_partials * s.max_splits);
+  s.threads = at;
+  char* end;
+  thread_scratch(m, most, at, &end);
+  s.thread_bytes = end - at;
+  s.total = (at - work) + s.thread_bytes * m.threads;
+  return s;
+}
+
+inline void fill_tiles(const PkBatch& b, Scratch& s) {
+  int n = 0;
+  for (int i = 0; i < b.sequences; i++)
+    for (int row = b.first_row[i]; row < b.first_row[i + 1]; row += pk::TILE_QUERIES) {
+      const int left = b.first_row[i + 1] - row;
+      s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i]};
+    }
+}
+
+}  // namespace

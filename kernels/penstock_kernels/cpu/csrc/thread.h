@@ -1,0 +1,77 @@
+// One thread of a step: what it works on, and how it takes its part of a phase.
+#pragma once
+#include "product.h"
+#include "scratch.h"
+
+namespace {
+
+struct Thread {
+  const PkProgram& program;
+  const PkBatch& batch;
+  const Scratch& scratch;
+  Barrier& barrier;
+  const int number, threads;
+  ThreadScratch own;
+  Patience patience;
+  Cursor* cursors = nullptr;  // of the present phase
+
+  Thread(const PkProgram& m, const PkBatch& b, const Scratch& s, Barrier& together, int which, int of)
+      : program(m), batch(b), scratch(s), barrier(together), number(which), threads(of) {
+    char* end;
+    own = thread_scratch(m, Limits(m), s.threads + s.thread_bytes * which, &end);
+  }
+
+  void wait() { barrier.wait(patience); }
+  Share mine(int count) const { return share_of(count, number, threads); }
+
+  // body(unit) for units that no other thread has taken: first this thread's share, which is the
+  // same in every step, then what is left of the others'.  A thread that the system has put aside
+  // then holds up one unit of work and not its whole share.
+  template <class Body> void share_out(int units, const Body& body) {
+    for (int i = 0; i < threads; i++) {
+      const int owner = (number + i) % threads;
+      const Share share = share_of(units, owner, threads);
+      std::atomic<int>& next = cursors[owner].next;
+      for (;;) {
+        const int unit = share.begin + next.fetch_add(1, std::memory_order_relaxed);
+        if (unit >= share.end) break;
+        body(unit);
+      }
+    }
+  }
+
+  // body(tile unit, first row, rows): a unit's weights stay in the cache while all rows pass.
+  template <class Body> void by_tiles(int units, const Body& body) {
+    share_out(units, [&](int unit) {
+      for (int row = 0; row < batch.rows; row += pk::ROWS) body(unit, row, batch.rows - row < pk::ROWS ? batch.rows - row : pk::ROWS);
+    });
+  }
+
+  // Whether the step has so few rows that each thread makes the inputs of products for itself.
+  bool own_rows() const { return batch.rows <= PRIVATE_ROWS; }
+
+  // A row of a buffer of floats.
+  float* row(int buffer, int row) const { return scratch.floats[buffer] + static_cast<size_t>(row) * pk::padded(program.widths[buffer], 32); }
+
+  // The input of a product, rows of `width`.
+  Activations input(int buffer, int width) const {
+    return (buffer == PK_INNER ? scratch.inner : own_rows() ? own.own : scratch.input).of_width(width);
+  }
+
+  int sequence_of(int row) const {
+    int low = 0, high = batch.sequences - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (batch.first_row[middle] <= row) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  template <class Cache> Pages pages(const PkAttention& a, int sequence) const {
+    const size_t head_cells = Cache::page_cells(a.head_dim);
+    return {batch.tables + batch.first_block[sequence], program.block_size / 16, head_cells * a.kv_heads, head_cells};
+  }
+};
+
+}  // namespace

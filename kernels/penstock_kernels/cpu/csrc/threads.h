@@ -1,0 +1,53 @@
+// How the threads of a step wait for each other and share work out.
+#pragma once
+#include <atomic>
+
+#include "types.h"
+
+namespace {
+
+// What a thread keeps about its waiting.
+struct Patience { int sense = 0, spins = 4096; };
+
+// All threads wait for each other. They spin, since phases are short; but where the system has put
+// a thread aside to run another process, spinning keeps it from coming back: so a thread that spun
+// in vain gives way, and spins less the next time.
+class Barrier {
+ public:
+  void expect(int threads) { threads_ = threads; }
+
+  void wait(Patience& patience) {
+    if (threads_ == 1) return;
+    const int sense = patience.sense ^= 1;
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      sense_.store(sense, std::memory_order_release);
+      return;
+    }
+    for (int i = 0; i < patience.spins; i++) {
+      if (sense_.load(std::memory_order_acquire) == sense) {
+        patience.spins = patience.spins < MOST ? 2 * patience.spins : MOST;
+        return;
+      }
+      pk::breathe();
+    }
+    patience.spins = patience.spins > LEAST ? patience.spins / 4 : LEAST;
+    while (sense_.load(std::memory_order_acquire) != sense) pk::give_way();
+  }
+
+ private:
+  static constexpr int LEAST = 64, MOST = 8192;
+  int threads_ = 1;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> sense_{0};
+};
+
+// Units of a phase that a thread's share has given out.
+struct alignas(64) Cursor { std::atomic<int> next; };
+
+struct Share { int begin, end; };
+inline Share share_of(int count, int thread, int threads) {
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / threads), static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
+}
+
+}  // namespace

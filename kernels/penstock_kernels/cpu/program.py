@@ -1,0 +1,273 @@
+"""What a step does, as data: phases over named buffers, which the C++ library runs in one call.
+
+What each kind of phase reads is said in csrc/types.h, at PkPhaseKind. A program knows no family and
+no layer: whoever compiles one decides what follows what.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.structs import (
+    NUM_BUFFERS,
+    PkAttention,
+    PkExperts,
+    PkMatrix,
+    PkNorm,
+    PkPhase,
+)
+
+
+class Buffer(enum.IntEnum):
+    """What phases read and write (PkBuffer)."""
+
+    RESIDUAL = 0
+    QUERIES = 1
+    KEYS = 2
+    MIXED = 3
+    RESULT = 4
+    SCORES = 5
+    INPUT = 6
+    INNER = 7
+
+
+class PhaseKind(enum.IntEnum):
+    """What a phase does (PkPhaseKind)."""
+
+    EMBED = 0
+    MAKE_INPUT = 1
+    HEADS = 2
+    PLACE = 3
+    ATTEND = 4
+    PRODUCT = 5
+    GATE_UP = 6
+    ADD_NORM = 7
+    LOGITS = 8
+    ROUTE = 9
+    EXPERTS_UP = 10
+    EXPERTS_DOWN = 11
+    COMBINE = 12
+
+
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3}
+"""By name (PkActivation)."""
+
+_NORMS = {"rms": 1, "layer": 2}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation of rows."""
+
+    weight: np.ndarray
+    """[width] float32."""
+    eps: float
+    kind: str = "rms"
+    """rms or layer."""
+    bias: np.ndarray | None = None
+    """[width] float32; of a layer norm."""
+
+    def struct(self) -> PkNorm:
+        return PkNorm(_NORMS[self.kind], self.eps, _address(self.weight), _address(self.bias))
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A rotary embedding of a head's first numbers."""
+
+    cosines: np.ndarray
+    """[positions, numbers that rotate / 2] float32."""
+    sines: np.ndarray
+    """As `cosines`."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of a layer."""
+
+    layer: int
+    """Which of the KV cache's layers it has."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotation: Rotation | None = None
+    scale: float | None = None
+    """Factor of query times key; None: head_dim ** -0.5."""
+    soft_cap: float | None = None
+    window: int | None = None
+    """A token sees itself and the window - 1 tokens before it."""
+    chunk: int | None = None
+    """A token sees the tokens before it in its own run of so many positions."""
+    sinks: np.ndarray | None = None
+    """[heads] float32."""
+
+    def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
+        scale = self.scale
+        if scale is None:
+            scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
+        turn = self.rotation
+        return PkAttention(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            rotary_dims=0 if turn is None else 2 * turn.cosines.shape[1],
+            window=self.window or 0,
+            chunk=self.chunk or 0,
+            scale=scale,
+            soft_cap=self.soft_cap or 0.0,
+            cosines=None if turn is None else _address(turn.cosines),
+            sines=None if turn is None else _address(turn.sines),
+            sinks=_address(self.sinks),
+            keys=_address(keys),
+            values=_address(values),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts."""
+
+    active: int
+    """Experts of a row."""
+    ups: tuple[PackedMatrix, ...]
+    """One for each expert."""
+    downs: tuple[PackedMatrix, ...]
+    gates: tuple[PackedMatrix, ...] = ()
+    """None for experts without a gate."""
+    sigmoid: bool = False
+    """Whether scores are a logistic function of the router's products; else softmax."""
+    normalised: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    active_groups: int = 1
+    correction: np.ndarray | None = None
+    """[experts] float32."""
+
+    def struct(self) -> PkExperts:
+        return PkExperts(
+            count=len(self.ups),
+            active=self.active,
+            groups=self.groups,
+            active_groups=self.active_groups,
+            sigmoid=self.sigmoid,
+            normalised=self.normalised,
+            scale=self.scale,
+            correction=_address(self.correction),
+            gates=_array(self.gates) if self.gates else None,
+            ups=_array(self.ups),
+            downs=_array(self.downs),
+        )
+
+
+def _array(matrices: tuple[PackedMatrix, ...]) -> ctypes.Array[PkMatrix]:
+    return (PkMatrix * len(matrices))(*(each.struct for each in matrices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One phase. Which fields count depends on its kind."""
+
+    kind: PhaseKind
+    source: Buffer = Buffer.RESIDUAL
+    target: Buffer = Buffer.RESIDUAL
+    width: int = 0
+    forms: int = 0
+    """Bits of PackedMatrix.form: how the products that read the target want it."""
+    waits: bool = True
+    """Whether all threads wait for each other behind the phase."""
+    ends_layer: bool = False
+    whole: bool = False
+    """Of HEADS: norms are over all heads, by a PLACE behind it."""
+    adds: bool = True
+    activation: str = "silu"
+    scale: float = 1.0
+    soft_cap: float | None = None
+    norm: Norm | None = None
+    other_norm: Norm | None = None
+    attention: Attention | None = None
+    experts: Experts | None = None
+    matrices: tuple[PackedMatrix | None, ...] = ()
+
+    def needs(self) -> Iterator[tuple[Buffer, int]]:
+        """Yields the buffers that the phase writes, and how wide they must be."""
+        first = self.matrices[0] if self.matrices else None
+        match self.kind:
+            case PhaseKind.EMBED if first is not None:
+                yield self.target, first.struct.inputs
+            case PhaseKind.MAKE_INPUT:
+                yield Buffer.INPUT, self.width
+            case PhaseKind.HEADS if self.attention is not None:
+                yield Buffer.QUERIES, self.attention.heads * self.attention.head_dim
+                if self.whole:
+                    yield Buffer.KEYS, self.attention.kv_heads * self.attention.head_dim
+            case PhaseKind.ATTEND if self.attention is not None:
+                yield Buffer.MIXED, self.attention.heads * self.attention.head_dim
+            case PhaseKind.PRODUCT if first is not None:
+                yield self.target, first.struct.outputs
+            case PhaseKind.GATE_UP if self.matrices[1] is not None:
+                yield Buffer.INNER, self.matrices[1].struct.outputs
+            case PhaseKind.LOGITS if first is not None:
+                yield Buffer.INPUT, first.struct.inputs
+
+    def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
+        """Fills the library's struct. `attentions`: by layer of the KV cache."""
+        plain = ("source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds")
+        for name in ("kind", *plain):
+            setattr(struct, name, int(getattr(self, name)))
+        struct.activation = ACTIVATIONS[self.activation]
+        struct.scale = self.scale
+        struct.soft_cap = self.soft_cap or 0.0
+        for name, norm in (("norm", self.norm), ("other_norm", self.other_norm)):
+            setattr(struct, name, PkNorm() if norm is None else norm.struct())
+        if self.attention is not None:
+            struct.attention = ctypes.pointer(attentions[self.attention.layer])
+        if self.experts is not None:
+            struct.experts = ctypes.pointer(self.experts.struct())
+        for at, matrix in enumerate(self.matrices):
+            struct.matrices[at] = PkMatrix() if matrix is None else matrix.struct
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a step does, in order."""
+
+    phases: tuple[Phase, ...]
+    vocab: int
+    """Logits of a row."""
+
+    @cached_property
+    def attentions(self) -> tuple[Attention, ...]:
+        """By layer of the KV cache."""
+        found = {each.attention.layer: each.attention for each in self.phases if each.attention}
+        return tuple(found[layer] for layer in sorted(found))
+
+    def widths(self) -> list[int]:
+        """Returns the width of each buffer; 0 for one that isn't used."""
+        widths = [0] * NUM_BUFFERS
+        for phase in self.phases:
+            for buffer, width in phase.needs():
+                widths[buffer] = max(widths[buffer], width)
+        return widths
+
+    def structs(self, caches: Sequence[tuple[np.ndarray, np.ndarray]]) -> ctypes.Array[PkPhase]:
+        """Returns the library's phases. `caches`: keys and values for each of `attentions`. All
+        arrays must outlive what is returned."""
+        attentions = {
+            each.layer: each.struct(*cache)
+            for each, cache in zip(self.attentions, caches, strict=True)
+        }
+        structs = (PkPhase * len(self.phases))()
+        for phase, struct in zip(self.phases, structs, strict=True):
+            phase.fill(struct, attentions)
+        return structs
+
+
+def _address(array: np.ndarray | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)

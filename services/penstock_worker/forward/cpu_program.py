@@ -1,0 +1,312 @@
+"""Compiles a model's description into the program that the CPU kernels run. Once, at load.
+
+Neighbouring phases depend on each other through their buffers, so that nearly all wait for each
+other. What needn't is said where it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from penstock.layer_spec import LayerSpec
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.program import (
+    Attention,
+    Buffer,
+    Experts,
+    Norm,
+    Phase,
+    PhaseKind,
+    Program,
+    Rotation,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertWeights:
+    """Weights of a mixture of experts."""
+
+    router: PackedMatrix
+    ups: tuple[PackedMatrix, ...]
+    downs: tuple[PackedMatrix, ...]
+    gates: tuple[PackedMatrix, ...] = ()
+    """Empty for experts without a gate."""
+    correction: np.ndarray | None = None
+    """[experts] float32, added for choosing only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerWeights:
+    """Weights of a layer. A norm that the layer doesn't have is None."""
+
+    query: PackedMatrix
+    key: PackedMatrix
+    value: PackedMatrix
+    output: PackedMatrix
+    up: PackedMatrix | None = None
+    """Of the feed-forward, or of the expert that every token has; so are `down` and `gate`."""
+    down: PackedMatrix | None = None
+    gate: PackedMatrix | None = None
+    experts: ExpertWeights | None = None
+    attention_norm: Norm | None = None
+    feed_forward_norm: Norm | None = None
+    attention_output_norm: Norm | None = None
+    feed_forward_output_norm: Norm | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    sinks: np.ndarray | None = None
+    """[heads] float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelWeights:
+    """Weights of a model."""
+
+    layers: Sequence[LayerWeights]
+    embedding: PackedMatrix
+    head: PackedMatrix
+    norm: Norm
+    """Behind the last layer."""
+    rotations: Sequence[Rotation]
+    """One for each of ModelConfig.ropes."""
+
+
+def compile_program(config: ModelConfig, weights: ModelWeights) -> Program:
+    """Returns what a step of the model does."""
+    return Program(tuple(_phases(config, weights)), config.vocab_size)
+
+
+def _phases(config: ModelConfig, weights: ModelWeights) -> Iterator[Phase]:
+    yield Phase(
+        kind=PhaseKind.EMBED, matrices=(weights.embedding,), scale=config.embedding_multiplier
+    )
+    for number, layer in enumerate(weights.layers):
+        spec = config.layer(number)
+        attention = _attention(config, spec, layer, weights.rotations, number)
+        *phases, last = _Layer(
+            spec, layer, attention, _experts(spec, layer), config.hidden_size
+        ).phases()
+        yield from phases
+        yield replace(last, ends_layer=True)
+    yield Phase(
+        kind=PhaseKind.LOGITS,
+        matrices=(weights.head,),
+        norm=weights.norm,
+        scale=config.logits_multiplier,
+        soft_cap=config.logits_soft_cap,
+        waits=False,
+    )
+
+
+def _attention(
+    config: ModelConfig,
+    spec: LayerSpec,
+    weights: LayerWeights,
+    rotations: Sequence[Rotation],
+    number: int,
+) -> Attention:
+    rule = spec.attention
+    return Attention(
+        layer=number,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        rotation=None if rule.rope is None else rotations[rule.rope],
+        scale=rule.scale,
+        soft_cap=rule.soft_cap,
+        window=rule.window,
+        chunk=rule.chunk,
+        sinks=weights.sinks,
+    )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    spec: LayerSpec
+    weights: LayerWeights
+    attention: Attention
+    experts: Experts | None
+    hidden: int
+
+    def phases(self) -> Iterator[Phase]:
+        if self.spec.order == "parallel":
+            yield from self._parallel()
+            return
+        weights = self.weights
+        yield self._input(weights.attention_norm, *self._heads_matrices())
+        yield self._heads()
+        yield from self._placed()
+        yield from self._attended()
+        yield from self._added([self._output()], weights.attention_output_norm)
+        yield self._input(weights.feed_forward_norm, *self._inner_matrices())
+        yield from self._inner()
+        yield from self._added(self._outcome(), weights.feed_forward_output_norm)
+
+    def _parallel(self) -> Iterator[Phase]:
+        """Attention and feed-forward read the residual before either is added to it."""
+        weights, own_norm = self.weights, self.spec.two_norms
+        shared = () if own_norm else self._inner_matrices()
+        yield self._input(weights.attention_norm, *self._heads_matrices(), *shared)
+        # Products of the same input into buffers of their own needn't wait for each other.
+        yield self._heads(waits=own_norm)
+        if own_norm:
+            yield self._input(weights.feed_forward_norm, *self._inner_matrices())
+        yield from self._inner()
+        yield from self._placed()
+        yield from self._attended()
+        yield from self._added([self._output(), *self._outcome()], None)
+
+    def _heads_matrices(self) -> tuple[PackedMatrix, ...]:
+        return self.weights.query, self.weights.key, self.weights.value
+
+    def _inner_matrices(self) -> tuple[PackedMatrix, ...]:
+        """What reads the feed-forward's input."""
+        experts = self.weights.experts
+        found = [self.weights.gate, self.weights.up]
+        if experts is not None:
+            found += [experts.router, *experts.gates, *experts.ups]
+        return tuple(each for each in found if each is not None)
+
+    def _input(self, norm: Norm | None, *readers: PackedMatrix) -> Phase:
+        return Phase(
+            kind=PhaseKind.MAKE_INPUT,
+            target=Buffer.INPUT,
+            width=self.hidden,
+            norm=norm,
+            forms=_forms(*readers),
+            waits=False,
+        )
+
+    def _heads(self, *, waits: bool = True) -> Phase:
+        whole = self.spec.attention.norm == "whole"
+        return Phase(
+            kind=PhaseKind.HEADS,
+            source=Buffer.INPUT,
+            target=Buffer.QUERIES,
+            attention=self.attention,
+            whole=whole,
+            norm=None if whole else self.weights.query_norm,
+            other_norm=None if whole else self.weights.key_norm,
+            matrices=self._heads_matrices(),
+            waits=waits,
+        )
+
+    def _placed(self) -> Iterator[Phase]:
+        if self.spec.attention.norm == "whole":
+            yield Phase(
+                kind=PhaseKind.PLACE,
+                attention=self.attention,
+                norm=self.weights.query_norm,
+                other_norm=self.weights.key_norm,
+            )
+
+    def _attended(self) -> Iterator[Phase]:
+        """Attention, and its result as the input of a product."""
+        attention = self.attention
+        yield Phase(
+            kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
+        )
+        yield Phase(
+            kind=PhaseKind.MAKE_INPUT,
+            source=Buffer.MIXED,
+            target=Buffer.INPUT,
+            width=attention.heads * attention.head_dim,
+            forms=_forms(self.weights.output),
+            attention=attention,
+            waits=False,
+        )
+
+    def _inner(self) -> Iterator[Phase]:
+        """All of the feed-forward but what is added to the residual."""
+        yield from self._routed()
+        weights = self.weights
+        if weights.down is not None:
+            yield Phase(
+                kind=PhaseKind.GATE_UP,
+                source=Buffer.INPUT,
+                target=Buffer.INNER,
+                matrices=(weights.gate, weights.up),
+                activation=self.spec.feed_forward.activation,
+                forms=_forms(weights.down),
+            )
+
+    def _routed(self) -> Iterator[Phase]:
+        weights, experts = self.weights.experts, self.experts
+        if weights is None:
+            return
+        yield Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            target=Buffer.SCORES,
+            matrices=(weights.router,),
+            adds=False,
+        )
+        readers = _forms(*weights.gates, *weights.ups)
+        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
+        yield Phase(
+            kind=PhaseKind.EXPERTS_UP,
+            experts=experts,
+            activation=self.spec.feed_forward.activation,
+            forms=_forms(*weights.downs),
+        )
+        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+
+    def _output(self) -> Phase:
+        return Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.weights.output,))
+
+    def _outcome(self) -> list[Phase]:
+        """What the feed-forward adds to the residual."""
+        found = []
+        if self.experts is not None:
+            found.append(Phase(kind=PhaseKind.COMBINE, experts=self.experts))
+        if self.weights.down is not None:
+            found.append(
+                Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(self.weights.down,))
+            )
+        return found
+
+    def _added(self, parts: Sequence[Phase], norm: Norm | None) -> Iterator[Phase]:
+        """The last phases of a branch, whose sum is normalised or not, and added to the
+        residual."""
+        scale = self.spec.residual_multiplier
+        if norm is None:
+            yield from (replace(each, scale=scale) for each in parts)
+            return
+        for number, each in enumerate(parts):
+            yield replace(each, target=Buffer.RESULT, adds=number > 0)
+        yield Phase(
+            kind=PhaseKind.ADD_NORM,
+            source=Buffer.RESULT,
+            width=self.hidden,
+            norm=norm,
+            scale=scale,
+        )
+
+
+def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
+    said, stored = spec.feed_forward.experts, weights.experts
+    if said is None or stored is None:
+        return None
+    return Experts(
+        active=said.active,
+        ups=stored.ups,
+        downs=stored.downs,
+        gates=stored.gates,
+        sigmoid=said.router == "sigmoid",
+        normalised=said.normalised,
+        scale=said.scale,
+        groups=said.groups,
+        active_groups=said.active_groups,
+        correction=stored.correction,
+    )
+
+
+def _forms(*readers: PackedMatrix) -> int:
+    forms = 0
+    for matrix in readers:
+        forms |= matrix.form
+    return forms
