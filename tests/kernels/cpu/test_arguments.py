@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from penstock.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape
 from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack, pack_levels, product
@@ -166,6 +167,29 @@ def test_programs_that_do_not_fit(kind: PhaseKind, fields: dict[str, object]) ->
     program = SlowDecoder(Sizes()).packed(num_blocks=1).program
     with pytest.raises(ValueError, match=r"phase \d+ \(.*\) doesn't fit what comes before it"):
         Decoder(changed(program, kind, **fields), 16, 1, cache="float32", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (PhaseKind.ROUTE, {"active": 4}),
+        (PhaseKind.ROUTE, {"groups": 2}),
+        (PhaseKind.EXPERTS_UP, {"downs": 5}),
+        (PhaseKind.COMBINE, {"gates": 5}),
+    ],
+    ids=str,
+)
+def test_experts_that_do_not_fit(kind: PhaseKind, fields: dict[str, int]) -> None:
+    """More active than there are, uneven groups, matrices of another shape."""
+    said = ExpertsSpec(count=3, active=2, inner=90)
+    layer = LayerSpec(feed_forward=FeedForwardSpec(experts=said))
+    program = SlowDecoder(Sizes(specs=(layer,))).packed(num_blocks=1).program
+    found = next(each.experts for each in program.phases if each.experts is not None)
+    other = (random_source("F32", 5, 60).packed(),) * 3
+    wrong = {n: other if n in ("gates", "downs") else value for n, value in fields.items()}
+    spoilt = changed(program, kind, experts=dataclasses.replace(found, **wrong))
+    with pytest.raises(ValueError, match=rf"\({kind.name}\) doesn't fit"):
+        Decoder(spoilt, 16, 1, cache="float32", threads=1)
 
 
 def test_a_program_without_threads() -> None:

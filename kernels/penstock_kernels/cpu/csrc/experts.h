@@ -77,7 +77,12 @@ inline void give_places(const PkExperts& e, const Places& places, int rows) {
   for (int i = 0; i < rows * e.active; i++) places.first[places.chosen[i] + 1]++;
   for (int i = 0; i < e.count; i++) places.first[i + 1] += places.first[i];
   int32_t next[pk::MAX_EXPERTS];
-  for (int i = 0; i < e.count; i++) next[i] = places.first[i];
+  int busy = 0;
+  for (int i = 0; i < e.count; i++) {
+    next[i] = places.first[i];
+    if (places.first[i + 1] > places.first[i]) places.busy[busy++] = i;
+  }
+  places.busy[e.count] = busy;
   for (int i = 0; i < rows * e.active; i++) places.place[i] = next[places.chosen[i]]++;
 }
 
@@ -98,9 +103,9 @@ inline void route(Thread& t, const PkPhase& p) {
 
 // body(expert, unit, first place, places) for `units` of each expert that has places.
 template <class Body> void by_experts(Thread& t, const PkExperts& e, int units, const Body& body) {
-  const int32_t* first = t.scratch.places.first;
-  t.share_out(e.count * units, [&](int i) {
-    const int expert = i / units, end = first[expert + 1];
+  const int32_t *first = t.scratch.places.first, *busy = t.scratch.places.busy;
+  t.share_out(busy[e.count] * units, [&](int i) {
+    const int expert = busy[i / units], end = first[expert + 1];
     for (int place = first[expert]; place < end; place += pk::ROWS) body(expert, i % units, place, end - place < pk::ROWS ? end - place : pk::ROWS);
   });
 }

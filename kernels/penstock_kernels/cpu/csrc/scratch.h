@@ -22,6 +22,7 @@ struct Places {
   int32_t *chosen;  // [rows][active]: experts, ascending
   float* shares;    // [rows][active]: their scores
   int32_t *first;   // [experts + 1]: the first place of each expert
+  int32_t *busy;    // [experts + 1]: experts that have places; at the number of all experts, how many
   int32_t *place;   // [rows][active]
 };
 
@@ -104,6 +105,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     Activations::take(at, s.places.chosen, places);
     Activations::take(at, s.places.shares, places);
     Activations::take(at, s.places.first, most.experts + 1);
+    Activations::take(at, s.places.busy, most.experts + 1);
     Activations::take(at, s.places.place, places);
   }
   int longest = 0;

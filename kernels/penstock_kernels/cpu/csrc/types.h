@@ -35,7 +35,7 @@ struct PkNorm {
 
 enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3 };
 
-// Attention of a layer, and its cache (see attention.h).
+// Attention of a layer, and its cache (see cache.h).
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].

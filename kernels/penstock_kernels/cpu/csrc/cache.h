@@ -1,0 +1,170 @@
+// How the KV cache stores keys and values, and how they are multiplied.
+//
+// Cache of a layer, for every 16 tokens (a page) and KV head: in float32 keys as [head_dim][16 tokens]
+// and values as [16 tokens][head_dim]; in bfloat16 pairs lie together for the dot products, keys as
+// [head_dim / 2][16 tokens][2] and values as [8][head_dim][2 tokens].  In int8 the 16 tokens' scales
+// (float32) come first, then the levels, ordered as in float32.
+#pragma once
+#include "activations.h"
+
+namespace {
+
+// How keys, values, queries and softmax weights are stored and multiplied. Cell: what a page is made
+// of.  Query: what a query, a weight and a page of keys that is open for multiplying are made of.
+struct F32Cache {
+  using Cell = float;
+  using Query = float;
+  static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
+  static inline void put_key(float* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[16 * d + token] = head[d];
+  }
+  static inline void put_value(float* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[token * dim + d] = head[d];
+  }
+  // A page's keys, ready to be multiplied, until the next page is opened.
+  struct Reader {
+    static inline const float* keys(const float* page, int) { return page; }
+  };
+  static inline V scaled(V dots, const float*) { return dots; }
+  // Stores 16 weights for the page of values, of tokens `first` to `last`; returns what to sum up.
+  static inline V put_weights(float* out, V weights, const float*, int, int) {
+    store(out, weights);
+    return weights;
+  }
+  // Row r of the panel of queries, [dim][rows].
+  static inline void put_query(float* panel, int r, int rows, const float* query, int dim) {
+    for (int d = 0; d < dim; d++) panel[d * rows + r] = query[d];
+  }
+  // 16 scores of each of R queries, the first R columns of a panel.
+  template <int R> static inline void scores(const float* panel, int rows, const float* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d++) {
+      const V key = load(page + 16 * d);
+      for (int r = 0; r < R; r++) dots[r] = fma(set1(panel[d * rows + r]), key, dots[r]);
+    }
+  }
+  static inline const float* column(const float* panel, int r) { return panel + r; }
+  // sums[r][c] += weights of the first `count` tokens times C vectors of their values, from d on.
+  template <int R, int C> static inline void values(const float* weights, const float* page, int count, int dim, int d, V (*sums)[C]) {
+    for (int t = 0; t < count; t++) {
+      V value[C];
+      for (int c = 0; c < C; c++) value[c] = load(page + static_cast<size_t>(t) * dim + d + 16 * c);
+      for (int r = 0; r < R; r++) {
+        const V by = set1(weights[r * pk::KEY_SPLIT + t]);
+        for (int c = 0; c < C; c++) sums[r][c] = fma(by, value[c], sums[r][c]);
+      }
+    }
+  }
+};
+
+struct Bf16Cache {
+  using Cell = uint16_t;
+  using Query = uint16_t;
+  static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
+  static inline void put_key(uint16_t* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(head[d]);
+  }
+  static inline void put_value(uint16_t* page, int token, const float* head, int dim) {
+    for (int d = 0; d < dim; d++) page[(token / 2 * dim + d) * 2 + token % 2] = to_bf16(head[d]);
+  }
+  struct Reader {
+    static inline const uint16_t* keys(const uint16_t* page, int) { return page; }
+  };
+  static inline V scaled(V dots, const uint16_t*) { return dots; }
+  static inline V put_weights(uint16_t* out, V weights, const uint16_t*, int, int) {
+    store_bf16(out, weights);
+    // The weights as they are used, so that they are exactly a distribution.
+    return load_bf16(out);
+  }
+  // The panel is [dim / 2][rows][2].
+  static inline void put_query(uint16_t* panel, int r, int rows, const float* query, int dim) {
+    for (int d = 0; d < dim; d += 16) {
+      uint16_t cells[16];
+      store_bf16(cells, load(query + d));
+      for (int i = 0; i < 16; i += 2) __builtin_memcpy(panel + (d + i) * rows + 2 * r, cells + i, 2 * sizeof *cells);
+    }
+  }
+  template <int R> static inline void scores(const uint16_t* panel, int rows, const uint16_t* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d += 2)
+      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, panel + d * rows + 2 * r);
+  }
+  static inline const uint16_t* column(const uint16_t* panel, int r) { return panel + 2 * r; }
+  template <int R, int C> static inline void values(const uint16_t* weights, const uint16_t* page, int count, int dim, int d, V (*sums)[C]) {
+    int t = 0;
+    for (; t + 2 <= count; t += 2)
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sums[r][c] = dot2_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+    // The token beyond an odd count is none of the row's.
+    if (t < count)
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) sums[r][c] = dot1_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+  }
+};
+
+// A head's vector as signed bytes in -127..127; returns their scale, largest magnitude / 127. NaN and
+// infinity make it NaN.  levels: [dim].
+inline float quantise_head(const float* head, int dim, int8_t* levels) {
+  V peaks = zero(), poisons = zero();
+  for (int d = 0; d < dim; d += 16) {
+    peaks = max(peaks, abs(load(head + d)));
+    poisons = fma(load(head + d), zero(), poisons);
+  }
+  const float peak = highest(peaks);
+  const V inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
+  for (int d = 0; d < dim; d += 16) store_i8(levels + d, mul(load(head + d), inverse));
+  return peak / 127.0f + sum(poisons);
+}
+
+// A byte is a bfloat16 exactly: pages are widened, and multiplied as Bf16Cache's are.  A key's scale
+// multiplies its token's dot products, a value's the softmax weight.
+struct Int8Cache : Bf16Cache {
+  using Cell = int8_t;
+  static constexpr int SCALES = 16 * sizeof(float);
+  static constexpr size_t page_cells(int dim) { return SCALES + static_cast<size_t>(16) * dim; }
+
+  static inline void put_key(int8_t* page, int token, const float* head, int dim) {
+    alignas(64) int8_t levels[pk::MAX_HEAD_DIM];
+    put_scale(page, token, quantise_head(head, dim, levels));
+    for (int d = 0; d < dim; d++) page[SCALES + 16 * d + token] = levels[d];
+  }
+  static inline void put_value(int8_t* page, int token, const float* head, int dim) {
+    put_scale(page, token, quantise_head(head, dim, page + SCALES + token * dim));
+  }
+  static inline void put_scale(int8_t* page, int token, float scale) { __builtin_memcpy(page + sizeof scale * token, &scale, sizeof scale); }
+  static inline V scales(const int8_t* page) { return load(reinterpret_cast<const float*>(page)); }
+
+  class Reader {
+   public:
+    // levels [dim][16] -> [dim / 2][16][2]
+    inline const uint16_t* keys(const int8_t* page, int dim) {
+      const int8_t* levels = page + SCALES;
+      for (int d = 0; d < dim; d += 2) store_bf16_pairs(cells_ + 16 * d, load_i8(levels + 16 * d), load_i8(levels + 16 * d + 16));
+      return cells_;
+    }
+
+   private:
+    alignas(64) uint16_t cells_[16 * pk::MAX_HEAD_DIM];
+  };
+
+  template <int R, int C> static inline void values(const uint16_t* weights, const int8_t* page, int count, int dim, int d, V (*sums)[C]) {
+    const int8_t* levels = page + SCALES + d;
+    for (int t = 0; t < count; t += 2) {
+      alignas(64) uint16_t pairs[C][32];
+      for (int c = 0; c < C; c++) store_bf16_pairs(pairs[c], load_i8(levels + t * dim + 16 * c), load_i8(levels + (t + 1) * dim + 16 * c));
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) {
+          const uint16_t* by = weights + r * pk::KEY_SPLIT + t;
+          // The token beyond an odd count is none of the row's.
+          sums[r][c] = t + 1 < count ? dot2_bf16(sums[r][c], pairs[c], by) : dot1_bf16(sums[r][c], pairs[c], by);
+        }
+    }
+  }
+
+  static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }
+  static inline V put_weights(uint16_t* out, V weights, const int8_t* page, int first, int last) {
+    // Scales beyond `last` are of no token of the row: NaN perhaps.
+    store_bf16(out, keep_through(mul(weights, scales(page)), first, last, 0.0f));
+    return weights;
+  }
+};
+
+}  // namespace
