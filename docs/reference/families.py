@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import transformers
@@ -12,13 +13,8 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
-from penstock_worker.forward import cpu, reference, triton
 
-BACKENDS = {
-    "cpu": cpu.MECHANISMS,
-    "triton": triton.MECHANISMS,
-    "reference": reference.MECHANISMS,
-}
+BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {"Gemma3ForCausalLM": "Gemma3TextConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {"Glm4MoeForCausalLM": {"head_dim": 128}}
@@ -44,12 +40,18 @@ def families_page() -> str:
 
 def _row(family: Family) -> str:
     needed = mechanisms(_usual(family))
-    able = [name for name, has in BACKENDS.items() if needed <= has]
+    able = [name for name in BACKENDS if needed <= _mechanisms_of(name)]
     return (
         f"| {family.known_as} | {', '.join(f'`{name}`' for name in family.hub_classes)} "
         f"| {'yes' if family.gguf else 'no'} | {', '.join(sorted(needed)) or 'nothing'} "
         f"| {', '.join(f'`{name}`' for name in able)} |\n"
     )
+
+
+def _mechanisms_of(backend: str) -> frozenset[str]:
+    """Imported when it is asked for: Triton reads its environment when it is imported."""
+    has: frozenset[str] = import_module(f"penstock_worker.forward.{backend}").MECHANISMS
+    return has
 
 
 def _usual(family: Family) -> ModelConfig:

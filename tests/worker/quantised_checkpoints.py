@@ -13,6 +13,7 @@ from torch import Tensor
 
 from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest, prepare
+from testing.model_configs import llama_config
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.quantised_writers import Writer, Written, awq, fp8, gptq, int8, mxfp4, nf4, packed
@@ -68,7 +69,7 @@ def write_checkpoint(folder: Path, case: Case) -> Checkpoint:
     stated = LLAMA_CONFIG | SIZES | case.sizes
     config = stated | {"quantization_config": case.settings, "tie_word_embeddings": False}
     write_hub_folder(folder, config=config)
-    shapes = ModelConfig(
+    shapes = llama_config(
         architecture="llama",
         vocab_size=stated["vocab_size"],
         hidden_size=stated["hidden_size"],

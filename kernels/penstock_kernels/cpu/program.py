@@ -63,7 +63,7 @@ _NORMS = {"rms": 1, "layer": 2}
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormWeights:
     """A normalisation of rows."""
 
     weight: np.ndarray
@@ -79,7 +79,7 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class Rotation:
+class RotationTable:
     """A rotary embedding of a head's first numbers."""
 
     cosines: np.ndarray
@@ -97,7 +97,7 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
-    rotation: Rotation | None = None
+    rotation: RotationTable | None = None
     scale: float | None = None
     """Factor of query times key; None: head_dim ** -0.5."""
     soft_cap: float | None = None
@@ -189,8 +189,8 @@ class Phase:
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
-    norm: Norm | None = None
-    other_norm: Norm | None = None
+    norm: NormWeights | None = None
+    other_norm: NormWeights | None = None
     attention: Attention | None = None
     experts: Experts | None = None
     matrices: tuple[PackedMatrix | None, ...] = ()

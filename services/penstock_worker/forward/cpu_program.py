@@ -18,11 +18,11 @@ from penstock_kernels.cpu.program import (
     Attention,
     Buffer,
     Experts,
-    Norm,
+    NormWeights,
     Phase,
     PhaseKind,
     Program,
-    Rotation,
+    RotationTable,
 )
 
 
@@ -52,12 +52,12 @@ class LayerWeights:
     down: PackedMatrix | None = None
     gate: PackedMatrix | None = None
     experts: ExpertWeights | None = None
-    attention_norm: Norm | None = None
-    feed_forward_norm: Norm | None = None
-    attention_output_norm: Norm | None = None
-    feed_forward_output_norm: Norm | None = None
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
+    attention_norm: NormWeights | None = None
+    feed_forward_norm: NormWeights | None = None
+    attention_output_norm: NormWeights | None = None
+    feed_forward_output_norm: NormWeights | None = None
+    query_norm: NormWeights | None = None
+    key_norm: NormWeights | None = None
     sinks: np.ndarray | None = None
     """[heads] float32."""
 
@@ -69,9 +69,9 @@ class ModelWeights:
     layers: Sequence[LayerWeights]
     embedding: PackedMatrix
     head: PackedMatrix
-    norm: Norm
+    norm: NormWeights
     """Behind the last layer."""
-    rotations: Sequence[Rotation]
+    rotations: Sequence[RotationTable]
     """One for each of ModelConfig.ropes."""
 
 
@@ -106,7 +106,7 @@ def _attention(
     config: ModelConfig,
     spec: LayerSpec,
     weights: LayerWeights,
-    rotations: Sequence[Rotation],
+    rotations: Sequence[RotationTable],
     number: int,
 ) -> Attention:
     rule = spec.attention
@@ -171,7 +171,7 @@ class _Layer:
             found += [experts.router, *experts.gates, *experts.ups]
         return tuple(each for each in found if each is not None)
 
-    def _input(self, norm: Norm | None, *readers: PackedMatrix) -> Phase:
+    def _input(self, norm: NormWeights | None, *readers: PackedMatrix) -> Phase:
         return Phase(
             kind=PhaseKind.MAKE_INPUT,
             target=Buffer.INPUT,
@@ -269,7 +269,7 @@ class _Layer:
             )
         return found
 
-    def _added(self, parts: Sequence[Phase], norm: Norm | None) -> Iterator[Phase]:
+    def _added(self, parts: Sequence[Phase], norm: NormWeights | None) -> Iterator[Phase]:
         """The last phases of a branch, whose sum is normalised or not, and added to the
         residual."""
         scale = self.spec.residual_multiplier

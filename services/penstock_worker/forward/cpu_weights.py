@@ -14,7 +14,7 @@ from penstock.layer_spec import FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_kernels.cpu.program import Norm, Rotation
+from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
 from penstock_worker.forward.cpu_program import ExpertWeights, LayerWeights, ModelWeights
 from penstock_worker.layers.decoder_layer import (
@@ -81,7 +81,7 @@ class CPUWeights:
             embedding=embedding,
             head=head,
             norm=norm,
-            rotations=[Rotation(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
+            rotations=[RotationTable(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
         )
 
     def _embedding_kind(self) -> MatrixKind | None:
@@ -154,7 +154,7 @@ class CPUWeights:
             correction=correction,
         )
 
-    def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, Norm]:
+    def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, NormWeights]:
         """Returns those norms that the layer has, by their fields in LayerWeights."""
         hidden, dim = self.config.hidden_size, self.config.head_dim
         names = {}
@@ -175,7 +175,7 @@ class CPUWeights:
                 norms[f"{which}_norm"] = self._norm(name, count * dim)
         return norms
 
-    def _norm(self, name: str, size: int, *, with_bias: bool = True) -> Norm:
+    def _norm(self, name: str, size: int, *, with_bias: bool = True) -> NormWeights:
         """Returns the norm of that name, of the model's kind."""
         spec = self.config.norm
         weight = self._vector(f"{name}.weight", size)
@@ -183,7 +183,7 @@ class CPUWeights:
             weight = weight + np.float32(1)
         biased = spec.kind == "layer" and spec.bias and with_bias
         bias = self._vector(f"{name}.bias", size) if biased else None
-        return Norm(weight, spec.eps, spec.kind, bias)
+        return NormWeights(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()

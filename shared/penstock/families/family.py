@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.families.gguf_reading import GGUFModel
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 
@@ -40,6 +40,6 @@ class Family:
     """Reads config.json. Raises UnsupportedModel for a variant that isn't served."""
     gguf: str | None = None
     """`general.architecture` of GGUF files; None: they aren't served."""
-    read_gguf: Callable[[GGUFModel], ModelConfig] | None = None
+    read_gguf: Callable[[GGUFMetadata], ModelConfig] | None = None
     hub_names: TensorNames = TensorNames()
     gguf_names: TensorNames = TensorNames()

@@ -18,7 +18,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 
 @dataclass(frozen=True)
-class GGUFModel:
+class GGUFMetadata:
     """A file's metadata about its architecture, and the names of its tensors."""
 
     keys: Fields

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
-from penstock.families.gguf_reading import GGUFModel
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -31,7 +31,7 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-def _gguf(model: GGUFModel) -> ModelConfig:
+def _gguf(model: GGUFMetadata) -> ModelConfig:
     sizes = model.sizes()
     layer = LayerSpec(
         attention=AttentionSpec(

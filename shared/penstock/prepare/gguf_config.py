@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families import GGUF_ARCHITECTURES, MODEL_NAMES, Family
-from penstock.families.gguf_reading import GGUFModel
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
@@ -34,7 +34,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         raise UnsupportedModel(f"{where}: the tensor token_embd.weight is missing")
     if family.read_gguf is None:
         raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
-    config = family.read_gguf(GGUFModel(keys, file.tensors, embedding.shape[0]))
+    config = family.read_gguf(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
     _refuse_variants(keys)
     return check_config(config, where)
 

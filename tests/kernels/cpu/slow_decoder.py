@@ -14,7 +14,7 @@ from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
-from penstock_kernels.cpu.program import Norm, Rotation
+from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_worker.forward.cpu_program import (
     ExpertWeights,
     LayerWeights,
@@ -115,7 +115,7 @@ class SlowMatrix:
 class SlowLayer:
     spec: LayerSpec
     matrices: dict[str, SlowMatrix]
-    norms: dict[str, Norm] = field(default_factory=dict)
+    norms: dict[str, NormWeights] = field(default_factory=dict)
     sinks: np.ndarray | None = None
     experts: list[dict[str, SlowMatrix]] = field(default_factory=list)
     router: SlowMatrix | None = None
@@ -147,11 +147,11 @@ class SlowDecoder:
         self.norm = self._norm(sizes.hidden)
         self.rotations = [self._angles(number) for number in range(len(sizes.rotations))]
 
-    def _angles(self, number: int) -> Rotation:
+    def _angles(self, number: int) -> RotationTable:
         half = self.sizes.config.ropes[number].dims // 2
         base = 100.0 * (1 + number)
         angles = np.outer(np.arange(self.sizes.positions), base ** (-np.arange(half) / half))
-        return Rotation(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+        return RotationTable(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
 
     def _layer(self, spec: LayerSpec) -> SlowLayer:
         sizes, norms = self.sizes, {}
@@ -184,13 +184,13 @@ class SlowDecoder:
                 layer.correction = self._rng.standard_normal(said.count).astype(np.float32)
         return layer
 
-    def _norm(self, size: int) -> Norm:
+    def _norm(self, size: int) -> NormWeights:
         spec = self.sizes.norm
         weight = (1 + self._rng.standard_normal(size) / 4).astype(np.float32)
         bias = None
         if spec.bias:
             bias = (self._rng.standard_normal(size) / 4).astype(np.float32)
-        return Norm(weight, spec.eps, spec.kind, bias)
+        return NormWeights(weight, spec.eps, spec.kind, bias)
 
     def _matrix(self, name: str, spec: LayerSpec | None = None) -> SlowMatrix:
         sizes = self.sizes
@@ -367,7 +367,7 @@ def _has_bias(name: str, spec: LayerSpec) -> bool:
     return spec.attention.output_bias if name == "output" else spec.feed_forward.bias
 
 
-def _normalise(x: np.ndarray, norm: Norm | None) -> np.ndarray:
+def _normalise(x: np.ndarray, norm: NormWeights | None) -> np.ndarray:
     if norm is None:
         return x
     if norm.kind == "layer":

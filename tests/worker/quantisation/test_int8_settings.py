@@ -11,6 +11,8 @@ import torch
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_worker.forward.cpu_weights import ON_LOAD, CPUWeights
+from penstock_worker.weights.opening import open_weights
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.forward.test_cpu_forward import BASE, prompts, variant
@@ -61,13 +63,14 @@ def test_quantising_is_in_the_fingerprint(files: WeightFiles) -> None:
 def test_which_matrices_become_int8(tmp_path: Path, tied: bool) -> None:
     """All that are multiplied with; an embedding that is only looked up keeps its bits."""
     config = variant(tie_word_embeddings=tied)
-    model = CPUModel(config, tiny_files(tmp_path, config), "auto", quantization="int8")
-    decoder = model.forward(block_size=16, num_blocks=1, threads=1)._decoder
-    layer = decoder.layers[1]
+    stored = open_weights(tiny_files(tmp_path, config), config, torch.float32)
+    weights = CPUWeights(config, stored, ON_LOAD["int8"], threads=1).read(16)
+    layer = weights.layers[1]
     for matrix in (layer.query, layer.key, layer.value, layer.output, layer.gate, layer.up,
-                   layer.down, decoder.head):  # fmt: skip
+                   layer.down, weights.head):  # fmt: skip
+        assert matrix is not None
         assert matrix.struct.kind == MatrixKind.S8H
-    assert decoder.embedding.struct.kind == (MatrixKind.S8H if tied else MatrixKind.F32)
+    assert weights.embedding.struct.kind == (MatrixKind.S8H if tied else MatrixKind.F32)
 
 
 def test_a_plain_gguf_file_becomes_what_safetensors_become(tmp_path: Path) -> None:

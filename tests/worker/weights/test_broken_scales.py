@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model_config import WeightFiles
 from penstock_kernels.cpu.matrix import NotFiniteError, pack
 from penstock_worker.forward.cpu_weights import CPUWeights
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.repacking import repacked
 from penstock_worker.weights.stored import StoredTensor
+from testing.model_configs import llama_config
 from tests.worker.weights.test_weights import HALVES, stored_bytes, write_gguf
 
 pytestmark = pytest.mark.timeout(120)
@@ -62,7 +63,7 @@ def test_parts_that_are_sound_are_read() -> None:
 
 
 def test_the_cpu_kernels_loader_names_the_tensor(tmp_path: Path) -> None:
-    config = ModelConfig(
+    config = llama_config(
         architecture="llama",
         vocab_size=40,
         hidden_size=64,
