@@ -26,11 +26,19 @@ def by_our_names(
     """Maps tensors by the names that the format's reader gave them to ours."""
     found: dict[str, StoredTensor] = {}
     for name, stored in tensors.items():
+        if names.layers_for_drafts and _behind_the_last(name, config):
+            continue
         for ours, part in _parts(name, stored, names, config):
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
     return found
+
+
+def _behind_the_last(name: str, config: ModelConfig) -> bool:
+    match = _NAME.fullmatch(name)
+    layer = None if match is None else match["layer"]
+    return layer is not None and int(layer.split(".")[1]) >= config.num_layers
 
 
 def _parts(

@@ -42,8 +42,10 @@ def _hub(fields: Fields) -> ModelConfig:
 
 def _hub2(fields: Fields) -> ModelConfig:
     sizes, bias = hub.sizes(fields, tied=True), fields.flag("attention_bias", False)
+    # What all releases say alike, and transformers does not read.
     fields.ignore("order_of_interleaved_layers", "position_embedding_type", "rotary_pct")
     fields.ignore("use_gated_activation", "use_parallel_block", "use_parallel_embedding")
+    fields.ignore("layer_switch", "use_embedding_sharing", "_sliding_window_pattern")
     count, pattern = sizes["num_layers"], fields.integer("sliding_window_pattern", 4)
     window = hub.window(fields)
     layers = []

@@ -21,6 +21,8 @@ class TensorNames:
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a module whose tensor has one matrix for each expert -> ours, in the order
     of a matrix's rows."""
+    layers_for_drafts: bool = False
+    """Whether layers behind the last one belong to a draft head, which isn't read."""
     pairs_adjacent: bool = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent."""

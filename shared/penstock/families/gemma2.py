@@ -24,6 +24,7 @@ NAMES = TensorNames(
 def _hub(fields: Fields) -> ModelConfig:
     sizes = hub.sizes(fields, default_head_dim=256, tied=True)
     fields.ignore("hidden_act")  # hidden_activation is what counts
+    fields.ignore("sliding_window_size")  # says the same as sliding_window
     hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
     count = sizes["num_layers"]
     kinds = hub.layer_kinds(fields, count, hub.every_nth_full(2, count))

@@ -17,7 +17,21 @@ LOCAL_THETA = 10_000.0
 """Of the layers in a window, where config.json doesn't say."""
 
 
+DEFAULTS = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+}
+"""What releases with a vision tower leave out: the defaults of transformers' Gemma3TextConfig."""
+
+
 def _hub(fields: Fields) -> ModelConfig:
+    fields = fields.completed(**DEFAULTS)
     sizes = hub.sizes(fields, default_head_dim=256, tied=True)
     hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
     count = sizes["num_layers"]

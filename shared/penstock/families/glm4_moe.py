@@ -24,7 +24,8 @@ NAMES = TensorNames(
         "mlp.shared_experts.gate_proj": "mlp.shared_expert.gate_proj",
         "mlp.shared_experts.up_proj": "mlp.shared_expert.up_proj",
         "mlp.shared_experts.down_proj": "mlp.shared_expert.down_proj",
-    }
+    },
+    layers_for_drafts=True,
 )
 
 

@@ -16,6 +16,7 @@ from penstock.model_config import ModelConfig
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "relu2", default="relu2")
     sizes, bias = hub.sizes(fields), fields.flag("attention_bias", False)
+    fields.ignore("kv_channels", "rope_percent")  # say the same as head_dim, partial_rotary_factor
     layer = LayerSpec(
         attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
         feed_forward=FeedForwardSpec(

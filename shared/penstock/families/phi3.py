@@ -21,6 +21,7 @@ FUSED = {
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
+    fields.ignore("full_attn_mod", "interpolate_factor")  # of training
     window = hub.window(fields) if "sliding_window" in fields else None
     return ModelConfig(
         architecture="phi3",

@@ -20,6 +20,13 @@ class Fields:
         self.where = where
         self._asked: set[str] = set()
 
+    def completed(self, **defaults: Any) -> Fields:
+        """The same settings, with others where they say nothing."""
+        stated = {key: value for key, value in self.values.items() if value is not None}
+        other = Fields({**defaults, **stated}, self.where)
+        other._asked = self._asked
+        return other
+
     def not_asked(self) -> list[str]:
         """Keys that nobody has asked for and whose value says something: not null, false, zero or
         empty."""

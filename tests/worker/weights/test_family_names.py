@@ -1,0 +1,59 @@
+"""Tensors of families' files, by our names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.errors import UnsupportedModel
+from penstock.families.family import TensorNames
+from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.stored import StoredTensor
+from testing.model_configs import llama_config
+
+CONFIG = llama_config(
+    vocab_size=8,
+    hidden_size=4,
+    intermediate_size=3,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    max_position=16,
+)
+
+
+def stored(name: str, *shape: int) -> StoredTensor:
+    values = np.arange(np.prod(shape), dtype=np.float32)
+    return StoredTensor(name, shape, "F32", values.view(np.uint8))
+
+
+def test_layers_behind_the_last_are_for_drafts() -> None:
+    tensors = {
+        name: stored(name, 4)
+        for name in ("layers.1.input_layernorm.weight", "layers.2.enorm.weight", "norm.weight")
+    }
+    read = by_our_names(tensors, TensorNames(layers_for_drafts=True), CONFIG)
+    assert sorted(read) == ["layers.1.input_layernorm.weight", "norm.weight"]
+    assert len(by_our_names(tensors, TensorNames(), CONFIG)) == 3
+
+
+def test_fused_rows_are_cut_in_their_order() -> None:
+    names = TensorNames(fused={"mlp.both": ("mlp.gate_proj", "mlp.up_proj")})
+    read = by_our_names({"layers.0.mlp.both.weight": stored("x", 6, 4)}, names, CONFIG)
+    for number, name in enumerate(("gate_proj", "up_proj")):
+        found = read[f"layers.0.mlp.{name}.weight"]
+        assert found.shape == (3, 4)
+        assert found.data.view(np.float32).tolist() == list(range(12 * number, 12 * number + 12))
+
+
+def test_a_fused_tensor_of_another_height_is_named() -> None:
+    names = TensorNames(fused={"mlp.both": ("mlp.gate_proj", "mlp.up_proj")})
+    with pytest.raises(UnsupportedModel, match=r"tensor x has shape \(7, 4\); 3 \+ 3 rows"):
+        by_our_names({"layers.0.mlp.both.weight": stored("x", 7, 4)}, names, CONFIG)
+
+
+def test_what_becomes_one_name_twice_is_refused() -> None:
+    tensors = {name: stored(name, 4) for name in ("a.weight", "b.weight")}
+    with pytest.raises(UnsupportedModel, match=r"has the tensor b.weight twice"):
+        by_our_names(tensors, TensorNames({"a": "b"}), CONFIG)
