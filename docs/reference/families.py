@@ -32,7 +32,8 @@ def families_page() -> str:
         "more or less; start-up says which backend was taken, and what the others lack.\n\n"
         "Each family is compared with transformers in float32, on small random checkpoints: "
         "log-probabilities of prompts, and greedy tokens (`tests/worker/models`). There, too, each "
-        "gives a request the same bits alone, in chunks and in company.\n\n"
+        "gives a request the same bits alone, in chunks and in company. GGUF files for it are "
+        "written by the rules of llama.cpp's converter.\n\n"
         "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
         + "".join(map(_row, FAMILIES.values()))
     )

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -61,5 +62,59 @@ def _hub2(fields: Fields) -> ModelConfig:
     return _model(fields, "cohere2", sizes, layers)
 
 
-COHERE = Family("cohere", ("CohereForCausalLM",), "Command R", _hub, hub_names=PAIRS)
-COHERE2 = Family("cohere2", ("Cohere2ForCausalLM",), "Command R7B", _hub2, hub_names=PAIRS)
+def _gguf_cohere(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    return ModelConfig(
+        architecture="cohere",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(order="parallel"),),
+        logits_multiplier=model.keys.number("logit_scale"),
+    )
+
+
+COHERE = Family(
+    "cohere",
+    ("CohereForCausalLM",),
+    "Command R",
+    _hub,
+    hub_names=PAIRS,
+    gguf="command-r",
+    read_gguf=_gguf_cohere,
+    gguf_names=PAIRS,
+)
+
+
+def _gguf_cohere2(model: GGUFMetadata) -> ModelConfig:
+    sizes, window = model.sizes(), model.window()
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None,
+                rope=0 if kind == hub.SLIDING else None,
+            ),
+            order="parallel",
+        )
+        for kind in hub.every_nth_full(4, sizes["num_layers"])
+    ]
+    return ModelConfig(
+        architecture="cohere2",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+        logits_multiplier=model.keys.number("logit_scale"),
+    )
+
+
+COHERE2 = Family(
+    "cohere2",
+    ("Cohere2ForCausalLM",),
+    "Command R7B",
+    _hub2,
+    hub_names=PAIRS,
+    gguf="cohere2",
+    read_gguf=_gguf_cohere2,
+    gguf_names=PAIRS,
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -27,4 +28,16 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-GEMMA = Family("gemma", ("GemmaForCausalLM",), "Gemma", _hub)
+def _gguf_gemma(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    return ModelConfig(
+        architecture="gemma",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(feed_forward=FeedForwardSpec(activation="gelu_tanh")),),
+        embedding_multiplier=sizes["hidden_size"] ** 0.5,
+    )
+
+
+GEMMA = Family("gemma", ("GemmaForCausalLM",), "Gemma", _hub, gguf="gemma", read_gguf=_gguf_gemma)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -51,4 +52,44 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2", _hub, hub_names=NAMES)
+LARGEST = 46
+"""Layers of Gemma 2 27B, which alone scales scores by its hidden size: the files don't say so."""
+
+
+def _gguf_gemma2(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    count, window = sizes["num_layers"], model.window()
+    size = sizes["head_dim"]
+    if count == LARGEST:
+        size = sizes["hidden_size"] // sizes["num_heads"]
+    cap = keys.optional_number("attn_logit_softcapping")
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None, scale=size**-0.5, soft_cap=cap
+            ),
+            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
+            order="sandwich",
+        )
+        for kind in hub.every_nth_full(2, count)
+    ]
+    return ModelConfig(
+        architecture="gemma2",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+        embedding_multiplier=sizes["hidden_size"] ** 0.5,
+        logits_soft_cap=keys.optional_number("final_logit_softcapping"),
+    )
+
+
+GEMMA2 = Family(
+    "gemma2",
+    ("Gemma2ForCausalLM",),
+    "Gemma 2",
+    _hub,
+    hub_names=NAMES,
+    gguf="gemma2",
+    read_gguf=_gguf_gemma2,
+)

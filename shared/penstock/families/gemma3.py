@@ -9,8 +9,9 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.gemma2 import NAMES
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
 from penstock.model_config import ModelConfig
 
 LOCAL_THETA = 10_000.0
@@ -69,10 +70,45 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+LARGEST = 62
+"""Layers of Gemma 3 27B, which alone scales scores by its hidden size: the files don't say so."""
+
+
+def _gguf_gemma3(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    count, window, dim = sizes["num_layers"], model.window(), sizes["head_dim"]
+    size = sizes["hidden_size"] // sizes["num_heads"] if count == LARGEST else dim
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None,
+                scale=size**-0.5,
+                rope=1 if kind == hub.SLIDING else 0,
+                norm="head",
+            ),
+            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
+            order="sandwich",
+        )
+        for kind in hub.every_nth_full(6, count)
+    ]
+    local = model.keys.number("rope.freq_base_swa", LOCAL_THETA)
+    return ModelConfig(
+        architecture="gemma3",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
+        ropes=(model.rope(dim, theta=1_000_000.0), RopeSpec(theta=local, dims=dim)),
+        layers=hub.shared(layers),
+        embedding_multiplier=sizes["hidden_size"] ** 0.5,
+        logits_soft_cap=model.keys.optional_number("final_logit_softcapping"),
+    )
+
+
 GEMMA3 = Family(
     "gemma3",
     ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     "Gemma 3 (text)",
     _hub,
     hub_names=NAMES,
+    gguf="gemma3",
+    read_gguf=_gguf_gemma3,
 )

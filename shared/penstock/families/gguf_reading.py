@@ -13,6 +13,8 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.layer_spec import RopeScaling, RopeSpec
 
+MAX_EXPERTS = 4096
+
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of divisors, one for each rotary frequency."""
 
@@ -52,6 +54,25 @@ class GGUFMetadata:
             "max_position": keys.integer("context_length"),
             "tie_word_embeddings": "output.weight" not in self.tensors,
         }
+
+    def window(self) -> int | None:
+        """Tokens that a sliding layer sees; None: there are none."""
+        tokens = self.keys.integer("attention.sliding_window", 0)
+        return tokens if 0 < tokens < self.keys.integer("context_length") else None
+
+    def has(self, *names: str) -> bool:
+        """Whether the first layer has one of these tensors: `attn_q.bias`."""
+        return any(f"blk.0.{name}" in self.tensors for name in names)
+
+    def expert_counts(self) -> dict[str, Any]:
+        """Fields of ExpertsSpec: how many there are, and how many a token has."""
+        count, active = self.keys.integer("expert_count"), self.keys.integer("expert_used_count")
+        if not 1 <= active <= count <= MAX_EXPERTS:
+            raise UnsupportedModel(
+                f"{self.keys.where}: expert_used_count is {active} and expert_count is {count}; 1 "
+                f"to {MAX_EXPERTS} experts are allowed, and no more of them for a token"
+            )
+        return {"count": count, "active": active}
 
     def rms_eps(self) -> float:
         return rounded(self.keys.number("attention.layer_norm_rms_epsilon"))

@@ -10,6 +10,7 @@ from typing import Literal
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -46,4 +47,30 @@ def _hub4(fields: Fields) -> ModelConfig:
 
 
 GLM = Family("glm", ("GlmForCausalLM",), "GLM-4", _hub, hub_names=NAMES)
-GLM4 = Family("glm4", ("Glm4ForCausalLM",), "GLM-4-0414", _hub4, hub_names=NAMES)
+GGUF_NAMES = TensorNames(
+    fused={"mlp.up_proj": ("mlp.gate_proj", "mlp.up_proj")}, pairs_adjacent=True
+)
+
+
+def _gguf_glm4(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    attention = AttentionSpec(qkv_bias=model.has("attn_q.bias", "attn_qkv.bias"))
+    return ModelConfig(
+        architecture="glm4",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(attention=attention, order="sandwich"),),
+    )
+
+
+GLM4 = Family(
+    "glm4",
+    ("Glm4ForCausalLM",),
+    "GLM-4-0414",
+    _hub4,
+    hub_names=NAMES,
+    gguf="glm4",
+    read_gguf=_gguf_glm4,
+    gguf_names=GGUF_NAMES,
+)

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -63,7 +64,38 @@ MOE_NAMES = TensorNames(
     },
 )
 
-GRANITE = Family("granite", ("GraniteForCausalLM",), "Granite 3", _hub)
+
+def _gguf_granite(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            scale=keys.number("attention.scale"),
+            qkv_bias=model.has("attn_q.bias"),
+            output_bias=model.has("attn_output.bias"),
+        ),
+        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias")),
+        residual_multiplier=keys.number("residual_scale", 1.0),
+    )
+    return ModelConfig(
+        architecture="granite",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+        embedding_multiplier=keys.number("embedding_scale", 1.0),
+        logits_multiplier=1.0 / keys.number("logit_scale", 1.0),
+    )
+
+
+GRANITE = Family(
+    "granite",
+    ("GraniteForCausalLM",),
+    "Granite 3",
+    _hub,
+    gguf="granite",
+    read_gguf=_gguf_granite,
+    gguf_names=TensorNames(pairs_adjacent=True),
+)
 GRANITE_MOE = Family(
     "granitemoe", ("GraniteMoeForCausalLM",), "Granite 3 MoE", _hub_moe, hub_names=MOE_NAMES
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -62,5 +63,24 @@ def _hub3(fields: Fields) -> ModelConfig:
     )
 
 
-OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), "OLMo 2", _hub2, hub_names=NAMES)
+def _gguf_olmo2(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    return ModelConfig(
+        architecture="olmo2",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(_layer(None, 0, bias=False),),
+    )
+
+
+OLMO2 = Family(
+    "olmo2",
+    ("Olmo2ForCausalLM",),
+    "OLMo 2",
+    _hub2,
+    hub_names=NAMES,
+    gguf="olmo2",
+    read_gguf=_gguf_olmo2,
+)
 OLMO3 = Family("olmo3", ("Olmo3ForCausalLM",), "OLMo 3", _hub3, hub_names=NAMES)

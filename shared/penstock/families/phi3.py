@@ -6,8 +6,10 @@ Source: Abdin et al., "Phi-3 technical report", 2024; "Phi-4 technical report", 
 
 from __future__ import annotations
 
+from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -32,6 +34,36 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+GGUF_FUSED = {
+    "self_attn.qkv_proj": FUSED["self_attn.qkv_proj"],
+    "mlp.up_proj": FUSED["mlp.gate_up_proj"],
+}
+
+
+def _gguf_phi3(model: GGUFMetadata) -> ModelConfig:
+    if "rope_factors_long.weight" in model.tensors:
+        raise UnsupportedModel(
+            f"{model.keys.where}: rotary positions stretched by LongRoPE are served from "
+            "safetensors only"
+        )
+    sizes = model.sizes()
+    model.keys.ignore("rope.scaling.original_context_length")
+    return ModelConfig(
+        architecture="phi3",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(attention=AttentionSpec(window=model.window())),),
+    )
+
+
 PHI3 = Family(
-    "phi3", ("Phi3ForCausalLM",), "Phi-3, Phi-4", _hub, hub_names=TensorNames(fused=FUSED)
+    "phi3",
+    ("Phi3ForCausalLM",),
+    "Phi-3, Phi-4",
+    _hub,
+    hub_names=TensorNames(fused=FUSED),
+    gguf="phi3",
+    read_gguf=_gguf_phi3,
+    gguf_names=TensorNames(fused=GGUF_FUSED),
 )

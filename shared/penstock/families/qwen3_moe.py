@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
     AttentionSpec,
@@ -43,10 +44,37 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+GGUF_NAMES = TensorNames(
+    stacked={
+        f"mlp.stacked.{name}": (f"mlp.experts.*.{name}",)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    }
+)
+"""One tensor has the matrices of all experts."""
+
+
+def _gguf_qwen3_moe(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    experts = ExpertsSpec(**model.expert_counts(), inner=keys.integer("expert_feed_forward_length"))
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="head"), feed_forward=FeedForwardSpec(experts=experts)
+    )
+    return ModelConfig(
+        architecture="qwen3_moe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
 QWEN3_MOE = Family(
     "qwen3_moe",
     ("Qwen3MoeForCausalLM",),
     "Qwen3-MoE",
     _hub,
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    gguf="qwen3moe",
+    read_gguf=_gguf_qwen3_moe,
+    gguf_names=GGUF_NAMES,
 )

@@ -6,7 +6,8 @@ Source: Hugging Face, "SmolLM3", 2025; Yang et al., "RoPE to NoPE and back again
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -40,4 +41,27 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-SMOLLM3 = Family("smollm3", ("SmolLM3ForCausalLM",), "SmolLM3", _hub)
+def _gguf_smollm3(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    layers = [
+        LayerSpec(attention=AttentionSpec(rope=0 if (number + 1) % 4 else None))
+        for number in range(sizes["num_layers"])
+    ]
+    return ModelConfig(
+        architecture="smollm3",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+SMOLLM3 = Family(
+    "smollm3",
+    ("SmolLM3ForCausalLM",),
+    "SmolLM3",
+    _hub,
+    gguf="smollm3",
+    read_gguf=_gguf_smollm3,
+    gguf_names=TensorNames(pairs_adjacent=True),
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -32,4 +33,27 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-STABLELM = Family("stablelm", ("StableLmForCausalLM",), "StableLM", _hub)
+def _gguf_stablelm(model: GGUFMetadata) -> ModelConfig:
+    sizes, keys = model.sizes(), model.keys
+    parallel = keys.flag("use_parallel_residual", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=model.has("attn_q.bias")),
+        order="parallel" if parallel else "pre",
+    )
+    return ModelConfig(
+        architecture="stablelm",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+STABLELM = Family(
+    "stablelm",
+    ("StableLmForCausalLM",),
+    "StableLM",
+    _hub,
+    gguf="stablelm",
+    read_gguf=_gguf_stablelm,
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -30,10 +31,31 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+def _gguf_starcoder2(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+        ),
+        feed_forward=FeedForwardSpec(
+            activation="gelu_tanh", gated=False, bias=model.has("ffn_up.bias")
+        ),
+    )
+    return ModelConfig(
+        architecture="starcoder2",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
 STARCODER2 = Family(
     "starcoder2",
     ("Starcoder2ForCausalLM",),
     "StarCoder2",
     _hub,
     hub_names=TensorNames({"mlp.c_fc": "mlp.up_proj", "mlp.c_proj": "mlp.down_proj"}),
+    gguf="starcoder2",
+    read_gguf=_gguf_starcoder2,
 )

@@ -1,0 +1,174 @@
+"""Families of models in GGUF files, converted as llama.cpp's converter does it, against
+transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from torch import Tensor
+
+from penstock.formats.gguf import GGUFFile
+from penstock.model_config import WeightFiles
+from penstock.prepare.gguf_config import read_config
+from tests.worker.checkpoints import load_model
+from tests.worker.models.family_cases import CASES, SIZES
+from tests.worker.models.parity import compare
+from tests.worker.models.test_parity_families import make_theirs, random_prompts
+
+Writer = gguf.GGUFWriter
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What llama.cpp's converter does beyond renaming."""
+
+    architecture: gguf.MODEL_ARCH
+    says: Callable[[Writer, Any], object] = lambda writer, config: None
+    """Writes the family's own keys."""
+    plus_one: bool = False
+    """Whether norms become 1 + weight."""
+    permuted: bool = False
+    """Whether the rows of q and k are put so that rotary pairs are adjacent."""
+    rms: bool = True
+
+
+def windows(writer: Writer, config: Any) -> None:
+    writer.add_sliding_window(config.sliding_window)
+
+
+def gemma2(writer: Writer, config: Any) -> None:
+    windows(writer, config)
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def granite(writer: Writer, config: Any) -> None:
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+def cohere2(writer: Writer, config: Any) -> None:
+    windows(writer, config)
+    writer.add_logit_scale(config.logit_scale)
+
+
+def experts(writer: Writer, config: Any) -> None:
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+ARCH = gguf.MODEL_ARCH
+CONVERSIONS = {
+    "gemma": Conversion(ARCH.GEMMA, plus_one=True),
+    "gemma2": Conversion(ARCH.GEMMA2, gemma2, plus_one=True),
+    "gemma3-of-six": Conversion(ARCH.GEMMA3, windows, plus_one=True),
+    "phi3-window": Conversion(ARCH.PHI3, windows),
+    "smollm3": Conversion(ARCH.SMOLLM3, permuted=True),
+    "olmo2": Conversion(ARCH.OLMO2),
+    "granite": Conversion(ARCH.GRANITE, granite, permuted=True),
+    "glm4": Conversion(ARCH.GLM4),
+    "cohere": Conversion(
+        ARCH.COMMAND_R, lambda writer, config: writer.add_logit_scale(config.logit_scale), rms=False
+    ),
+    "cohere2": Conversion(ARCH.COHERE2, cohere2, rms=False),
+    "starcoder2-all": Conversion(ARCH.STARCODER2, rms=False),
+    "stablelm": Conversion(
+        ARCH.STABLELM,
+        lambda writer, config: writer.add_parallel_residual(config.use_parallel_residual),
+        rms=False,
+    ),
+    "qwen3-moe-all": Conversion(ARCH.QWEN3MOE, experts),
+}
+"""By case; those that aren't in CASES are in OWN."""
+OWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3-of-six": ("Gemma3", CASES["gemma2"][1] | {"num_hidden_layers": 6}),
+    "gemma2": ("Gemma2", CASES["gemma2"][1] | {"query_pre_attn_scalar": 16}),
+    "starcoder2-all": ("Starcoder2", {**CASES["starcoder2"][1], "sliding_window": None}),
+    "qwen3-moe-all": ("Qwen3Moe", {**CASES["qwen3-moe"][1], "mlp_only_layers": []}),
+}
+OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
+
+
+def adjacent(rows: Tensor, heads: int) -> Tensor:
+    """The two rows of a rotary pair one after the other."""
+    return rows.view(heads, 2, rows.shape[0] // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+def separated(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The matrices that this release of transformers keeps as one for all experts, as the files of
+    the hub have them."""
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        yield name, tensor
+        return
+    if name.endswith("down_proj"):
+        yield f"{name}.weight", tensor
+        return
+    for part, values in zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1), strict=True):
+        yield f"{name.removesuffix('gate_up_proj')}{part}.weight", values
+
+
+def write(path: Path, theirs: Any, how: Conversion) -> None:
+    config = theirs.config
+    writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
+    writer.add_rope_freq_base(rope["rope_theta"])
+    eps = next(
+        getattr(config, key)
+        for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+        if hasattr(config, key)
+    )
+    (writer.add_layer_norm_rms_eps if how.rms else writer.add_layer_norm_eps)(eps)
+    how.says(writer, config)
+    names = gguf.get_tensor_name_map(how.architecture, config.num_hidden_layers)
+    tied = config.tie_word_embeddings
+    for theirs_name, whole in theirs.state_dict().items():
+        if tied and theirs_name == "lm_head.weight":
+            continue
+        for name, tensor in separated(theirs_name, whole):
+            if how.plus_one and name.endswith("norm.weight"):
+                tensor = tensor + 1
+            for part, heads in (
+                ("q_proj.", config.num_attention_heads),
+                ("k_proj.", config.num_key_value_heads),
+            ):
+                if how.permuted and part in name:
+                    tensor = adjacent(tensor, heads)
+            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert found is not None, name
+            writer.add_tensor(found, tensor.contiguous().float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("case", CONVERSIONS)
+def test_equals_transformers(case: str, tmp_path: Path) -> None:
+    theirs = make_theirs(*(OWN.get(case) or CASES[case]))
+    path = tmp_path / "model.gguf"
+    write(path, theirs, CONVERSIONS[case])
+    config = read_config(GGUFFile(path))
+    files = WeightFiles(format="gguf", files=(str(path),), dtype="F32")
+    model = load_model(config, files, torch.float32, SIZES["max_position_embeddings"])
+    prompts = [prompt for prompt in random_prompts() if len(prompt) < 100]
+    assert compare(model, theirs, prompts, 16) >= len(prompts)
