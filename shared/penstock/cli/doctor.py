@@ -11,10 +11,19 @@ def add(parser: Parser) -> None:
     """Its arguments."""
     parser.description = (
         "Looks at processor, memory, libraries, ports and models, and says what would keep a "
-        "system from running well here. Exit codes: 0 nothing to mend, 1 something is missing."
+        "system from running well here; or what a model takes, and which backends serve it. "
+        "Exit codes: 0 nothing to mend, 1 something is missing."
     )
     parser.epilog = examples(
-        "penstock doctor", "penstock doctor --json | jq '.[] | select(.ok | not)'"
+        "penstock doctor",
+        "penstock doctor ./model.Q4_K_M.gguf    # what it takes, and which backends have all of it",
+        "penstock doctor --json | jq '.[] | select(.ok | not)'",
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="Looks at this model instead: memory, mechanisms, and which backends can serve it. "
+        "Its weights are not read.",
     )
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
     parser.set_defaults(run=_run)

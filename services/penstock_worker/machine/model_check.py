@@ -1,0 +1,67 @@
+"""Which backends can serve a model on this machine, and what it takes: `penstock doctor MODEL`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from penstock.errors import PenstockError
+from penstock.mechanisms import mechanisms
+from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.describe import Description, describe
+from penstock_worker.machine.doctor import Finding
+from penstock_worker.machine.memory import free_memory
+
+BACKENDS = ("triton", "cpu", "reference")
+"""Fastest first."""
+GIB = 1 << 30
+
+
+def examine_model(model: str) -> list[Finding]:
+    """The model's memory and its needs, then a finding for each backend. model: as serve takes it;
+    its weights aren't read. Never raises."""
+    try:
+        folder = Path(prepare(model))
+        prepared = load_manifest(folder)
+        about = describe(folder, prepared)
+    except PenstockError as error:
+        return [Finding("model", False, str(error), "missing")]
+    findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
+    findings.append(_memory(about))
+    if isinstance(prepared.config, EncoderConfig):
+        return [*findings, Finding("backends", True, "an encoder: triton with a GPU, or reference")]
+    needed = mechanisms(prepared.config)
+    findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
+    return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
+
+
+def _memory(about: Description) -> Finding:
+    whole = about.kv_bytes_per_token * about.context
+    text = (
+        f"weights {about.size / GIB:.2f} GiB, keys and values {about.kv_bytes_per_token / 1024:.0f}"
+        f" KiB a token, {whole / GIB:.2f} GiB for {about.context} tokens; "
+        f"{free_memory() / GIB:.1f} GiB free"
+    )
+    fits = about.size < free_memory()
+    return Finding("memory", fits, text, "ok" if fits else "missing")
+
+
+def _backend(name: str, config: ModelConfig) -> Finding:
+    """A backend that lacks something is worth a note: another one serves."""
+    try:
+        module = import_module(f"penstock_worker.forward.{name}")
+    except ImportError as error:
+        return Finding(name, True, f"can't run here: {error}", "note")
+    lacking = mechanisms(config) - module.MECHANISMS
+    if lacking:
+        return Finding(name, True, f"lacks {_listed(lacking)}", "note")
+    if name == "triton" and not torch.cuda.is_available():
+        return Finding(name, True, "has all that the model needs, and there is no GPU here", "note")
+    return Finding(name, True, "has all that the model needs")
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
