@@ -6,28 +6,20 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice
+from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
+from penstock_worker.machine.model_check import examine_model
 from penstock_worker.machine.numa import describe as describe_nodes
 
 
-@dataclass(frozen=True)
-class Finding:
-    """ok: nothing to mend.  text: what was found, or what is missing and how to get it.
-    level: note where it could be better, and a system runs all the same."""
-
-    name: str
-    ok: bool
-    text: str
-    level: Literal["ok", "note", "missing"] = "ok"
-
-
-def examine() -> list[Finding]:
-    """Every check, in the order in which a person wants to read them. Never raises."""
+def examine(model: str | None = None) -> list[Finding]:
+    """Every check, in the order in which a person wants to read them; of a model, if one is named.
+    Never raises."""
+    if model is not None:
+        return examine_model(model)
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.machine()}",
         "processor": environment_checks.processor,

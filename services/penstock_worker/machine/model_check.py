@@ -5,14 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from penstock.errors import PenstockError
 from penstock.mechanisms import mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, describe
-from penstock_worker.machine.doctor import Finding
+from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
 
 BACKENDS = ("triton", "cpu", "reference")
@@ -58,9 +56,15 @@ def _backend(name: str, config: ModelConfig) -> Finding:
     lacking = mechanisms(config) - module.MECHANISMS
     if lacking:
         return Finding(name, True, f"lacks {_listed(lacking)}", "note")
-    if name == "triton" and not torch.cuda.is_available():
+    if name == "triton" and not _has_gpu():
         return Finding(name, True, "has all that the model needs, and there is no GPU here", "note")
     return Finding(name, True, "has all that the model needs")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _listed(names: frozenset[str]) -> str:

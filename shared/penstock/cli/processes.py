@@ -72,12 +72,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
     from penstock_worker.machine.doctor import examine, show
 
-    if arguments.model is None:
-        findings = examine()
-    else:
-        from penstock_worker.machine.model_check import examine_model
-
-        findings = examine_model(arguments.model)
+    findings = examine(arguments.model)
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
     return 0 if all(finding.ok for finding in findings) else 1
