@@ -21,6 +21,9 @@ from tests.worker.models.family_cases import CASES, SIZES
 from tests.worker.models.parity import compare
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
 
+pytestmark = pytest.mark.slow
+
+
 Writer = gguf.GGUFWriter
 
 

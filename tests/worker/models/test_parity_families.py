@@ -13,6 +13,8 @@ from tests.worker.checkpoints import hub_model
 from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE, config_class
 from tests.worker.models.parity import compare
 
+pytestmark = pytest.mark.slow
+
 
 def make_theirs(family: str, settings: dict[str, Any]) -> Any:
     """Random weights; biases and norms too, which transformers starts at 0 and 1."""
