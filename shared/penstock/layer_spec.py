@@ -47,6 +47,10 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many numbers of a head rotate, its first ones; even. Number i rotates against number i +
     dims / 2, whatever a file's order is: weights are put into this one when they are loaded."""
     scaling: RopeScaling | None = None
+    query_growth: float = 0.0
+    """Rotated queries at position p are multiplied by 1 + query_growth * ln(1 + floor(p / length))
+    (Llama 4, Ministral 3)."""
+    query_growth_length: int = 8192
 
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ RESIDUAL_MULTIPLIER = "a residual multiplier"
 EMBEDDING_MULTIPLIER = "an embedding multiplier"
 LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
+SHARED_EXPERT_GATE = "a gate of the shared expert"
+QUERY_GROWTH = "queries that grow with their position"
 
 _ACTIVATIONS = {"gelu": GELU, "gelu_tanh": GELU_TANH, "relu2": RELU2}
 
@@ -47,6 +49,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield PARTIAL_ROTATION
     if len(config.ropes) > 1:
         yield SEVERAL_ROTATIONS
+    if any(rope.query_growth for rope in config.ropes):
+        yield QUERY_GROWTH
     if config.embedding_multiplier != 1.0:
         yield EMBEDDING_MULTIPLIER
     if config.logits_multiplier != 1.0 or config.logits_soft_cap is not None or config.head_bias:
@@ -88,3 +92,5 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield FEED_FORWARD_BIAS
     if spec.experts is not None:
         yield EXPERTS
+        if spec.experts.shared_gate:
+            yield SHARED_EXPERT_GATE

@@ -71,6 +71,15 @@ class Rotation:
     """As `cos`."""
     positions: Tensor
     """[rows] int64."""
+    query_factors: Tensor | None = None
+    """[positions] float32: what rotated queries are multiplied by."""
+
+    def grown(self, query: Tensor) -> Tensor:
+        """Returns rotated queries, [rows, heads, head_dim], times their positions' factors."""
+        if self.query_factors is None:
+            return query
+        factors = self.query_factors[self.positions][:, None, None]
+        return (query.float() * factors).to(query.dtype)
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:

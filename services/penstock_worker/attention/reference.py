@@ -108,7 +108,7 @@ class ReferenceStep:
             query = ops.rms_norm(query, norms.query, norms.eps)
             key = ops.rms_norm(key, norms.key, norms.eps)
         if rotation is not None:
-            query = ops.apply_rope(query, *rotation.rows)
+            query = rotation.grown(ops.apply_rope(query, *rotation.rows))
             key = ops.apply_rope(key, *rotation.rows)
         keys, values = self._backend.keys[layer], self._backend.values[layer]
         count = self._slots.shape[0]

@@ -179,7 +179,7 @@ class TritonStep:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
-        if rotation is None or rule.sinks is not None:
+        if rotation is None or rotation.query_factors is not None or rule.sinks is not None:
             raise NotImplementedError("no Triton kernel has it; the backend refuses such a model")
         keys, values = self._cache[layer]
         slots = self._slots

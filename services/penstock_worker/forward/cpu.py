@@ -147,8 +147,6 @@ def _experts_obstacle(config: ModelConfig) -> str | None:
     """Returns which mixtures of experts the kernels can't compute, or None."""
     for layer in config.layers:
         experts = layer.feed_forward.experts
-        if experts is not None and experts.shared_gate:
-            return "a learned gate weighs the shared expert"
         if experts is not None and (experts.count > 1024 or experts.active > 64):
             return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
     return None

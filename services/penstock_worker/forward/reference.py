@@ -44,6 +44,8 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
+        mechanism.SHARED_EXPERT_GATE,
+        mechanism.QUERY_GROWTH,
     }
 )
 """What this backend has beyond Llama's layers."""

@@ -22,8 +22,10 @@ class Rotary:
         positions: int,
         device: torch.device | None = None,
         factor: float = 1.0,
+        query_factors: Tensor | None = None,
     ) -> None:
-        """`factor` is that of cosines and sines."""
+        """`factor` is that of cosines and sines, `query_factors` as in Rotation."""
+        self.query_factors = None if query_factors is None else query_factors.to(device)
         tables = ops.rope_table(frequencies, positions)
         self.cos, self.sin = (
             (each if factor == 1.0 else each * factor).to(device) for each in tables
@@ -31,12 +33,26 @@ class Rotary:
 
     def at(self, positions: Tensor) -> Rotation:
         """Returns the rotation for the rows of a step. `positions` is [rows] int64."""
-        return Rotation(self.cos, self.sin, positions)
+        return Rotation(self.cos, self.sin, positions, self.query_factors)
 
     @staticmethod
     def load(spec: RopeSpec, weights: Weights, positions: int) -> Rotary:
         factor = 1.0 if spec.scaling is None else spec.scaling.attention_factor
-        return Rotary(_frequencies(spec, weights, positions), positions, weights.device, factor)
+        return Rotary(
+            _frequencies(spec, weights, positions),
+            positions,
+            weights.device,
+            factor,
+            _query_factors(spec, positions),
+        )
+
+
+def _query_factors(spec: RopeSpec, positions: int) -> Tensor | None:
+    """A table, as torch's logarithm gives a number other bits in the tail of a vector loop."""
+    if not spec.query_growth:
+        return None
+    times = torch.arange(positions, dtype=torch.float32) // spec.query_growth_length
+    return 1.0 + spec.query_growth * torch.log(1.0 + times)
 
 
 def _frequencies(spec: RopeSpec, weights: Weights, positions: int) -> Tensor:

@@ -5,6 +5,8 @@ from penstock.families.bert import BERT
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.distilbert import DISTILBERT
 from penstock.families.encoder import EncoderFamily
+from penstock.families.ernie4_5 import ERNIE4_5
+from penstock.families.exaone4 import EXAONE4
 from penstock.families.family import Family
 from penstock.families.gemma import GEMMA
 from penstock.families.gemma2 import GEMMA2
@@ -21,6 +23,7 @@ from penstock.families.olmo2 import OLMO2, OLMO3
 from penstock.families.olmoe import OLMOE
 from penstock.families.phi3 import PHI3
 from penstock.families.qwen2 import QWEN2
+from penstock.families.qwen2_moe import QWEN2_MOE
 from penstock.families.qwen3 import QWEN3
 from penstock.families.qwen3_moe import QWEN3_MOE
 from penstock.families.roberta import ROBERTA
@@ -36,6 +39,7 @@ FAMILIES: dict[str, Family] = {
         MISTRAL,
         MIXTRAL,
         QWEN2,
+        QWEN2_MOE,
         QWEN3,
         QWEN3_MOE,
         GEMMA,
@@ -57,6 +61,8 @@ FAMILIES: dict[str, Family] = {
         STARCODER2,
         STABLELM,
         SEED_OSS,
+        EXAONE4,
+        ERNIE4_5,
         ARCEE,
     )
 }

@@ -111,7 +111,15 @@ def rope(
         settings = settings.section(kind)
     theta = settings.number("rope_theta", theta)
     dims = _rotating(fields, settings, head_dim, share)
-    found = RopeSpec(theta=theta, dims=dims, scaling=read_scaling(settings, fields, dims))
+    found = RopeSpec(
+        theta=theta,
+        dims=dims,
+        scaling=read_scaling(settings, fields, dims),
+        query_growth=settings.number("llama_4_scaling_beta", 0.0),
+        query_growth_length=settings.integer("original_max_position_embeddings", 8192),
+    )
+    if found.query_growth_length < 1:
+        raise UnsupportedModel(f"{settings.where}: the original length must be positive")
     refuse_unknown(settings, ROPE_HARMLESS)
     return found
 

@@ -32,7 +32,12 @@ def _hub(fields: Fields) -> ModelConfig:
 
 MISTRAL = Family(
     "mistral",
-    ("MistralForCausalLM", "MinistralForCausalLM", "Mistral3ForConditionalGeneration"),
-    "Mistral, Ministral, Mistral Small 3 (text)",
+    (
+        "MistralForCausalLM",
+        "MinistralForCausalLM",
+        "Ministral3ForCausalLM",
+        "Mistral3ForConditionalGeneration",
+    ),
+    "Mistral, Ministral, Ministral 3, Mistral Small 3 (text)",
     _hub,
 )

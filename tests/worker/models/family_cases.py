@@ -238,6 +238,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "norm_topk_prob": False,
         },
     ),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        WHOLE
+        | {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 56,
+        },
+    ),
+    "ministral3": (
+        "Ministral3",
+        GROUPED
+        | {
+            "rope_parameters": YARN
+            | {"llama_4_scaling_beta": 0.4, "mscale": 1.0, "mscale_all_dim": 1.0}
+        },
+    ),
+    "exaone4": ("Exaone4", WHOLE | {"sliding_window": None, "layer_types": mixed(*["full"] * 3)}),
+    "exaone4-windows": ("Exaone4", WHOLE | {"num_hidden_layers": 4, "sliding_window": 21}),
+    "ernie45": ("Ernie4_5", GROUPED | {"use_bias": True}),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
 }

@@ -1,0 +1,35 @@
+"""ERNIE 4.5, dense: Llama with adjacent rotary pairs. Source: Baidu, "ERNIE 4.5", 2025."""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields, default_head_dim=128, tied=True)
+    bias = fields.flag("use_bias", False)
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=bias, output_bias=bias),
+        feed_forward=FeedForwardSpec(bias=bias),
+    )
+    return ModelConfig(
+        architecture="ernie4_5",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"], theta=500_000.0),),
+        layers=(layer,),
+    )
+
+
+ERNIE4_5 = Family(
+    "ernie4_5",
+    ("Ernie4_5ForCausalLM",),
+    "ERNIE 4.5",
+    _hub,
+    hub_names=TensorNames(pairs_adjacent=True),
+)

@@ -1,0 +1,42 @@
+"""EXAONE 4: norms behind attention and feed-forward only, queries and keys normalised head by head;
+in the larger release three of four layers in a window, and the fourth without positions.
+
+Source: LG AI Research, "EXAONE 4.0", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family
+from penstock.families.olmo2 import NAMES
+from penstock.formats.fields import Fields
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    count = sizes["num_layers"]
+    window = hub.window(fields) if "sliding_window" in fields else None
+    fields.ignore("sliding_window_pattern")  # layer_types says it too
+    every = [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
+    layers = []
+    for kind in hub.layer_kinds(fields, count, every):
+        slides = kind == hub.SLIDING
+        attention = AttentionSpec(
+            window=window if slides else None,
+            rope=0 if slides or window is None else None,
+            norm="head",
+        )
+        layers.append(LayerSpec(attention=attention, order="post"))
+    return ModelConfig(
+        architecture="exaone4",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+EXAONE4 = Family("exaone4", ("Exaone4ForCausalLM",), "EXAONE 4", _hub, hub_names=NAMES)

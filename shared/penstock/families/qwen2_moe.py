@@ -1,0 +1,57 @@
+"""Qwen1.5 and Qwen2 with a mixture of experts, beside one that every token has behind a gate.
+
+Source: Yang et al., "Qwen2 technical report", 2024.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+)
+from penstock.model_config import ModelConfig
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(fields)
+    experts = ExpertsSpec(
+        **hub.expert_counts(fields, "num_experts", "num_local_experts"),
+        inner=fields.integer("moe_intermediate_size"),
+        normalised=fields.flag("norm_topk_prob", False),
+        shared_inner=fields.integer("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    count, every = sizes["num_layers"], fields.integer("decoder_sparse_step", 1)
+    dense, bias = hub.layer_numbers(fields, "mlp_only_layers"), fields.flag("qkv_bias", True)
+    layers = []
+    for number, window in enumerate(hub.windows_behind(fields, count)):
+        sparse = number not in dense and every > 0 and (number + 1) % every == 0
+        layers.append(
+            LayerSpec(
+                attention=AttentionSpec(window=window, qkv_bias=bias),
+                feed_forward=FeedForwardSpec(experts=experts if sparse else None),
+            )
+        )
+    return ModelConfig(
+        architecture="qwen2_moe",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(hub.rope(fields, sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+QWEN2_MOE = Family(
+    "qwen2_moe",
+    ("Qwen2MoeForCausalLM",),
+    "Qwen1.5-MoE, Qwen2-MoE",
+    _hub,
+    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+)
