@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.families import hub_reading as hub
-from penstock.families.family import Family
+from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -27,4 +28,24 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-ARCEE = Family("arcee", ("ArceeForCausalLM",), "AFM", _hub)
+def _gguf_arcee(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    feed_forward = FeedForwardSpec(activation="relu2", gated=False, bias=model.has("ffn_up.bias"))
+    return ModelConfig(
+        architecture="arcee",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(LayerSpec(feed_forward=feed_forward),),
+    )
+
+
+ARCEE = Family(
+    "arcee",
+    ("ArceeForCausalLM",),
+    "AFM",
+    _hub,
+    gguf="arcee",
+    read_gguf=_gguf_arcee,
+    gguf_names=TensorNames(pairs_adjacent=True),
+)

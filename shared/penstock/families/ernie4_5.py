@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -26,10 +27,29 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+def _gguf_ernie4_5(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    bias = model.has("attn_q.bias")
+    layer = LayerSpec(
+        attention=AttentionSpec(qkv_bias=bias, output_bias=model.has("attn_output.bias")),
+        feed_forward=FeedForwardSpec(bias=model.has("ffn_up.bias")),
+    )
+    return ModelConfig(
+        architecture="ernie4_5",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
 ERNIE4_5 = Family(
     "ernie4_5",
     ("Ernie4_5ForCausalLM",),
     "ERNIE 4.5",
     _hub,
     hub_names=TensorNames(pairs_adjacent=True),
+    gguf="ernie4_5",
+    read_gguf=_gguf_ernie4_5,
+    gguf_names=TensorNames(pairs_adjacent=True),
 )

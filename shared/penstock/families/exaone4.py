@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.olmo2 import NAMES
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
@@ -39,4 +40,34 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-EXAONE4 = Family("exaone4", ("Exaone4ForCausalLM",), "EXAONE 4", _hub, hub_names=NAMES)
+def _gguf_exaone4(model: GGUFMetadata) -> ModelConfig:
+    sizes, window = model.sizes(), model.window()
+    count = sizes["num_layers"]
+    every = [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
+    layers = []
+    for kind in every:
+        slides = kind == hub.SLIDING
+        attention = AttentionSpec(
+            window=window if slides else None,
+            rope=0 if slides or window is None else None,
+            norm="head",
+        )
+        layers.append(LayerSpec(attention=attention, order="post"))
+    return ModelConfig(
+        architecture="exaone4",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=hub.shared(layers),
+    )
+
+
+EXAONE4 = Family(
+    "exaone4",
+    ("Exaone4ForCausalLM",),
+    "EXAONE 4",
+    _hub,
+    hub_names=NAMES,
+    gguf="exaone4",
+    read_gguf=_gguf_exaone4,
+)

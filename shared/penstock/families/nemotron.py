@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
@@ -32,4 +33,30 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
-NEMOTRON = Family("nemotron", ("NemotronForCausalLM",), "Nemotron-4, Minitron", _hub)
+def _gguf_nemotron(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    layer = LayerSpec(
+        attention=AttentionSpec(
+            qkv_bias=model.has("attn_q.bias"), output_bias=model.has("attn_output.bias")
+        ),
+        feed_forward=FeedForwardSpec(
+            activation="relu2", gated=False, bias=model.has("ffn_up.bias")
+        ),
+    )
+    return ModelConfig(
+        architecture="nemotron",
+        **sizes,
+        norm=NormSpec(kind="layer", eps=model.layer_norm_eps(), bias=True),  # 1 + weight is there
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
+NEMOTRON = Family(
+    "nemotron",
+    ("NemotronForCausalLM",),
+    "Nemotron-4, Minitron",
+    _hub,
+    gguf="nemotron",
+    read_gguf=_gguf_nemotron,
+)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.qwen3_moe import GGUF_NAMES
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
     AttentionSpec,
@@ -39,10 +41,30 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+def _gguf_olmoe(model: GGUFMetadata) -> ModelConfig:
+    sizes = model.sizes()
+    experts = ExpertsSpec(
+        **model.expert_counts(), inner=sizes["intermediate_size"], normalised=False
+    )
+    layer = LayerSpec(
+        attention=AttentionSpec(norm="whole"), feed_forward=FeedForwardSpec(experts=experts)
+    )
+    return ModelConfig(
+        architecture="olmoe",
+        **sizes,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(model.rope(sizes["head_dim"]),),
+        layers=(layer,),
+    )
+
+
 OLMOE = Family(
     "olmoe",
     ("OlmoeForCausalLM",),
     "OLMoE",
     _hub,
     hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    gguf="olmoe",
+    read_gguf=_gguf_olmoe,
+    gguf_names=GGUF_NAMES,
 )

@@ -69,6 +69,11 @@ def experts(writer: Writer, config: Any) -> None:
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
+def some_experts(writer: Writer, config: Any) -> None:
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+
+
 ARCH = gguf.MODEL_ARCH
 CONVERSIONS = {
     "gemma": Conversion(ARCH.GEMMA, plus_one=True),
@@ -90,6 +95,11 @@ CONVERSIONS = {
         rms=False,
     ),
     "qwen3-moe-all": Conversion(ARCH.QWEN3MOE, experts),
+    "nemotron": Conversion(ARCH.NEMOTRON, plus_one=True, rms=False),
+    "arcee-plain": Conversion(ARCH.ARCEE, permuted=True),
+    "olmoe": Conversion(ARCH.OLMOE, some_experts),
+    "exaone4-windows": Conversion(ARCH.EXAONE4, windows),
+    "ernie45-plain": Conversion(ARCH.ERNIE4_5),
 }
 """By case; those that aren't in CASES are in OWN."""
 OWN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -97,6 +107,10 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2", CASES["gemma2"][1] | {"query_pre_attn_scalar": 16}),
     "starcoder2-all": ("Starcoder2", {**CASES["starcoder2"][1], "sliding_window": None}),
     "qwen3-moe-all": ("Qwen3Moe", {**CASES["qwen3-moe"][1], "mlp_only_layers": []}),
+}
+OWN |= {
+    "arcee-plain": ("Arcee", {**CASES["arcee"][1], "mlp_bias": False}),
+    "ernie45-plain": ("Ernie4_5", {**CASES["ernie45"][1], "use_bias": False}),
 }
 OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
 
@@ -136,7 +150,7 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
     writer.add_rope_freq_base(rope["rope_theta"])
     eps = next(
         getattr(config, key)
-        for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
+        for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
         if hasattr(config, key)
     )
     (writer.add_layer_norm_rms_eps if how.rms else writer.add_layer_norm_eps)(eps)
