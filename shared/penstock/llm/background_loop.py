@@ -12,6 +12,17 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
+def _run(made: Future[asyncio.AbstractEventLoop]) -> None:
+    """Makes the loop and runs it: here, where no Ctrl-C leaves it half made."""
+    try:
+        loop = asyncio.new_event_loop()
+    except BaseException as error:
+        made.set_exception(error)
+        return
+    made.set_result(loop)
+    loop.run_forever()
+
+
 class BackgroundLoop:
     """A daemon thread, which is also the thread that a launched engine is tied to.
 
@@ -20,9 +31,10 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="penstock")
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=_run, args=(made,), daemon=True, name="penstock")
         self._thread.start()
+        self._loop = made.result()
 
     @property
     def forked(self) -> bool:
