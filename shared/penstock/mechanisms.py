@@ -11,6 +11,7 @@ from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig
 
 WINDOW = "sliding windows"
+CHUNKS = "attention within chunks of positions"
 SCORE_SOFT_CAP = "a soft cap of attention scores"
 SCORE_SCALE = "an attention scale of its own"
 SINKS = "attention sinks"
@@ -73,6 +74,7 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
 def _of_attention(spec: AttentionSpec) -> Iterator[str]:
     said = {
         WINDOW: spec.window is not None,
+        CHUNKS: spec.chunk is not None,
         SCORE_SOFT_CAP: spec.soft_cap is not None,
         SCORE_SCALE: spec.scale is not None,
         SINKS: spec.sinks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,8 +40,11 @@ def sequence(
     )
 
 
-def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) -> list[Tensor]:
-    """Attention of (sequence, start, count) in one call over a shuffled, dirty cache."""
+def run_step(
+    work: list[tuple[Sequence, int, int]], block_size: int, seed: int, **rule: Any
+) -> list[Tensor]:
+    """Attention of (sequence, start, count) in one call over a shuffled, dirty cache. rule: of
+    paged_attention."""
     rng = np.random.default_rng(seed)
     blocks = [-(-(start + count) // block_size) for _, start, count in work]
     shuffled = rng.permutation(sum(blocks) + 2)
@@ -73,20 +77,34 @@ def run_step(work: list[tuple[Sequence, int, int]], block_size: int, seed: int) 
     query = torch.cat([one.query[start : start + count] for one, start, count in work])
     padding = torch.full((5, *query.shape[1:]), float("nan"), dtype=query.dtype)
     out = reference.paged_attention(
-        torch.cat((query, padding)), key_cache, value_cache, plan, query.shape[2] ** -0.5
+        torch.cat((query, padding)), key_cache, value_cache, plan, query.shape[2] ** -0.5, **rule
     )
     assert not out[len(query) :].any()
     return list(out[: len(query)].split(counts.tolist()))
 
 
-def dense(one: Sequence) -> Tensor:
+def dense(
+    one: Sequence,
+    window: int = LENGTH,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     length, heads, dim = one.query.shape
     group = heads // one.key.shape[1]
     key = one.key.double().repeat_interleave(group, 1)
     value = one.value.double().repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", one.query.double(), key) * dim**-0.5
-    hidden = torch.ones(length, length).triu(1).bool()
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    if soft_cap is not None:
+        scores = soft_cap * (scores / soft_cap).tanh()
+    hidden = (
+        torch.ones(length, length).triu(1).bool() | torch.ones(length, length).tril(-window).bool()
+    )
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        beside = sinks.double()[:, None, None].expand(heads, length, 1)
+        weights = torch.cat((scores, beside), -1).softmax(-1)[..., :-1]
     return torch.einsum("hqk,khd->qhd", weights, value)
 
 
@@ -96,6 +114,19 @@ def test_equals_dense_attention(shape: tuple[int, int, int], dtype: torch.dtype)
     (ours,) = run_step([(one, 0, LENGTH)], 16, 0)
     bound = 4e-6 if dtype == torch.float32 else 1e-2
     assert (ours.double() - dense(one)).abs().max() < bound
+
+
+@pytest.mark.parametrize("window", [1, 63, 64, 100])
+@pytest.mark.parametrize("soft_cap", [None, 1.5])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_rules_of_scores(window: int, soft_cap: float | None, with_sinks: bool) -> None:
+    one = sequence(2, LENGTH, 9, 3, 64, torch.float32)
+    sinks = torch.linspace(-3.0, 6.0, 9) if with_sinks else None
+    rule = {"window": window, "soft_cap": soft_cap, "sinks": sinks}
+    (ours,) = run_step([(one, 0, LENGTH)], 16, 0, **rule)
+    assert (ours.double() - dense(one, window, soft_cap, sinks)).abs().max() < 4e-6
+    (last,) = run_step([(one, LENGTH - 1, 1)], 16, 1, **rule)
+    assert torch.equal(last[0], ours[-1])
 
 
 @pytest.mark.parametrize("shape", HEADS, ids=str)

@@ -397,6 +397,9 @@ REFUSED: dict[str, tuple[dict, str]] = {
         {"adjust": lambda w: w.add_sliding_window(64)}, "sliding_window is 64, which is not"),
     "a key of tomorrow": (
         {"adjust": lambda w: w.add_float32("llama.attention.bend", 0.5)}, "attention.bend is 0.5"),
+    "endless layers": (
+        {"architecture": "gemma2", "without": ("block_count",),
+         "adjust": lambda w: w.add_block_count(1 << 31)}, "num_layers is 2147483648; 1 to 4096"),
     "odd rotary": ({"adjust": lambda w: w.add_rope_dimension_count(3)}, "dimension_count is 3"),
     "head counts": ({"heads": 3, "kv_heads": 2}, "3 attention heads .* 2 key/value heads"),
     "heads and width": (

@@ -15,11 +15,15 @@ Tests check it for each operation, on odd sizes, in float32 and bfloat16, with o
 threads.
 """
 
-from penstock_kernels.reference.activations import gated_activation, plain_activation
+from penstock_kernels.reference.activations import (
+    gated_activation,
+    gelu_mul,
+    plain_activation,
+    silu_mul,
+)
 from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.encoder import layer_norm
-from penstock_kernels.reference.gelu_mul import gelu_mul
 from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
@@ -35,7 +39,6 @@ from penstock_kernels.reference.rope import (
     yarn_scaled,
 )
 from penstock_kernels.reference.sampling import SamplingCuts, sample_row
-from penstock_kernels.reference.silu_mul import silu_mul
 from penstock_kernels.reference.soft_cap import soft_cap
 from penstock_kernels.reference.top_ids import top_ids
 

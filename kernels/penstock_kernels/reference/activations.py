@@ -1,12 +1,21 @@
-"""Activations of feed-forward layers, with a gate and without."""
+"""Activations of feed-forward layers, with a gate and without.
+
+Written with exp, because torch.silu, torch.sigmoid and torch.tanh give an element other bits in the
+tail of a vector loop.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock_kernels.reference.gelu_mul import GELU_CUBE, GELU_SLOPE
+GELU_SLOPE = math.sqrt(8.0 / math.pi)
+GELU_CUBE = 0.044715
+"""gelu(z) = z / (1 + exp(-GELU_SLOPE * (z + GELU_CUBE * z^3))), which is the tanh form: (1 +
+tanh(y)) / 2 = 1 / (1 + exp(-2 y))."""
 
 
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
@@ -16,6 +25,16 @@ def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     return (_activated(gate, kind) * up).to(gate_up.dtype)
 
 
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """gated_activation with silu ("SwiGLU")."""
+    return gated_activation(gate_up, "silu")
+
+
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """gated_activation with gelu in its tanh form ("GEGLU")."""
+    return gated_activation(gate_up, "gelu_tanh")
+
+
 def plain_activation(x: Tensor, kind: str) -> Tensor:
     """activation(x). `x` is [rows, size]. Computed in float32 and rounded once."""
     return _activated(x.float(), kind).to(x.dtype)
@@ -23,8 +42,7 @@ def plain_activation(x: Tensor, kind: str) -> Tensor:
 
 def _activated(x: Tensor, kind: str) -> Tensor:
     """`kind` is silu, gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its approximation), or relu2
-    (So et al., 2021, the square of relu). Written with exp where torch's own functions give an
-    element other bits in the tail of a vector loop."""
+    (So et al., 2021, the square of relu)."""
     if kind == "silu":
         return x / (1.0 + torch.exp(-x))
     if kind == "gelu_tanh":

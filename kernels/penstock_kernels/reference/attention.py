@@ -17,7 +17,7 @@ multiplies its sums by exactly 1 and adds exactly 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -75,13 +75,16 @@ class TileGroup:
     """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
     later: Tensor
     """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the query, which it must not see."""
+    _by_window: dict[int, Tensor] = field(default_factory=dict)
 
     def hidden(self, window: int | None) -> Tensor:
         """Returns which keys each query must not see, as `later`. A query sees the last `window`
-        keys up to its own; None: all of them."""
+        keys up to its own; None: all of them. Made once for all layers of a step."""
         if window is None:
             return self.later
-        return self.later | (self.keys <= self.positions - window)
+        if window not in self._by_window:
+            self._by_window[window] = self.later | (self.keys <= self.positions - window)
+        return self._by_window[window]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock_kernels.reference.gelu_mul import GELU_CUBE, GELU_SLOPE
+from penstock_kernels.reference.activations import GELU_CUBE, GELU_SLOPE
 from penstock_kernels.reference.linear import LANES, _whole_lanes
 
 ENCODER_TILE = 36

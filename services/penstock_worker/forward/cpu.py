@@ -45,6 +45,7 @@ from penstock_worker.weights.opening import open_weights
 MECHANISMS = frozenset(
     {
         mechanism.WINDOW,
+        mechanism.CHUNKS,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
         mechanism.NO_ROTATION,

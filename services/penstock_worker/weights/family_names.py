@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,41 @@ from penstock.families.family import TensorNames
 from penstock.model_config import ModelConfig
 from penstock_worker.weights.stored import StoredTensor
 
-_NAME = re.compile(r"(?P<layer>layers\.\d+\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?")
+_NAME = re.compile(
+    r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
+)
 _EXPERT = re.compile(r"(?<=experts\.)\d+(?=\.)")
+
+
+class _Name(NamedTuple):
+    """The name of a tensor, in parts."""
+
+    layer: int | None
+    module: str
+    """Within the layer; `*` stands for an expert's number."""
+    expert: str
+    """That number; empty if there is none."""
+    kind: str
+    """`.weight`, `.bias` or nothing."""
+
+    def of(self, module: str, expert: str) -> str:
+        """The name of another module's tensor in the same layer."""
+        begin = "" if self.layer is None else f"layers.{self.layer}."
+        return f"{begin}{module.replace('*', expert)}{self.kind}"
+
+
+def _parsed(name: str) -> _Name:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return _Name(None, name, "", "")
+    module, layer = match["module"], match["layer"]
+    expert = _EXPERT.search(module)
+    return _Name(
+        None if layer is None else int(layer),
+        module if expert is None else _EXPERT.sub("*", module, count=1),
+        "" if expert is None else expert[0],
+        match["kind"] or "",
+    )
 
 
 def by_our_names(
@@ -26,49 +60,30 @@ def by_our_names(
     """Maps tensors by the names that the format's reader gave them to ours."""
     found: dict[str, StoredTensor] = {}
     for name, stored in tensors.items():
-        if names.layers_for_drafts and _behind_the_last(name, config):
+        parsed = _parsed(name)
+        if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
             continue
-        for ours, part in _parts(name, stored, names, config):
+        for ours, part in _parts(parsed, stored, names, config):
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
     return found
 
 
-def _behind_the_last(name: str, config: ModelConfig) -> bool:
-    match = _NAME.fullmatch(name)
-    layer = None if match is None else match["layer"]
-    return layer is not None and int(layer.split(".")[1]) >= config.num_layers
-
-
 def _parts(
-    name: str, stored: StoredTensor, names: TensorNames, config: ModelConfig
+    name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig
 ) -> Iterator[tuple[str, StoredTensor]]:
-    match = _NAME.fullmatch(name)
-    if match is None:
-        yield name, stored
-        return
-    layer, kind = match["layer"] or "", match["kind"] or ""
-    module, number = _without_number(match["module"])
-    number_of_layer = int(layer.split(".")[1]) if layer else 0
+    module = name.module
     if module in names.stacked:
-        matrices = _matrices(stored)
-        numbered = [(str(expert), matrix) for expert, matrix in enumerate(matrices)]
+        matrices = [(str(expert), each) for expert, each in enumerate(_matrices(stored))]
         modules = names.stacked[module]
     else:
-        numbered = [(number, stored)]
+        matrices = [(name.expert, stored)]
         modules = names.fused.get(module, (names.modules.get(module, module),))
-    for own, matrix in numbered:
-        rows = [_rows(each, config, number_of_layer) for each in modules] if modules[1:] else []
+    for expert, matrix in matrices:
+        rows = [_rows(each, config, name.layer or 0) for each in modules] if modules[1:] else []
         for each, piece in zip(modules, _cut(matrix, rows), strict=True):
-            ours = f"{layer}{each.replace('*', own)}{kind}"
-            yield ours, _ordered(piece, each, names, config)
-
-
-def _without_number(module: str) -> tuple[str, str]:
-    """`mlp.experts.3.up_proj` -> (`mlp.experts.*.up_proj`, `3`)."""
-    match = _EXPERT.search(module)
-    return (module, "") if match is None else (_EXPERT.sub("*", module, count=1), match[0])
+            yield name.of(each, expert), _ordered(piece, each, names, config)
 
 
 def _rows(module: str, config: ModelConfig, layer: int) -> int:

@@ -20,7 +20,7 @@ PAIRS = TensorNames(pairs_adjacent=True)
 
 
 def _model(
-    fields: Fields, name: str, sizes: dict[str, Any], layers: list[LayerSpec]
+    fields: Fields, name: str, sizes: dict[str, Any], layers: tuple[LayerSpec, ...]
 ) -> ModelConfig:
     hub.activation(fields, "silu")
     return ModelConfig(
@@ -28,7 +28,7 @@ def _model(
         **sizes,
         norm=NormSpec(kind="layer", eps=fields.number("layer_norm_eps", 1e-5)),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=layers,
         logits_multiplier=fields.number("logit_scale", 0.0625),
     )
 
@@ -38,7 +38,22 @@ def _hub(fields: Fields) -> ModelConfig:
     if fields.flag("use_qk_norm", False):
         raise UnsupportedModel(f"{fields.where}: use_qk_norm is true; only false is served")
     attention = AttentionSpec(qkv_bias=bias, output_bias=bias)
-    return _model(fields, "cohere", sizes, [LayerSpec(attention=attention, order="parallel")])
+    return _model(fields, "cohere", sizes, (LayerSpec(attention=attention, order="parallel"),))
+
+
+def _sliding_layers(kinds: list[str], window: int | None, *, bias: bool) -> tuple[LayerSpec, ...]:
+    """Layers that slide have positions, the others have none."""
+    layers = []
+    for kind in kinds:
+        slides = kind == hub.SLIDING
+        attention = AttentionSpec(
+            window=window if slides else None,
+            rope=0 if slides else None,
+            qkv_bias=bias,
+            output_bias=bias,
+        )
+        layers.append(LayerSpec(attention=attention, order="parallel"))
+    return hub.shared(layers)
 
 
 def _hub2(fields: Fields) -> ModelConfig:
@@ -49,17 +64,8 @@ def _hub2(fields: Fields) -> ModelConfig:
     fields.ignore("layer_switch", "use_embedding_sharing", "_sliding_window_pattern")
     count, pattern = sizes["num_layers"], fields.integer("sliding_window_pattern", 4)
     window = hub.window(fields)
-    layers = []
-    for kind in hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count)):
-        slides = kind == hub.SLIDING
-        attention = AttentionSpec(
-            window=window if slides else None,
-            rope=0 if slides else None,
-            qkv_bias=bias,
-            output_bias=bias,
-        )
-        layers.append(LayerSpec(attention=attention, order="parallel"))
-    return _model(fields, "cohere2", sizes, layers)
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
+    return _model(fields, "cohere2", sizes, _sliding_layers(kinds, window, bias=bias))
 
 
 def _gguf_cohere(model: GGUFMetadata) -> ModelConfig:
@@ -88,22 +94,13 @@ COHERE = Family(
 
 def _gguf_cohere2(model: GGUFMetadata) -> ModelConfig:
     sizes, window = model.sizes(), model.window()
-    layers = [
-        LayerSpec(
-            attention=AttentionSpec(
-                window=window if kind == hub.SLIDING else None,
-                rope=0 if kind == hub.SLIDING else None,
-            ),
-            order="parallel",
-        )
-        for kind in hub.every_nth_full(4, sizes["num_layers"])
-    ]
+    kinds = hub.every_nth_full(4, sizes["num_layers"])
     return ModelConfig(
         architecture="cohere2",
         **sizes,
         norm=NormSpec(kind="layer", eps=model.layer_norm_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=_sliding_layers(kinds, window, bias=False),
         logits_multiplier=model.keys.number("logit_scale"),
     )
 

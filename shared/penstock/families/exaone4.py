@@ -15,50 +15,50 @@ from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
 from penstock.model_config import ModelConfig
 
 
+def _usual_kinds(window: int | None, count: int) -> list[str]:
+    return [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
+
+
+def _layers(kinds: list[str], window: int | None) -> tuple[LayerSpec, ...]:
+    """Where some layers slide, the others have no positions."""
+    layers = []
+    for kind in kinds:
+        slides = kind == hub.SLIDING
+        attention = AttentionSpec(
+            window=window if slides else None,
+            rope=0 if slides or window is None else None,
+            norm="head",
+        )
+        layers.append(LayerSpec(attention=attention, order="post"))
+    return hub.shared(layers)
+
+
 def _hub(fields: Fields) -> ModelConfig:
     hub.activation(fields, "silu")
     sizes = hub.sizes(fields)
     count = sizes["num_layers"]
     window = hub.window(fields) if "sliding_window" in fields else None
     fields.ignore("sliding_window_pattern")  # layer_types says it too
-    every = [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
-    layers = []
-    for kind in hub.layer_kinds(fields, count, every):
-        slides = kind == hub.SLIDING
-        attention = AttentionSpec(
-            window=window if slides else None,
-            rope=0 if slides or window is None else None,
-            norm="head",
-        )
-        layers.append(LayerSpec(attention=attention, order="post"))
+    kinds = hub.layer_kinds(fields, count, _usual_kinds(window, count))
     return ModelConfig(
         architecture="exaone4",
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window),
     )
 
 
 def _gguf_exaone4(model: GGUFMetadata) -> ModelConfig:
     sizes, window = model.sizes(), model.window()
     count = sizes["num_layers"]
-    every = [hub.FULL] * count if window is None else hub.every_nth_full(4, count)
-    layers = []
-    for kind in every:
-        slides = kind == hub.SLIDING
-        attention = AttentionSpec(
-            window=window if slides else None,
-            rope=0 if slides or window is None else None,
-            norm="head",
-        )
-        layers.append(LayerSpec(attention=attention, order="post"))
+    kinds = _usual_kinds(window, count)
     return ModelConfig(
         architecture="exaone4",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window),
     )
 
 

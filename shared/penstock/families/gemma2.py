@@ -22,6 +22,23 @@ NAMES = TensorNames(
 """What Gemma 2 and 3 call their norms."""
 
 
+def _layers(
+    kinds: list[str], window: int | None, scale: float, cap: float | None
+) -> tuple[LayerSpec, ...]:
+    return hub.shared(
+        LayerSpec(
+            attention=AttentionSpec(
+                window=window if kind == hub.SLIDING else None,
+                scale=scale,
+                soft_cap=cap,
+            ),
+            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
+            order="sandwich",
+        )
+        for kind in kinds
+    )
+
+
 def _hub(fields: Fields) -> ModelConfig:
     sizes = hub.sizes(fields, default_head_dim=256, tied=True)
     fields.ignore("hidden_act")  # hidden_activation is what counts
@@ -31,22 +48,12 @@ def _hub(fields: Fields) -> ModelConfig:
     kinds = hub.layer_kinds(fields, count, hub.every_nth_full(2, count))
     window, cap = hub.window(fields), fields.optional_number("attn_logit_softcapping")
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
-    layers = [
-        LayerSpec(
-            attention=AttentionSpec(
-                window=window if kind == hub.SLIDING else None, scale=scale, soft_cap=cap
-            ),
-            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
-            order="sandwich",
-        )
-        for kind in kinds
-    ]
     return ModelConfig(
         architecture="gemma2",
         **sizes,
         norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6), plus_one=True),
         ropes=(hub.rope(fields, sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window, scale, cap),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=fields.optional_number("final_logit_softcapping"),
     )
@@ -63,22 +70,13 @@ def _gguf_gemma2(model: GGUFMetadata) -> ModelConfig:
     if count == LARGEST:
         size = sizes["hidden_size"] // sizes["num_heads"]
     cap = keys.optional_number("attn_logit_softcapping")
-    layers = [
-        LayerSpec(
-            attention=AttentionSpec(
-                window=window if kind == hub.SLIDING else None, scale=size**-0.5, soft_cap=cap
-            ),
-            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
-            order="sandwich",
-        )
-        for kind in hub.every_nth_full(2, count)
-    ]
+    kinds = hub.every_nth_full(2, count)
     return ModelConfig(
         architecture="gemma2",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
         ropes=(model.rope(sizes["head_dim"]),),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window, size**-0.5, cap),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=keys.optional_number("final_logit_softcapping"),
     )

@@ -31,17 +31,10 @@ DEFAULTS = {
 """What releases with a vision tower leave out: the defaults of transformers' Gemma3TextConfig."""
 
 
-def _hub(fields: Fields) -> ModelConfig:
-    fields = fields.completed(**DEFAULTS)
-    sizes = hub.sizes(fields, default_head_dim=256, tied=True)
-    hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
-    count = sizes["num_layers"]
-    pattern = fields.integer("sliding_window_pattern", 6)
-    fields.ignore("_sliding_window_pattern")  # layer_types says it too
-    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
-    window, scale = hub.window(fields), fields.number("query_pre_attn_scalar", 256) ** -0.5
-    cap = fields.optional_number("attn_logit_softcapping")
-    layers = [
+def _layers(
+    kinds: list[str], window: int | None, scale: float, cap: float | None
+) -> tuple[LayerSpec, ...]:
+    return hub.shared(
         LayerSpec(
             attention=AttentionSpec(
                 window=window if kind == hub.SLIDING else None,
@@ -54,7 +47,19 @@ def _hub(fields: Fields) -> ModelConfig:
             order="sandwich",
         )
         for kind in kinds
-    ]
+    )
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    fields = fields.completed(**DEFAULTS)
+    sizes = hub.sizes(fields, default_head_dim=256, tied=True)
+    hub.activation(fields, "gelu_tanh", key="hidden_activation", default="gelu_pytorch_tanh")
+    count = sizes["num_layers"]
+    pattern = fields.integer("sliding_window_pattern", 6)
+    fields.ignore("_sliding_window_pattern")  # layer_types says it too
+    kinds = hub.layer_kinds(fields, count, hub.every_nth_full(pattern, count))
+    window, scale = hub.window(fields), fields.number("query_pre_attn_scalar", 256) ** -0.5
+    cap = fields.optional_number("attn_logit_softcapping")
     dim = sizes["head_dim"]
     return ModelConfig(
         architecture="gemma3",
@@ -64,7 +69,7 @@ def _hub(fields: Fields) -> ModelConfig:
             hub.rope(fields, dim, kind=hub.FULL, theta=1_000_000.0),
             hub.local_rope(fields, dim, fields.number("rope_local_base_freq", LOCAL_THETA)),
         ),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window, scale, cap),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=fields.optional_number("final_logit_softcapping"),
     )
@@ -78,26 +83,14 @@ def _gguf_gemma3(model: GGUFMetadata) -> ModelConfig:
     sizes = model.sizes()
     count, window, dim = sizes["num_layers"], model.window(), sizes["head_dim"]
     size = sizes["hidden_size"] // sizes["num_heads"] if count == LARGEST else dim
-    layers = [
-        LayerSpec(
-            attention=AttentionSpec(
-                window=window if kind == hub.SLIDING else None,
-                scale=size**-0.5,
-                rope=1 if kind == hub.SLIDING else 0,
-                norm="head",
-            ),
-            feed_forward=FeedForwardSpec(activation="gelu_tanh"),
-            order="sandwich",
-        )
-        for kind in hub.every_nth_full(6, count)
-    ]
+    kinds = hub.every_nth_full(6, count)
     local = model.keys.number("rope.freq_base_swa", LOCAL_THETA)
     return ModelConfig(
         architecture="gemma3",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),  # 1 + weight is what the file has
         ropes=(model.rope(dim, theta=1_000_000.0), RopeSpec(theta=local, dims=dim)),
-        layers=hub.shared(layers),
+        layers=_layers(kinds, window, size**-0.5, None),
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
         logits_soft_cap=model.keys.optional_number("final_logit_softcapping"),
     )

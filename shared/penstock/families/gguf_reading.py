@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families import bounds
 from penstock.formats.fields import Fields
 from penstock.layer_spec import RopeScaling, RopeSpec
-
-MAX_EXPERTS = 4096
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of divisors, one for each rotary frequency."""
@@ -47,7 +46,7 @@ class GGUFMetadata:
             "vocab_size": self.vocab_size,
             "hidden_size": hidden,
             "intermediate_size": self.same_in_all_layers("feed_forward_length"),
-            "num_layers": keys.integer("block_count"),
+            "num_layers": bounds.layer_count(keys, "block_count"),
             "num_heads": heads,
             "num_kv_heads": self.same_in_all_layers("attention.head_count_kv", heads),
             "head_dim": head_dim,
@@ -66,13 +65,7 @@ class GGUFMetadata:
 
     def expert_counts(self) -> dict[str, Any]:
         """Fields of ExpertsSpec: how many there are, and how many a token has."""
-        count, active = self.keys.integer("expert_count"), self.keys.integer("expert_used_count")
-        if not 1 <= active <= count <= MAX_EXPERTS:
-            raise UnsupportedModel(
-                f"{self.keys.where}: expert_used_count is {active} and expert_count is {count}; 1 "
-                f"to {MAX_EXPERTS} experts are allowed, and no more of them for a token"
-            )
-        return {"count": count, "active": active}
+        return bounds.expert_counts(self.keys, "expert_count", "expert_used_count")
 
     def rms_eps(self) -> float:
         return rounded(self.keys.number("attention.layer_norm_rms_epsilon"))

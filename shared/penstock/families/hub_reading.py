@@ -10,6 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 from penstock.errors import UnsupportedModel
+from penstock.families import bounds
+from penstock.families.bounds import layer_count
 from penstock.families.rope_reading import read_scaling
 from penstock.formats.fields import Fields
 from penstock.layer_spec import LayerSpec, RopeSpec
@@ -27,9 +29,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
 """What config.json calls them."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-
-MAX_EXPERTS = MAX_LAYERS = 4096
-
 
 ROPE_HARMLESS = frozenset({"type", "rope_type", "max_position_embeddings", "finetuned", "factor"})
 """Keys of a section about rotary positions that change nothing beyond what others say."""
@@ -60,16 +59,11 @@ def sizes(
                 f"{fields.where}: {heads} attention heads don't divide the hidden size {hidden}"
             )
         head_dim = hidden // heads
-    layers = fields.integer("num_hidden_layers")
-    if not 1 <= layers <= MAX_LAYERS:  # before anything is made for each of them
-        raise UnsupportedModel(
-            f"{fields.where}: num_layers is {layers}; 1 to {MAX_LAYERS} are allowed"
-        )
     return {
         "vocab_size": fields.integer("vocab_size"),
         "hidden_size": hidden,
         "intermediate_size": fields.integer("intermediate_size"),
-        "num_layers": layers,
+        "num_layers": layer_count(fields, "num_hidden_layers"),
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
         "head_dim": head_dim,
@@ -209,17 +203,15 @@ def shared(layers: Iterable[LayerSpec]) -> tuple[LayerSpec, ...]:
 def expert_counts(fields: Fields, count_key: str, newer_key: str = "") -> dict[str, Any]:
     """Fields of ExpertsSpec: how many there are, and how many a token has. newer_key: what later
     releases of transformers write instead."""
-    if newer_key in fields:
-        count_key = newer_key
-    count, active = fields.integer(count_key), fields.integer("num_experts_per_tok")
-    if not 1 <= active <= count <= MAX_EXPERTS:
-        raise UnsupportedModel(
-            f"{fields.where}: num_experts_per_tok is {active} and {count_key} is {count}; 1 to "
-            f"{MAX_EXPERTS} experts are allowed, and no more of them for a token"
-        )
-    return {"count": count, "active": active}
+    count_key = newer_key if newer_key in fields else count_key
+    return bounds.expert_counts(fields, count_key, "num_experts_per_tok")
 
 
-def layer_numbers(fields: Fields, key: str) -> frozenset[int]:
-    """Layers that a setting names."""
-    return frozenset(fields.listed(key, int)) if key in fields else frozenset()
+def sparse_layers(fields: Fields, count: int) -> list[bool]:
+    """Whether each layer has experts: every `decoder_sparse_step`-th, but those in
+    `mlp_only_layers` (Qwen)."""
+    every, key = fields.integer("decoder_sparse_step", 1), "mlp_only_layers"
+    dense = fields.listed(key, int) if key in fields else []
+    return [
+        number not in dense and every > 0 and (number + 1) % every == 0 for number in range(count)
+    ]

@@ -28,11 +28,12 @@ def _hub(fields: Fields) -> ModelConfig:
         shared_inner=fields.integer("shared_expert_intermediate_size"),
         shared_gate=True,
     )
-    count, every = sizes["num_layers"], fields.integer("decoder_sparse_step", 1)
-    dense, bias = hub.layer_numbers(fields, "mlp_only_layers"), fields.flag("qkv_bias", True)
+    count = sizes["num_layers"]
+    bias = fields.flag("qkv_bias", True)
     layers = []
-    for number, window in enumerate(hub.windows_behind(fields, count)):
-        sparse = number not in dense and every > 0 and (number + 1) % every == 0
+    for window, sparse in zip(
+        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
+    ):
         layers.append(
             LayerSpec(
                 attention=AttentionSpec(window=window, qkv_bias=bias),

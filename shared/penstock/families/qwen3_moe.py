@@ -27,11 +27,11 @@ def _hub(fields: Fields) -> ModelConfig:
         inner=fields.integer("moe_intermediate_size"),
         normalised=fields.flag("norm_topk_prob", False),
     )
-    count, every = sizes["num_layers"], fields.integer("decoder_sparse_step", 1)
-    dense = hub.layer_numbers(fields, "mlp_only_layers")
+    count = sizes["num_layers"]
     layers = []
-    for number, window in enumerate(hub.windows_behind(fields, count)):
-        sparse = number not in dense and every > 0 and (number + 1) % every == 0
+    for window, sparse in zip(
+        hub.windows_behind(fields, count), hub.sparse_layers(fields, count), strict=True
+    ):
         attention = AttentionSpec(window=window, norm="head", qkv_bias=bias, output_bias=bias)
         feed_forward = FeedForwardSpec(experts=experts if sparse else None)
         layers.append(LayerSpec(attention=attention, feed_forward=feed_forward))

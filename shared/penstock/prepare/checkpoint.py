@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.hub_reading import MAX_LAYERS
+from penstock.families.bounds import MAX_LAYERS
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES
-from penstock.families.hub_reading import MAX_LAYERS
+from penstock.families.bounds import MAX_LAYERS
 from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE
