@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from loadtest.roofline.probe import Limits
-from penstock.formats.gguf import GGUFFile
+from penstock.formats.gguf import GGUFFile, GGUFTensor
+from penstock.layer_spec import LayerSpec
+from penstock.prepare.gguf_config import read_config
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
@@ -17,9 +20,11 @@ _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 class ModelCost:
     """Of one step of one token, as the file stores the weights.
 
-    layer_bytes, layer_macs: of all layers' matrices.  head_bytes, head_macs: of the output head,
-    which is the embedding where the two are tied.  kv_bytes: keys and values of one token in
-    bfloat16.  Attention's own multiply-adds, norms and the embedding's one row are left out.
+    layer_bytes, layer_macs: of all layers' matrices, of experts as many as serve one token.
+    head_bytes, head_macs: of the output head, which is the embedding where the two are tied.
+    kv_bytes: keys and values of one token in bfloat16, in the layers that see all tokens;
+    window_kv_bytes: in those that see the last `window`.  Attention's own multiply-adds, norms and
+    the embedding's one row are left out.
     """
 
     layer_bytes: int
@@ -27,6 +32,8 @@ class ModelCost:
     head_bytes: int
     head_macs: int
     kv_bytes: int
+    window_kv_bytes: int = 0
+    window: int = 0
 
     @property
     def weight_bytes(self) -> int:
@@ -45,7 +52,8 @@ class ModelCost:
     def decode_seconds(self, context: float, sequences: int, limits: Limits) -> float:
         """One step of `sequences` sequences with `context` tokens each in the cache.  Reading
         alone where no peak of operations was measured."""
-        size = self.weight_bytes + sequences * context * self.kv_bytes
+        kv = context * self.kv_bytes + min(context, self.window) * self.window_kv_bytes
+        size = self.weight_bytes + sequences * kv
         return _longer(size, sequences * (self.layer_macs + self.head_macs), limits)
 
 
@@ -55,21 +63,37 @@ def _longer(size: float, macs: float, limits: Limits) -> float:
 
 
 def model_cost(path: Path) -> ModelCost:
-    """Raises what GGUFFile raises, KeyError for a file that is no decoder's."""
+    """Raises what GGUFFile and read_config raise, KeyError for a file that is no decoder's."""
     file = GGUFFile(path)
-    tensors, metadata = file.tensors, file.metadata
-    layers = [t for name, t in tensors.items() if name.startswith("blk.") and len(t.shape) == 2]
-    head = tensors[_HEAD] if _HEAD in tensors else tensors[_EMBEDDING]
-    family = metadata["general.architecture"]
-    heads = metadata[f"{family}.attention.head_count"]
-    kv_heads = metadata.get(f"{family}.attention.head_count_kv", heads)
-    width = metadata.get(
-        f"{family}.attention.key_length", metadata[f"{family}.embedding_length"] // heads
-    )
+    config = read_config(file)
+    matrices, experts = [], []
+    for name, tensor in file.tensors.items():
+        if name.startswith("blk.") and len(tensor.shape) > 1:
+            (experts if name.endswith("_exps.weight") else matrices).append(tensor)
+    head = file.tensors[_HEAD] if _HEAD in file.tensors else file.tensors[_EMBEDDING]
+    layers = [config.layer(number) for number in range(config.num_layers)]
+    windows = [layer.attention.window for layer in layers]
+    kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim
+    share = _active_share(layers)
     return ModelCost(
-        layer_bytes=sum(tensor.data.nbytes for tensor in layers),
-        layer_macs=sum(prod(tensor.shape) for tensor in layers),
+        layer_bytes=_bytes(matrices) + int(share * _bytes(experts)),
+        layer_macs=_macs(matrices) + int(share * _macs(experts)),
         head_bytes=head.data.nbytes,
         head_macs=prod(head.shape),
-        kv_bytes=2 * 2 * kv_heads * width * metadata[f"{family}.block_count"],
+        kv_bytes=kv_bytes * windows.count(None),
+        window_kv_bytes=kv_bytes * (len(windows) - windows.count(None)),
+        window=max((window for window in windows if window), default=0),
     )
+
+
+def _active_share(layers: Sequence[LayerSpec]) -> float:
+    found = [layer.feed_forward.experts for layer in layers if layer.feed_forward.experts]
+    return found[0].active / found[0].count if found else 1.0
+
+
+def _bytes(tensors: Sequence[GGUFTensor]) -> int:
+    return sum(tensor.data.nbytes for tensor in tensors)
+
+
+def _macs(tensors: Sequence[GGUFTensor]) -> int:
+    return sum(prod(tensor.shape) for tensor in tensors)

@@ -24,22 +24,67 @@ library's own call."""
 
 
 def llamacpp(model: str, threads: int) -> Run:
-    """By llama-cpp-python: one sequence at a time."""
-    from llama_cpp import Llama
+    """llama.cpp's own batches, by the functions of llama-cpp-python that mirror its C interface:
+    its class `Llama` knows one sequence only."""
+    import llama_cpp as c
+    import numpy as np
 
-    llama = Llama(model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
+    c.llama_backend_init()
+    loaded = c.llama_model_load_from_file(model.encode(), c.llama_model_default_params())
+    if not loaded:
+        raise RuntimeError(f"llama.cpp can't load {model}")
+    vocabulary = c.llama_vocab_n_tokens(c.llama_model_get_vocab(loaded))
+    most = 512  # tokens of a call, as llama.cpp's own server has it
+
+    def context_for(sequences: int, tokens: int) -> Any:
+        params = c.llama_context_default_params()
+        params.n_ctx = sequences * (tokens + 32)
+        params.n_seq_max = sequences
+        params.n_batch = most
+        params.n_threads = params.n_threads_batch = threads
+        return c.llama_init_from_model(loaded, params)
+
+    def decode(context: Any, batch: Any, rows: list[tuple[int, int, int, bool]]) -> list[int]:
+        """Rows are (token, position, sequence, whether its successor is asked for). Returns the
+        successors."""
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, asked) in enumerate(rows):
+            batch.token[i], batch.pos[i] = token, position
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+            batch.logits[i] = asked
+        if c.llama_decode(context, batch):
+            raise RuntimeError("llama_decode failed")
+        found = []
+        for i, row in enumerate(rows):
+            if row[3]:
+                logits = c.llama_get_logits_ith(context, i)
+                found.append(int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax()))
+        return found
 
     def run(prompts: list[list[int]], output_tokens: int) -> Answer:
-        arrivals: list[float] = []
-        began = time.perf_counter()
-        for ids in prompts:
-            for count, _ in enumerate(llama.generate(ids, temp=0.0), start=1):
-                arrivals.append(time.perf_counter())
-                if count == output_tokens:
-                    break
-        seconds = time.perf_counter() - began
-        counts = [len(arrivals) // len(prompts)] * len(prompts)
-        return _answer(seconds, counts, arrivals[-1] - arrivals[0])
+        context = context_for(len(prompts), len(prompts[0]) + output_tokens)
+        batch = c.llama_batch_init(most, 0, 1)
+        try:
+            began = time.perf_counter()
+            rows = [
+                (token, position, sequence, position == len(ids) - 1)
+                for sequence, ids in enumerate(prompts)
+                for position, token in enumerate(ids)
+            ]
+            newest: list[int] = []
+            for start in range(0, len(rows), most):
+                newest += decode(context, batch, rows[start : start + most])
+            first = time.perf_counter()
+            for count in range(1, output_tokens):
+                place = len(prompts[0]) + count - 1
+                newest = decode(
+                    context, batch, [(id, place, i, True) for i, id in enumerate(newest)]
+                )
+            now = time.perf_counter()
+        finally:
+            c.llama_batch_free(batch)
+            c.llama_free(context)
+        return _answer(now - began, [output_tokens] * len(prompts), now - first)
 
     return run
 

