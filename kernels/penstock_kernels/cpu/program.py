@@ -56,7 +56,7 @@ class PhaseKind(enum.IntEnum):
     COMBINE = 12
 
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
 """By name (PkActivation)."""
 
 _NORMS = {"rms": 1, "layer": 2}
@@ -86,6 +86,8 @@ class RotationTable:
     """[positions, numbers that rotate / 2] float32."""
     sines: np.ndarray
     """As `cosines`."""
+    query_factors: np.ndarray | None = None
+    """[positions] float32: what rotated queries are multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Attention:
             cosines=None if turn is None else _address(turn.cosines),
             sines=None if turn is None else _address(turn.sines),
             sinks=_address(self.sinks),
+            query_factors=None if turn is None else _address(turn.query_factors),
             keys=_address(keys),
             values=_address(values),
         )
@@ -186,6 +189,8 @@ class Phase:
     whole: bool = False
     """Of HEADS: norms are over all heads, by a PLACE behind it."""
     adds: bool = True
+    weighed: bool = False
+    """Of GATE_UP: a row is multiplied by the logistic function of its first number in SCORES."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
@@ -218,7 +223,17 @@ class Phase:
 
     def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
         """Fills the library's struct. `attentions`: by layer of the KV cache."""
-        plain = ("source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds")
+        plain = (
+            "source",
+            "target",
+            "width",
+            "forms",
+            "waits",
+            "ends_layer",
+            "whole",
+            "adds",
+            "weighed",
+        )
         for name in ("kind", *plain):
             setattr(struct, name, int(getattr(self, name)))
         struct.activation = ACTIVATIONS[self.activation]

@@ -40,6 +40,7 @@ class PkAttention(ctypes.Structure):
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("sinks", c_void_p),
+        ("query_factors", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
     )
@@ -77,6 +78,7 @@ class PkPhase(ctypes.Structure):
         ("whole", c_int32),
         ("adds", c_int32),
         ("activation", c_int32),
+        ("weighed", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),

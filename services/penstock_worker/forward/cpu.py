@@ -48,6 +48,7 @@ MECHANISMS = frozenset(
         mechanism.CHUNKS,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
+        mechanism.SINKS,
         mechanism.NO_ROTATION,
         mechanism.PARTIAL_ROTATION,
         mechanism.SEVERAL_ROTATIONS,
@@ -58,6 +59,7 @@ MECHANISMS = frozenset(
         mechanism.GELU,
         mechanism.GELU_TANH,
         mechanism.RELU2,
+        mechanism.CLAMPED_SWIGLU,
         mechanism.UNGATED,
         mechanism.OUTPUT_BIAS,
         mechanism.FEED_FORWARD_BIAS,
@@ -65,6 +67,8 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
+        mechanism.SHARED_EXPERT_GATE,
+        mechanism.QUERY_GROWTH,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""

@@ -37,6 +37,8 @@ class ExpertWeights:
     """Empty for experts without a gate."""
     correction: np.ndarray | None = None
     """[experts] float32, added for choosing only."""
+    shared_gate: PackedMatrix | None = None
+    """One output: the logit of the weight of the expert that every token has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +170,7 @@ class _Layer:
         experts = self.weights.experts
         found = [self.weights.gate, self.weights.up]
         if experts is not None:
-            found += [experts.router, *experts.gates, *experts.ups]
+            found += [experts.router, experts.shared_gate, *experts.gates, *experts.ups]
         return tuple(each for each in found if each is not None)
 
     def _input(self, norm: NormWeights | None, *readers: PackedMatrix) -> Phase:
@@ -225,8 +227,12 @@ class _Layer:
         yield from self._routed()
         weights = self.weights
         if weights.down is not None:
+            shared_gate = weights.experts.shared_gate if weights.experts is not None else None
+            if shared_gate is not None:
+                yield self._scores(shared_gate)
             yield Phase(
                 kind=PhaseKind.GATE_UP,
+                weighed=shared_gate is not None,
                 source=Buffer.INPUT,
                 target=Buffer.INNER,
                 matrices=(weights.gate, weights.up),
@@ -238,13 +244,7 @@ class _Layer:
         weights, experts = self.weights.experts, self.experts
         if weights is None:
             return
-        yield Phase(
-            kind=PhaseKind.PRODUCT,
-            source=Buffer.INPUT,
-            target=Buffer.SCORES,
-            matrices=(weights.router,),
-            adds=False,
-        )
+        yield self._scores(weights.router)
         readers = _forms(*weights.gates, *weights.ups)
         yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
         yield Phase(
@@ -254,6 +254,15 @@ class _Layer:
             forms=_forms(*weights.downs),
         )
         yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+
+    def _scores(self, matrix: PackedMatrix) -> Phase:
+        return Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            target=Buffer.SCORES,
+            matrices=(matrix,),
+            adds=False,
+        )
 
     def _output(self) -> Phase:
         return Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.weights.output,))

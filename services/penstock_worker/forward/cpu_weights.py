@@ -81,7 +81,7 @@ class CPUWeights:
             embedding=embedding,
             head=head,
             norm=norm,
-            rotations=[RotationTable(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
+            rotations=[_table(each) for each in rotaries],
         )
 
     def _embedding_kind(self) -> MatrixKind | None:
@@ -110,6 +110,9 @@ class CPUWeights:
             feed_forward_output_norm=norms.get("feed_forward_output_norm"),
             query_norm=norms.get("query_norm"),
             key_norm=norms.get("key_norm"),
+            sinks=self._vector(f"{attention}.sinks.weight", config.num_heads)
+            if spec.attention.sinks
+            else None,
         )
 
     def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
@@ -152,6 +155,11 @@ class CPUWeights:
             ups=tuple(found["up"] for found in each if found["up"] is not None),
             downs=tuple(found["down"] for found in each if found["down"] is not None),
             correction=correction,
+            shared_gate=self._matrix(
+                f"{at}.shared_expert_gate", 1, self.config.hidden_size, kind=MatrixKind.F32
+            )
+            if said.shared_gate
+            else None,
         )
 
     def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, NormWeights]:
@@ -204,7 +212,7 @@ class CPUWeights:
             try:
                 packed = pack(
                     stored.format,
-                    stored.data,
+                    stored.content,
                     shape,
                     kind=kind,
                     order=stored.places(),
@@ -227,3 +235,10 @@ class CPUWeights:
             threads=self.threads,
             arena=self.arena,
         )
+
+
+def _table(rotary: Rotary) -> RotationTable:
+    factors = rotary.query_factors
+    return RotationTable(
+        rotary.cos.numpy(), rotary.sin.numpy(), None if factors is None else factors.numpy()
+    )

@@ -30,10 +30,10 @@ REFUSED = dict.fromkeys(
         "qwen3-7-7-tied-biases",
     ),
     "not a multiple of 16",
-) | {
-    "qwen2-moe": "a gate of the shared expert",
-    "ministral3": "queries that grow with their position",
-}
+) | dict.fromkeys(
+    ("deepseek-v2-lite", "deepseek-v2-groups", "deepseek-v3", "glm47-flash"),
+    "attention over latents",
+)
 """Cases that the kernels can't run, and what they say."""
 
 

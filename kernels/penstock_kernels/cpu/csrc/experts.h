@@ -43,8 +43,7 @@ inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* sh
   for (int i = 0; i < e.count; i++) peak = scores[i] > peak ? scores[i] : peak;
   for (int i = 0; i < e.count; i++) {
     if (e.sigmoid) {
-      const float low = scores[i] < -80.0f ? 80.0f : -scores[i];
-      scores[i] = 1.0f / (1.0f + exponential(low > 80.0f ? 80.0f : low));
+      scores[i] = logistic(scores[i]);
     } else {
       total += scores[i] = exponential(scores[i] - peak);
     }

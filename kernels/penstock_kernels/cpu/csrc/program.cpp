@@ -13,6 +13,10 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
   return matrix.kind >= PK_F32 && matrix.kind <= PK_F4W && matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
 }
 
+bool activates(const PkPhase& p, bool gated) {
+  return p.activation >= PK_SILU && (p.activation <= PK_RELU2 || (gated && p.activation == PK_CLAMPED_SWIGLU));
+}
+
 bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
@@ -47,7 +51,7 @@ class Reader {
         return floats(p.source) && p.norm.kind && is(p.matrices[0], m_.vocab, width(p.source)) && holds(PK_INPUT, width(p.source));
       case PK_ROUTE:
         return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
-      case PK_EXPERTS_UP: return p.activation >= PK_SILU && p.activation <= PK_RELU2 && experts(p);
+      case PK_EXPERTS_UP: return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
       case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.experts->downs[0].outputs);
       default: return false;
@@ -104,7 +108,7 @@ class Reader {
 
   bool gate_up(const PkPhase& p) {
     const PkMatrix &gate = p.matrices[0], &up = p.matrices[1];
-    if (p.source != PK_INPUT || p.target != PK_INNER || p.activation < PK_SILU || p.activation > PK_RELU2) return false;
+    if (p.source != PK_INPUT || p.target != PK_INNER || !activates(p, gate.tiles) || (p.weighed && !holds(PK_SCORES, 1))) return false;
     if (!reads(p.source, up, up.outputs) || (gate.tiles && !reads(p.source, gate, up.outputs)) || !holds(PK_INNER, up.outputs)) return false;
     width_[1] = up.outputs;
     forms_[1] = p.forms;

@@ -33,17 +33,17 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4 };
 
 // Attention of a layer, and its cache (see cache.h).
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
-// sinks: [heads] or null.
+// sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 struct PkAttention {
   int32_t heads, kv_heads, head_dim, rotary_dims, window, chunk;
   float scale, soft_cap;
-  const float *cosines, *sines, *sinks;
+  const float *cosines, *sines, *sinks, *query_factors;
   void *keys, *values;
 };
 
@@ -76,7 +76,8 @@ enum PkBuffer : int32_t {
 // ATTEND: MIXED = attention of QUERIES.
 // PRODUCT: matrices[0] times source, times scale; added to the target, or (`adds` is 0) put there.
 // GATE_UP: INNER = activation(matrices[0] times INPUT) * (matrices[1] times INPUT), in `forms`; where
-//   matrices[0] has no tiles, activation(matrices[1] times INPUT).
+//   matrices[0] has no tiles, activation(matrices[1] times INPUT).  With `weighed`, a row is multiplied by
+//   the logistic function of its first number in SCORES.
 // ADD_NORM: target += norm of the source's `width` numbers, times scale.
 // LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
 // ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
@@ -91,7 +92,7 @@ enum PkPhaseKind : int32_t {
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
 // share it).  ends_layer: it is counted, and looked whether the step is given up; needs `waits`.
 struct PkPhase {
-  int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation;
+  int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
   float scale, soft_cap;
   PkNorm norm, other_norm;
   const PkAttention* attention;
