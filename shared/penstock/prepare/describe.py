@@ -68,7 +68,8 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     if isinstance(config, EncoderConfig):
         return 0
     each = 4 if dtype == "float32" else KV_BYTES
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * each
+    parts = 1 if config.latent is not None else 2
+    return parts * config.num_layers * config.num_kv_heads * config.head_dim * each
 
 
 def _is_gguf(model: PreparedModel) -> bool:
