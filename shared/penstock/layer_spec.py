@@ -141,8 +141,8 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """activation(gate) * up, projected down; without a gate, activation(up)."""
 
     activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"] = "silu"
-    """gelu_tanh: its approximation by tanh.  relu2: the square of relu.  clamped_swiglu: with the gate
-    at most 7 and up between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
+    """gelu_tanh: its approximation by tanh.  relu2: the square of relu.  clamped_swiglu: with the
+    gate at most 7 and up between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
     gated: bool = True
     bias: bool = False
     experts: ExpertsSpec | None = None

@@ -138,9 +138,10 @@ class StepAttention(Protocol):
         heads of a row are contiguous. Any float dtype is allowed, and is that of the result. Where
         the cache's values are parts of keys, `value` isn't read.
 
-        Returns [rows, heads, size of a value], in which padding rows are zero. Modifies the cache in the
-        slots of the step's tokens only. The rows of a sequence have the same bits whatever else is
-        in the batch, however its tokens were divided into chunks, and for every block size.
+        Returns [rows, heads, size of a value], in which padding rows are zero. Modifies the cache
+        in the slots of the step's tokens only. The rows of a sequence have the same bits whatever
+        else is in the batch, however its tokens were divided into chunks, and for every block
+        size.
         """
 
 

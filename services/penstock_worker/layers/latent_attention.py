@@ -1,8 +1,9 @@
 """Attention over latents (DeepSeek-AI, "DeepSeek-V2", 2024), in its absorbed form.
 
-A head's key is W_k c and its value W_v c, of the token's latent c. As q (W_k c) = (q W_k) c, queries
-are mapped to the latents' space, attention is over latents, and its result is mapped to values. All
-steps compute this form, prefills too: a token's bits don't depend on how it was computed.
+A head's key is W_k c and its value W_v c, of the token's latent c. As q (W_k c) = (q W_k) c,
+queries are mapped to the latents' space, attention is over latents, and its result is mapped to
+values. All steps compute this form, prefills too: a token's bits don't depend on how it was
+computed.
 """
 
 from __future__ import annotations

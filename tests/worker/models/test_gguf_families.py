@@ -39,6 +39,8 @@ class Conversion:
     permuted: bool = False
     """Whether the rows of q and k are put so that rotary pairs are adjacent."""
     rms: bool = True
+    alternating: bool = False
+    """Whether the rows of gate and up alternate in transposed stacks (gpt-oss)."""
 
 
 def windows(writer: Writer, config: Any) -> None:
@@ -74,6 +76,17 @@ def some_experts(writer: Writer, config: Any) -> None:
     writer.add_expert_used_count(config.num_experts_per_tok)
 
 
+def gpt_oss(writer: Writer, config: Any) -> None:
+    windows(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    rope = config.rope_parameters
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
 ARCH = gguf.MODEL_ARCH
 CONVERSIONS = {
     "gemma": Conversion(ARCH.GEMMA, plus_one=True),
@@ -100,6 +113,7 @@ CONVERSIONS = {
     "olmoe": Conversion(ARCH.OLMOE, some_experts),
     "exaone4-windows": Conversion(ARCH.EXAONE4, windows),
     "ernie45-plain": Conversion(ARCH.ERNIE4_5),
+    "gpt-oss": Conversion(ARCH.GPT_OSS, gpt_oss, alternating=True),
 }
 """By case; those that aren't in CASES are in OWN."""
 OWN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -133,6 +147,20 @@ def separated(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield f"{name.removesuffix('gate_up_proj')}{part}.weight", values
 
 
+def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """As `separated`, of gpt-oss, whose sinks are called weights besides."""
+    stem = name.removesuffix("_bias")
+    kind = "bias" if stem != name else "weight"
+    if stem.endswith("experts.down_proj"):
+        yield f"{stem}.{kind}", tensor if kind == "bias" else tensor.transpose(1, 2)
+    elif stem.endswith("experts.gate_up_proj"):
+        whole = tensor if kind == "bias" else tensor.transpose(1, 2)
+        for first, part in enumerate(("gate_proj", "up_proj")):
+            yield f"{stem.removesuffix('gate_up_proj')}{part}.{kind}", whole[:, first::2]
+    else:
+        yield f"{name}.weight" if name.endswith("sinks") else name, tensor
+
+
 def write(path: Path, theirs: Any, how: Conversion) -> None:
     config = theirs.config
     writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
@@ -160,7 +188,7 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
     for theirs_name, whole in theirs.state_dict().items():
         if tied and theirs_name == "lm_head.weight":
             continue
-        for name, tensor in separated(theirs_name, whole):
+        for name, tensor in (unstacked if how.alternating else separated)(theirs_name, whole):
             if how.plus_one and name.endswith("norm.weight"):
                 tensor = tensor + 1
             for part, heads in (
