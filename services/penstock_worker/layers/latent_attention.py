@@ -19,6 +19,7 @@ from penstock_worker.layers.norms import NO_NORM, Norm, RMSNorm
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
+from penstock_worker.weights.weights import Weights
 
 
 class LatentAttention:
@@ -80,17 +81,15 @@ class LatentAttention:
             bias=rule.qkv_bias,
         )
         heads = config.num_heads
-        both = parts.weights.take(
-            f"{prefix}.kv_b_proj.weight", (heads * (spec.plain + spec.value), spec.rank)
-        ).unflatten(0, (-1, spec.plain + spec.value))
+        to_latents, to_values = per_head(parts.weights, prefix, spec, heads)
         return LatentAttention(
             layer - parts.shard.layers.start,
             spec,
             Queries.load(parts, layer, spec),
             latent,
             _norm(parts, f"{prefix}.kv_a_norm", spec.rank, spec.eps),
-            PerHead([parts.ops.product(_fresh(head[: spec.plain].T)) for head in both]),
-            PerHead([parts.ops.product(_fresh(head[spec.plain :])) for head in both]),
+            PerHead([parts.ops.product(_fresh(head)) for head in to_latents]),
+            PerHead([parts.ops.product(_fresh(head)) for head in to_values]),
             parts.summed(
                 f"{prefix}.o_proj", config.hidden_size, heads * spec.value, bias=rule.output_bias
             ),
@@ -135,6 +134,22 @@ class PerHead:
     def __call__(self, x: Tensor) -> Tensor:
         found = [product(x[:, head].contiguous()) for head, product in enumerate(self._products)]
         return torch.stack(found, 1)
+
+
+def per_head(
+    weights: Weights, prefix: str, spec: LatentSpec, heads: int, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns the matrices that map a head's queries to latents, [heads, rank, plain], and latents
+    to values, [heads, value, rank]. A file has them like that, or as one."""
+    if weights.has(f"{prefix}.k_b_proj.weight"):
+        return (
+            weights.take(f"{prefix}.k_b_proj.weight", (heads, spec.rank, spec.plain), dtype),
+            weights.take(f"{prefix}.v_b_proj.weight", (heads, spec.value, spec.rank), dtype),
+        )
+    shape = (heads * (spec.plain + spec.value), spec.rank)
+    both = weights.take(f"{prefix}.kv_b_proj.weight", shape, dtype)
+    keys, values = both.unflatten(0, (heads, -1)).split((spec.plain, spec.value), 1)
+    return keys.transpose(1, 2), values
 
 
 def _norm(parts: Parts, name: str, size: int, eps: float) -> Norm:

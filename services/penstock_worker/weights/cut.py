@@ -37,8 +37,6 @@ class Cut:
             "embed_tokens": shard.vocab,
             "lm_head": shard.vocab,
         }
-        if latent is not None:
-            self._rows["kv_b_proj"] = _scaled(shard.heads, latent.plain + latent.value)
         self._columns = {"o_proj": values, "down_proj": shard.inner}
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
+from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
     AttentionSpec,
@@ -155,15 +159,16 @@ def _latent(fields: Fields) -> LatentSpec:
         "plain": fields.integer("qk_nope_head_dim"),
         "value": fields.integer("v_head_dim"),
     }
-    query_rank = fields.integer("q_lora_rank", 0)
+    return _checked(sizes, fields.integer("q_lora_rank", 0), fields.where)
+
+
+def _checked(sizes: dict[str, int], query_rank: int, where: str) -> LatentSpec:
     if not (0 < min(sizes.values()) <= max(sizes.values()) <= MAX_SIZE):
         raise UnsupportedModel(
-            f"{fields.where}: sizes of latents and heads are {sizes}; 1 to {MAX_SIZE} are allowed"
+            f"{where}: sizes of latents and heads are {sizes}; 1 to {MAX_SIZE} are allowed"
         )
     if not 0 <= query_rank <= MAX_SIZE:
-        raise UnsupportedModel(
-            f"{fields.where}: q_lora_rank is {query_rank}; 0 to {MAX_SIZE} are allowed"
-        )
+        raise UnsupportedModel(f"{where}: q_lora_rank is {query_rank}; 0 to {MAX_SIZE} are allowed")
     return LatentSpec(**sizes, query_rank=query_rank)
 
 
@@ -175,6 +180,83 @@ def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
     if rope.scaling is None or not by or rope.scaling.factor <= 1:
         return plain
     return plain * (0.1 * by * math.log(rope.scaling.factor) + 1.0) ** 2
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Of V2 as of the others: their files have the same architecture."""
+    keys = model.keys
+    latent = _gguf_latent(keys)
+    count = bounds.layer_count(keys, "block_count") - keys.integer("nextn_predict_layers", 0)
+    dense = keys.integer("leading_dense_block_count", 0)
+    rope = model.rope(latent.rotating)
+    scale: float = (latent.plain + latent.rotating) ** -0.5
+    by = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if by and rope.scaling is not None and rope.scaling.factor > 1:
+        scale *= (by * math.log(rope.scaling.factor) + 1.0) ** 2
+        scaling = msgspec.structs.replace(rope.scaling, attention_factor=1.0)
+        rope = msgspec.structs.replace(rope, scaling=scaling)
+    experts = _gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(latent=latent, scale=scale),
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(count)
+    ]
+    keys.ignore("attention.head_count_kv", "rope.dimension_count")
+    return ModelConfig(
+        architecture="deepseek_v3",
+        vocab_size=model.vocab_size,
+        hidden_size=keys.integer("embedding_length"),
+        intermediate_size=model.same_in_all_layers("feed_forward_length"),
+        num_layers=count,
+        num_heads=keys.integer("attention.head_count"),
+        num_kv_heads=1,
+        head_dim=latent.rank + latent.rotating,
+        max_position=keys.integer("context_length"),
+        tie_word_embeddings="output.weight" not in model.tensors,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(rope,),
+        layers=hub.shared(layers),
+    )
+
+
+def _gguf_latent(keys: Fields) -> LatentSpec:
+    """Older files have a head's sizes where newer ones have the latent's."""
+    rotating = keys.integer("rope.dimension_count")
+    key = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
+    sizes = {
+        "rank": keys.integer("attention.kv_lora_rank"),
+        "rotating": rotating,
+        "plain": key - rotating,
+        "value": keys.integer("attention.value_length_mla", keys.integer("attention.value_length")),
+    }
+    return _checked(sizes, keys.integer("attention.q_lora_rank", 0), keys.where)
+
+
+_GATING = {1: "softmax", 2: "sigmoid"}
+"""GGUF's numbers."""
+
+
+def _gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
+    keys = model.keys
+    kind = keys.integer("expert_gating_func", 1)
+    _one_of(keys, "expert_gating_func", kind, *_GATING)
+    inner = keys.integer("expert_feed_forward_length")
+    experts = ExpertsSpec(
+        **model.expert_counts(),
+        inner=inner,
+        router="sigmoid" if _GATING[kind] == "sigmoid" else "softmax",
+        correction=correction in model.tensors,
+        groups=keys.integer("expert_group_count", 1),
+        active_groups=keys.integer("expert_group_used_count", 1),
+        group_best=2 if _GATING[kind] == "sigmoid" else 1,
+        normalised=keys.flag("expert_weights_norm", False),
+        scale=keys.number("expert_weights_scale", 1.0),
+        shared_inner=inner * keys.integer("expert_shared_count", 0),
+    )
+    _check_groups(keys, experts)
+    return experts
 
 
 NAMES = TensorNames(
@@ -194,16 +276,42 @@ NAMES = TensorNames(
     pairs_adjacent=True,
 )
 
+GGUF_NAMES = TensorNames(
+    stacked={
+        f"mlp.stacked.{name}": (f"mlp.experts.*.{name}",)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    },
+    layers_for_drafts=True,
+    pairs_adjacent=True,
+)
+
 DEEPSEEK_V2 = Family(
-    "deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2", _hub_v2, hub_names=NAMES
+    "deepseek_v2",
+    ("DeepseekV2ForCausalLM",),
+    "DeepSeek-V2",
+    _hub_v2,
+    gguf="deepseek2",
+    read_gguf=_gguf,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
 )
 DEEPSEEK_V3 = Family(
     "deepseek_v3",
     ("DeepseekV3ForCausalLM",),
     "DeepSeek-V3 and R1, Kimi K2",
     _hub_v3,
+    gguf="deepseek2",
+    read_gguf=_gguf,
     hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
 )
 GLM4_MOE_LITE = Family(
-    "glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), "GLM-4.7-Flash", _hub_glm, hub_names=NAMES
+    "glm4_moe_lite",
+    ("Glm4MoeLiteForCausalLM",),
+    "GLM-4.7-Flash",
+    _hub_glm,
+    gguf="deepseek2",
+    read_gguf=_gguf,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
 )

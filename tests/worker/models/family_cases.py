@@ -286,6 +286,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         LATENTS
         | {
             "q_lora_rank": None,
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
             "n_routed_experts": 6,
             "n_shared_experts": 2,
             "first_k_dense_replace": 1,
@@ -296,6 +298,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV2",
         LATENTS
         | {
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
             "n_routed_experts": 12,
             "topk_method": "group_limited_greedy",
             "n_group": 4,
@@ -317,7 +321,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm47-flash": (
         "Glm4MoeLite",
-        LATENTS | {"n_routed_experts": 8, "routed_scaling_factor": 1.8},
+        LATENTS
+        | {
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "n_routed_experts": 8,
+            "routed_scaling_factor": 1.8,
+        },
     ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),

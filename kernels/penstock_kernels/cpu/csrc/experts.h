@@ -17,7 +17,7 @@ template <class Taken> void best_of(float* scores, int size, int count, const Ta
   }
 }
 
-// Leaves the scores of the groups whose best two sum up highest, and makes the others NO_PEAK.
+// Leaves the scores of the groups whose best one or two sum up highest, and makes the others NO_PEAK.
 inline void keep_best_groups(const PkExperts& e, float* ranked) {
   float sums[pk::MAX_EXPERTS];
   bool open[pk::MAX_EXPERTS] = {};
@@ -30,7 +30,7 @@ inline void keep_best_groups(const PkExperts& e, float* ranked) {
         first = ranked[i];
       } else if (ranked[i] > second) second = ranked[i];
     }
-    sums[g] = first + second;
+    sums[g] = e.group_best == 1 ? first : first + second;
   }
   best_of(sums, e.groups, e.active_groups, [&](int g) { open[g] = true; });
   for (int i = 0; i < e.count; i++)
