@@ -17,7 +17,10 @@ from penstock.prepare.hub_config import read_config
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {"Gemma3ForCausalLM": "Gemma3TextConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
-OWN_SETTINGS: dict[str, dict[str, Any]] = {"Glm4MoeForCausalLM": {"head_dim": 128}}
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+}
 """That all releases have, and transformers' defaults lack."""
 
 

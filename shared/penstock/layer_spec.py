@@ -64,6 +64,25 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of a layer norm."""
 
 
+class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention over latents (DeepSeek-AI, "DeepSeek-V2", 2024). Only a vector for each token is
+    kept, of which each head's keys and values are linear functions: it stands in the cache as one
+    KV head, whose value is a part of its key. Sizes are element counts."""
+
+    rank: int
+    """Of the latent, which is what a value is made of."""
+    rotating: int
+    """Of a query head's part that rotates, and of the key's, which all heads share."""
+    plain: int
+    """Of a query head's part that doesn't rotate."""
+    value: int
+    """Of a head's value."""
+    query_rank: int = 0
+    """Of the vector that queries are made of; 0: they are made of the hidden state."""
+    eps: float = 1e-6
+    """Of the norms of both vectors."""
+
+
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Grouped-query attention, causal."""
 
@@ -80,6 +99,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Which of ModelConfig.ropes rotates queries and keys; None: no rotation."""
     norm: Literal["none", "head", "whole"] = "none"
     """Of queries and keys, before the rotation: over each head, or over all heads together."""
+    latent: LatentSpec | None = None
+    """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
+    the latent and of the part that rotates. All layers have the same, or none."""
     sinks: bool = False
     """A learned score for each query head, which takes part in the softmax without a value."""
     qkv_bias: bool = False
@@ -110,14 +132,17 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 1
     """Experts are chosen from the best `active_groups` of so many groups."""
     active_groups: int = 1
+    group_best: int = 2
+    """How many of a group's experts make its score, which is the sum of theirs."""
     router_bias: bool = False
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """activation(gate) * up, projected down; without a gate, activation(up)."""
 
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "silu"
-    """gelu_tanh: its approximation by tanh.  relu2: the square of relu."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"] = "silu"
+    """gelu_tanh: its approximation by tanh.  relu2: the square of relu.  clamped_swiglu: with the
+    gate at most 7 and up between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
     gated: bool = True
     bias: bool = False
     experts: ExpertsSpec | None = None

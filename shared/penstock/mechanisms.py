@@ -14,6 +14,7 @@ WINDOW = "sliding windows"
 CHUNKS = "attention within chunks of positions"
 SCORE_SOFT_CAP = "a soft cap of attention scores"
 SCORE_SCALE = "an attention scale of its own"
+LATENT = "attention over latents (MLA)"
 SINKS = "attention sinks"
 NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
@@ -25,6 +26,7 @@ PARALLEL = "attention and feed-forward in parallel"
 GELU = "gelu"
 GELU_TANH = "gelu by tanh"
 RELU2 = "squared relu"
+CLAMPED_SWIGLU = "a clamped swiglu"
 UNGATED = "a feed-forward without a gate"
 OUTPUT_BIAS = "a bias of the attention's output"
 FEED_FORWARD_BIAS = "biases of the feed-forward"
@@ -35,7 +37,12 @@ EXPERTS = "a mixture of experts"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
 QUERY_GROWTH = "queries that grow with their position"
 
-_ACTIVATIONS = {"gelu": GELU, "gelu_tanh": GELU_TANH, "relu2": RELU2}
+_ACTIVATIONS = {
+    "gelu": GELU,
+    "gelu_tanh": GELU_TANH,
+    "relu2": RELU2,
+    "clamped_swiglu": CLAMPED_SWIGLU,
+}
 
 
 def mechanisms(config: ModelConfig) -> frozenset[str]:
@@ -77,6 +84,7 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         CHUNKS: spec.chunk is not None,
         SCORE_SOFT_CAP: spec.soft_cap is not None,
         SCORE_SCALE: spec.scale is not None,
+        LATENT: spec.latent is not None,
         SINKS: spec.sinks,
         NO_ROTATION: spec.rope is None,
         WHOLE_NORM: spec.norm == "whole",

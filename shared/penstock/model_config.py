@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.layer_spec import LayerSpec, NormSpec, RopeSpec
+from penstock.layer_spec import LatentSpec, LayerSpec, NormSpec, RopeSpec
 from penstock.quantised_checkpoint import QuantisedCheckpoint
 
 
@@ -40,6 +40,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     logits_soft_cap: float | None = None
     """Logits x become soft_cap * tanh(x / soft_cap)."""
     head_bias: bool = False
+
+    @property
+    def latent(self) -> LatentSpec | None:
+        """What all layers' keys and values are made of; None: they are stored by themselves."""
+        return self.layers[0].attention.latent
 
     def layer(self, number: int) -> LayerSpec:
         """What layer `number` is made of, counted from 0."""

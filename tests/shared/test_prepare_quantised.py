@@ -46,6 +46,9 @@ def test_each_method_as_a_scheme() -> None:
         schemes=(WeightScheme(storage="awq", bits=4, group_size=128, symmetric=False),),
         unquantised=("visual",),
     )
+    stacks = read({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    assert stacks.schemes == (WeightScheme(storage="mxfp4", bits=4, group_size=32),)
+    assert stacks.name == "mxfp4"
     gptq = WeightScheme(
         storage="gptq",
         bits=4,

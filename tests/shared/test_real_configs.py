@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
@@ -156,6 +157,187 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "use_qk_norm": False,
         "vocab_size": 151552,
     },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"],
+        "attention_bias": True,
+        "eos_token_id": 200002,
+        "experts_per_token": 4,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 2880,
+        "initial_context_length": 4096,
+        "intermediate_size": 2880,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "max_position_embeddings": 131072,
+        "model_type": "gpt_oss",
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 8,
+        "num_local_experts": 32,
+        "output_router_logits": False,
+        "quantization_config": {
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+            "quant_method": "mxfp4",
+        },
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+        "rope_theta": 150000,
+        "router_aux_loss_coef": 0.9,
+        "sliding_window": 128,
+        "swiglu_limit": 7.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 201088,
+    },
+    "deepseek-v2-lite": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "attention_bias": False,
+        "auto_map": {},
+        "aux_loss_alpha": 0.001,
+        "eos_token_id": 100001,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "model_type": "deepseek_v2",
+        "moe_intermediate_size": 1408,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "pretraining_tp": 1,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 40,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096,
+            "type": "yarn",
+        },
+        "rope_theta": 10000,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "seq_aux": True,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "v_head_dim": 128,
+        "vocab_size": 102400,
+    },
+    "deepseek-v3": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "attention_bias": False,
+        "auto_map": {},
+        "aux_loss_alpha": 0.001,
+        "eos_token_id": 1,
+        "ep_size": 1,
+        "first_k_dense_replace": 3,
+        "hidden_act": "silu",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 163840,
+        "model_type": "deepseek_v3",
+        "moe_intermediate_size": 2048,
+        "moe_layer_freq": 1,
+        "n_group": 8,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 61,
+        "num_key_value_heads": 128,
+        "num_nextn_predict_layers": 1,
+        "pretraining_tp": 1,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "quantization_config": {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "quant_method": "fp8",
+            "weight_block_size": [128, 128],
+        },
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 40,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096,
+            "type": "yarn",
+        },
+        "rope_theta": 10000,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "seq_aux": True,
+        "tie_word_embeddings": False,
+        "topk_group": 4,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 128,
+        "vocab_size": 129280,
+    },
+    "glm-4.7-flash": {
+        "architectures": ["Glm4MoeLiteForCausalLM"],
+        "attention_bias": False,
+        "eos_token_id": [154820],
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10240,
+        "kv_lora_rank": 512,
+        "max_position_embeddings": 202752,
+        "model_type": "glm4_moe_lite",
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 20,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 47,
+        "num_key_value_heads": 20,
+        "num_nextn_predict_layers": 1,
+        "partial_rotary_factor": 1.0,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 1.8,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 256,
+        "vocab_size": 154880,
+    },
 }
 
 
@@ -172,3 +354,31 @@ def test_what_a_release_leaves_out_is_transformers_default() -> None:
     assert [layer.attention.window for layer in config.layers[:6]] == [1024] * 5 + [None]
     assert config.ropes[0].scaling is not None
     assert config.ropes[1].scaling is None
+
+
+def test_positions_stretched_by_yarn_sharpen_scores_over_latents() -> None:
+    """The figures are those of the releases' own code."""
+    v3 = read_config(Fields(CONFIGS["deepseek-v3"], "deepseek-v3"))
+    assert v3.layers[0].attention.scale == pytest.approx(0.13523377886)
+    assert v3.ropes[0].scaling is not None
+    assert v3.ropes[0].scaling.attention_factor == 1.0
+    flash = read_config(Fields(CONFIGS["glm-4.7-flash"], "glm-4.7-flash"))
+    assert flash.layers[0].attention.scale == 256**-0.5
+    assert (flash.num_kv_heads, flash.head_dim) == (1, 576)
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("deepseek-v2-lite", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'"),
+        ("deepseek-v2-lite", {"norm_topk_prob": True}, "norm_topk_prob true"),
+        ("deepseek-v3", {"rope_interleave": False}, "rope_interleave is False"),
+        ("deepseek-v3", {"n_group": 7}, "8 of 256 experts can't be chosen from 4 of 7 groups"),
+        ("deepseek-v3", {"kv_lora_rank": 1 << 40}, "1 to 65536 are allowed"),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+        ("gpt-oss-20b", {"swiglu_limit": 6.0}, "swiglu_limit is 6"),
+    ],
+)
+def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read_config(Fields(CONFIGS[model] | change, model))

@@ -42,14 +42,7 @@ def make_runner(
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
         slots_ = Slots(bounds)
         return host_runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=block_size,
-        dtype=model.embedding.dtype,
-    )
+    shape = CacheShape.of(config, block_size, model.embedding.dtype)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
     return host_runner(
         forward,

@@ -48,11 +48,15 @@ class DecoderShape:
     head_dim: int
     block_size: int
     """Tokens per KV block."""
+    latent_dim: int | None = None
+    """Numbers of a value, which is a latent; None: head_dim."""
 
     def obstacle(self) -> str | None:
         """Returns why the kernels can't run this shape, or None if they can."""
         if self.head_dim % 16:
             return f"head_dim is {self.head_dim}, not a multiple of 16"
+        if self.latent_dim is not None and self.latent_dim % 16:
+            return f"a latent has {self.latent_dim} numbers, not a multiple of 16"
         if self.block_size % PAGE:
             return f"kv_block_size is {self.block_size}, not a multiple of {PAGE}"
         if self.head_dim > MAX_HEAD_DIM:
@@ -65,7 +69,11 @@ class DecoderShape:
 
     def block_bytes(self, cache: str, layers: int) -> int:
         """Returns the size of a KV block over all layers."""
-        return 2 * _token_bytes(cache, self.kv_heads, self.head_dim) * self.block_size * layers
+        per_token = sum(
+            _token_bytes(cache, self.kv_heads, size)
+            for size in (self.head_dim, self.latent_dim or self.head_dim)
+        )
+        return per_token * self.block_size * layers
 
 
 @dataclass(frozen=True)
@@ -102,20 +110,25 @@ class Decoder:
 
     def __post_init__(self) -> None:
         for each in self.program.attentions:
-            shape = DecoderShape(each.heads, each.kv_heads, each.head_dim, self.block_size)
+            shape = DecoderShape(
+                each.heads, each.kv_heads, each.head_dim, self.block_size, each.latent_dim
+            )
             obstacle = shape.obstacle()
             if obstacle is not None:
                 raise ValueError(obstacle)
         self._layers_done = np.zeros(1, dtype=np.int64)
         self._cancelled = np.zeros(1, dtype=np.int32)
-        self._caches = [(self._half(each), self._half(each)) for each in self.program.attentions]
+        self._caches = [
+            (self._half(each, each.head_dim), self._half(each, each.value_dim))
+            for each in self.program.attentions
+        ]
         self._phases = self.program.structs(self._caches)
         self._struct = self._describe(self._phases)
         self._check()
 
-    def _half(self, attention: Attention) -> np.ndarray:
-        """Returns memory for a layer's keys, or its values."""
-        per_token = _token_bytes(self.cache, attention.kv_heads, attention.head_dim)
+    def _half(self, attention: Attention, size: int) -> np.ndarray:
+        """Returns memory for a layer's keys, or its values, of so many numbers."""
+        per_token = _token_bytes(self.cache, attention.kv_heads, size)
         return zeroed(per_token * self.block_size * self.num_blocks)
 
     def _check(self) -> None:
@@ -184,6 +197,6 @@ class Decoder:
 
 
 def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:
-    """Returns what a token's keys take in a layer; its values take as much."""
+    """Returns what a token's keys or values take in a layer."""
     kind = CACHE_KINDS[cache]
     return kv_heads * (head_dim * kind.value_bytes + kind.scale_bytes)

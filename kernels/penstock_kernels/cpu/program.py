@@ -18,6 +18,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.structs import (
     NUM_BUFFERS,
     PkAttention,
+    PkByHead,
     PkExperts,
     PkMatrix,
     PkNorm,
@@ -54,9 +55,11 @@ class PhaseKind(enum.IntEnum):
     EXPERTS_UP = 10
     EXPERTS_DOWN = 11
     COMBINE = 12
+    PLACE_LATENT = 13
+    BY_HEAD = 14
 
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
 """By name (PkActivation)."""
 
 _NORMS = {"rms": 1, "layer": 2}
@@ -86,6 +89,8 @@ class RotationTable:
     """[positions, numbers that rotate / 2] float32."""
     sines: np.ndarray
     """As `cosines`."""
+    query_factors: np.ndarray | None = None
+    """[positions] float32: what rotated queries are multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Attention:
     heads: int
     kv_heads: int
     head_dim: int
+    latent_dim: int | None = None
+    """Numbers of a value, which is a latent; None: head_dim, and values are made by themselves."""
     rotation: RotationTable | None = None
     scale: float | None = None
     """Factor of query times key; None: head_dim ** -0.5."""
@@ -108,6 +115,10 @@ class Attention:
     sinks: np.ndarray | None = None
     """[heads] float32."""
 
+    @property
+    def value_dim(self) -> int:
+        return self.latent_dim or self.head_dim
+
     def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
         scale = self.scale
         if scale is None:
@@ -117,6 +128,7 @@ class Attention:
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
+            value_dim=self.value_dim,
             rotary_dims=0 if turn is None else 2 * turn.cosines.shape[1],
             window=self.window or 0,
             chunk=self.chunk or 0,
@@ -125,6 +137,7 @@ class Attention:
             cosines=None if turn is None else _address(turn.cosines),
             sines=None if turn is None else _address(turn.sines),
             sinks=_address(self.sinks),
+            query_factors=None if turn is None else _address(turn.query_factors),
             keys=_address(keys),
             values=_address(values),
         )
@@ -147,6 +160,8 @@ class Experts:
     scale: float = 1.0
     groups: int = 1
     active_groups: int = 1
+    group_best: int = 2
+    """How many of a group's experts make its score: 1 or 2."""
     correction: np.ndarray | None = None
     """[experts] float32."""
 
@@ -156,6 +171,7 @@ class Experts:
             active=self.active,
             groups=self.groups,
             active_groups=self.active_groups,
+            group_best=self.group_best,
             sigmoid=self.sigmoid,
             normalised=self.normalised,
             scale=self.scale,
@@ -163,6 +179,27 @@ class Experts:
             gates=_array(self.gates) if self.gates else None,
             ups=_array(self.ups),
             downs=_array(self.downs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHead:
+    """A product of its own for each head. A head's numbers begin at its multiple of a stride."""
+
+    matrices: tuple[PackedMatrix, ...]
+    source_stride: int
+    target_stride: int
+    source_first: int = 0
+    target_first: int = 0
+
+    def struct(self) -> PkByHead:
+        return PkByHead(
+            count=len(self.matrices),
+            source_stride=self.source_stride,
+            source_first=self.source_first,
+            target_stride=self.target_stride,
+            target_first=self.target_first,
+            matrices=_array(self.matrices),
         )
 
 
@@ -186,6 +223,8 @@ class Phase:
     whole: bool = False
     """Of HEADS: norms are over all heads, by a PLACE behind it."""
     adds: bool = True
+    weighed: bool = False
+    """Of GATE_UP: a row is multiplied by the logistic function of its first number in SCORES."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
@@ -193,6 +232,7 @@ class Phase:
     other_norm: NormWeights | None = None
     attention: Attention | None = None
     experts: Experts | None = None
+    by_head: ByHead | None = None
     matrices: tuple[PackedMatrix | None, ...] = ()
 
     def needs(self) -> Iterator[tuple[Buffer, int]]:
@@ -208,7 +248,11 @@ class Phase:
                 if self.whole:
                     yield Buffer.KEYS, self.attention.kv_heads * self.attention.head_dim
             case PhaseKind.ATTEND if self.attention is not None:
-                yield Buffer.MIXED, self.attention.heads * self.attention.head_dim
+                yield Buffer.MIXED, self.attention.heads * self.attention.value_dim
+            case PhaseKind.PLACE_LATENT if self.attention is not None:
+                yield Buffer.QUERIES, self.attention.heads * self.attention.head_dim
+            case PhaseKind.BY_HEAD if self.by_head is not None:
+                yield self.target, len(self.by_head.matrices) * self.by_head.target_stride
             case PhaseKind.PRODUCT if first is not None:
                 yield self.target, first.struct.outputs
             case PhaseKind.GATE_UP if self.matrices[1] is not None:
@@ -218,7 +262,17 @@ class Phase:
 
     def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
         """Fills the library's struct. `attentions`: by layer of the KV cache."""
-        plain = ("source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds")
+        plain = (
+            "source",
+            "target",
+            "width",
+            "forms",
+            "waits",
+            "ends_layer",
+            "whole",
+            "adds",
+            "weighed",
+        )
         for name in ("kind", *plain):
             setattr(struct, name, int(getattr(self, name)))
         struct.activation = ACTIVATIONS[self.activation]
@@ -230,6 +284,8 @@ class Phase:
             struct.attention = ctypes.pointer(attentions[self.attention.layer])
         if self.experts is not None:
             struct.experts = ctypes.pointer(self.experts.struct())
+        if self.by_head is not None:
+            struct.by_head = ctypes.pointer(self.by_head.struct())
         for at, matrix in enumerate(self.matrices):
             struct.matrices[at] = PkMatrix() if matrix is None else matrix.struct
 

@@ -32,6 +32,7 @@ class PkAttention(ctypes.Structure):
         ("heads", c_int32),
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
+        ("value_dim", c_int32),
         ("rotary_dims", c_int32),
         ("window", c_int32),
         ("chunk", c_int32),
@@ -40,6 +41,7 @@ class PkAttention(ctypes.Structure):
         ("cosines", c_void_p),
         ("sines", c_void_p),
         ("sinks", c_void_p),
+        ("query_factors", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
     )
@@ -53,6 +55,7 @@ class PkExperts(ctypes.Structure):
         ("active", c_int32),
         ("groups", c_int32),
         ("active_groups", c_int32),
+        ("group_best", c_int32),
         ("sigmoid", c_int32),
         ("normalised", c_int32),
         ("scale", c_float),
@@ -60,6 +63,20 @@ class PkExperts(ctypes.Structure):
         ("gates", ctypes.POINTER(PkMatrix)),
         ("ups", ctypes.POINTER(PkMatrix)),
         ("downs", ctypes.POINTER(PkMatrix)),
+    )
+
+
+class PkByHead(ctypes.Structure):
+    """A product of its own for each head."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("source_stride", c_int32),
+        ("source_first", c_int32),
+        ("target_stride", c_int32),
+        ("target_first", c_int32),
+        ("reserved", c_int32),
+        ("matrices", ctypes.POINTER(PkMatrix)),
     )
 
 
@@ -77,12 +94,14 @@ class PkPhase(ctypes.Structure):
         ("whole", c_int32),
         ("adds", c_int32),
         ("activation", c_int32),
+        ("weighed", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),
         ("other_norm", PkNorm),
         ("attention", ctypes.POINTER(PkAttention)),
         ("experts", ctypes.POINTER(PkExperts)),
+        ("by_head", ctypes.POINTER(PkByHead)),
         ("matrices", PkMatrix * 3),
     )
 

@@ -24,7 +24,13 @@ from penstock_kernels.reference.activations import (
 from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
 from penstock_kernels.reference.encoder import layer_norm
-from penstock_kernels.reference.kv_cache import Int8Rows, KVRows, write_kv
+from penstock_kernels.reference.kv_cache import (
+    Int8Rows,
+    KVRows,
+    LastNumbers,
+    write_kv,
+    write_rows,
+)
 from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
 from penstock_kernels.reference.philox import philox_4x32_10, uniform
@@ -46,6 +52,7 @@ __all__ = [
     "AttentionPlan",
     "Int8Rows",
     "KVRows",
+    "LastNumbers",
     "RowAdjustments",
     "SamplingCuts",
     "adjust_row",
@@ -71,5 +78,6 @@ __all__ = [
     "top_ids",
     "uniform",
     "write_kv",
+    "write_rows",
     "yarn_scaled",
 ]

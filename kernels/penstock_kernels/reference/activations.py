@@ -18,11 +18,24 @@ GELU_CUBE = 0.044715
 tanh(y)) / 2 = 1 / (1 + exp(-2 y))."""
 
 
+CLAMPED_SLOPE = 1.702
+CLAMP = 7.0
+"""Of clamped_swiglu: gate * sigmoid(CLAMPED_SLOPE * gate) * (up + 1), after both were clamped."""
+
+
 def gated_activation(gate_up: Tensor, kind: str) -> Tensor:
     """activation(gate) * up (Shazeer, 2020). `gate_up` is [rows, 2 * size], the gate in the first
     half. Computed in float32 and rounded once. Returns [rows, size] in the same dtype."""
     gate, up = gate_up.float().chunk(2, dim=-1)
+    if kind == "clamped_swiglu":
+        return _clamped_swiglu(gate, up).to(gate_up.dtype)
     return (_activated(gate, kind) * up).to(gate_up.dtype)
+
+
+def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """As in OpenAI's release of gpt-oss, 2025."""
+    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+    return gate / (1.0 + torch.exp(-CLAMPED_SLOPE * gate)) * (up + 1.0)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

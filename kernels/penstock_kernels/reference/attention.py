@@ -219,18 +219,19 @@ def paged_attention(
 
     `query`: [rows, heads, head_dim]; rows beyond the plan's are padding.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim]; heads is a multiple of kv_heads, and
-    query head h reads KV head h // (heads // kv_heads).
+    query head h reads KV head h // (heads // kv_heads). Values may have another size than keys.
 
-    Returns [rows, heads, head_dim] in the query's dtype; padding rows are zero.
+    Returns [rows, heads, size of a value] in the query's dtype; padding rows are zero.
     """
-    out = torch.zeros_like(query)
+    size = value_cache.shape[2]
+    out = query.new_zeros(*query.shape[:2], size)
     for group in plan.groups:
         tiles = _query_tiles(query, group, key_cache.shape[0], scale)
         hidden = group.hidden(window)
         partials = _partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
         result = _combine(*partials, group, _sinks_by_row(sinks, tiles))
         flat = _rows_of(result, group, query.shape[1])
-        out[group.out_rows] = flat[group.out_places, :, : query.shape[2]].to(query.dtype)
+        out[group.out_rows] = flat[group.out_places, :, :size].to(query.dtype)
     return out
 
 
@@ -292,7 +293,7 @@ def _padded(x: Tensor) -> Tensor:
 def _pairs(
     query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, soft_cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    kv_heads, pairs, rows, dim = query.shape
+    kv_heads, pairs, rows, _ = query.shape
     scores = batched_product(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
     if soft_cap is not None:
         scores = capped(scores, soft_cap)
@@ -303,7 +304,7 @@ def _pairs(
     sums = weights.sum(-1)
     values = batched_product(weights, value.flatten(0, 1))
     shape = (kv_heads, pairs, rows)
-    return maxima.view(shape), sums.view(shape), values.view(*shape, dim)
+    return maxima.view(shape), sums.view(shape), values.view(*shape, value.shape[3])
 
 
 def _sinks_by_row(sinks: Tensor | None, tiles: Tensor) -> Tensor | None:

@@ -57,6 +57,35 @@ class Int8Rows:
         self.scales.index_copy_(dim, index, peak / 127 + poison)
 
 
+class LastNumbers:
+    """The last numbers of each vector of another cache, for values that are parts of keys."""
+
+    def __init__(self, rows: KVRows, count: int) -> None:
+        self._rows = rows
+        self._count = count
+        self.dtype = rows.dtype
+
+    @property
+    def shape(self) -> Sequence[int]:
+        return (*self._rows.shape[:2], self._count)
+
+    def index_select(self, dim: int, index: Tensor, /) -> Tensor:
+        found = self._rows.index_select(dim, index)
+        # A product of a matrix with gaps between its rows might be summed in another order.
+        return found[..., found.shape[-1] - self._count :].contiguous()
+
+    def index_copy_(self, dim: int, index: Tensor, source: Tensor, /) -> None:
+        raise TypeError("these values are parts of keys, and written with them")
+
+
+def write_rows(vectors: Tensor, cache: KVRows, slots: Tensor) -> None:
+    """Stores each row's vectors, [rows, kv_heads, head_dim], in its slot. Modifies the cache.
+
+    `slots` is [rows] int64, distinct.
+    """
+    cache.index_copy_(1, slots, vectors.transpose(0, 1).to(cache.dtype))
+
+
 def write_kv(
     key: Tensor, value: Tensor, key_cache: KVRows, value_cache: KVRows, slots: Tensor
 ) -> None:
@@ -64,5 +93,5 @@ def write_kv(
 
     `key` and `value` are [rows, kv_heads, head_dim]. `slots` is [rows] int64, distinct.
     """
-    key_cache.index_copy_(1, slots, key.transpose(0, 1).to(key_cache.dtype))
-    value_cache.index_copy_(1, slots, value.transpose(0, 1).to(value_cache.dtype))
+    write_rows(key, key_cache, slots)
+    write_rows(value, value_cache, slots)

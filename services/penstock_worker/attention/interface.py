@@ -27,6 +27,8 @@ class CacheShape:
     dtype: torch.dtype
     """Of the stored keys and values. int8 has a float32 scale per head for each token's key and
     value."""
+    value_in_key: int | None = None
+    """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
 
     @staticmethod
     def of(config: ModelConfig, block_size: int, dtype: torch.dtype) -> CacheShape:
@@ -38,6 +40,7 @@ class CacheShape:
             head_dim=config.head_dim,
             block_size=block_size,
             dtype=dtype,
+            value_in_key=None if config.latent is None else config.latent.rank,
         )
 
 
@@ -132,11 +135,13 @@ class StepAttention(Protocol):
         then attends to the tokens of each sequence that the rule lets them see. Causal.
 
         `query` is [rows, heads, head_dim]; `key` and `value` are [rows, kv_heads, head_dim]. The
-        heads of a row are contiguous. Any float dtype is allowed, and is that of the result.
+        heads of a row are contiguous. Any float dtype is allowed, and is that of the result. Where
+        the cache's values are parts of keys, `value` isn't read.
 
-        Returns [rows, heads, head_dim], in which padding rows are zero. Modifies the cache in the
-        slots of the step's tokens only. The rows of a sequence have the same bits whatever else is
-        in the batch, however its tokens were divided into chunks, and for every block size.
+        Returns [rows, heads, size of a value], in which padding rows are zero. Modifies the cache
+        in the slots of the step's tokens only. The rows of a sequence have the same bits whatever
+        else is in the batch, however its tokens were divided into chunks, and for every block
+        size.
         """
 
 

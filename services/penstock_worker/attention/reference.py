@@ -20,7 +20,8 @@ from penstock_worker.attention.interface import (
 
 
 class ReferenceAttention:
-    """Keys and values of a layer are two tensors [kv_heads, slots, head_dim], or Int8Rows.
+    """Keys and values of a layer are two tensors [kv_heads, slots, head_dim], or Int8Rows. Values
+    that are parts of keys are read there.
 
     One more block is allocated than the cache has. Its slots stay zero, and are read as padding.
     """
@@ -31,7 +32,11 @@ class ReferenceAttention:
         self.shape = shape
         self.zero_slot = num_blocks * shape.block_size
         self.keys = [self._layer() for _ in range(shape.num_layers)]
-        self.values = [self._layer() for _ in range(shape.num_layers)]
+        self.values = [self._values(keys) for keys in self.keys]
+
+    def _values(self, keys: ops.KVRows) -> ops.KVRows:
+        own = self.shape.value_in_key
+        return self._layer() if own is None else ops.LastNumbers(keys, own)
 
     def _layer(self) -> Tensor | ops.Int8Rows:
         # Not filled: the system allocates pages on first use, and slots are written before they are
@@ -49,13 +54,14 @@ class ReferenceAttention:
     def block_bytes(shape: CacheShape) -> int:
         scale = torch.float32.itemsize if shape.dtype == torch.int8 else 0
         per_head = shape.head_dim * shape.dtype.itemsize + scale
-        return 2 * shape.num_layers * shape.num_kv_heads * per_head * shape.block_size
+        parts = 2 if shape.value_in_key is None else 1
+        return parts * shape.num_layers * shape.num_kv_heads * per_head * shape.block_size
 
     def kv_blocks(self) -> list[np.ndarray]:
         blocks = self.zero_slot // self.shape.block_size
         parts = [
             part
-            for cache in (*self.keys, *self.values)
+            for cache in (*self.keys, *(self.values if self.shape.value_in_key is None else ()))
             for part in (
                 (cache.levels, cache.scales) if isinstance(cache, ops.Int8Rows) else (cache,)
             )
@@ -112,7 +118,10 @@ class ReferenceStep:
             key = ops.apply_rope(key, *rotation.rows)
         keys, values = self._backend.keys[layer], self._backend.values[layer]
         count = self._slots.shape[0]
-        ops.write_kv(key[:count], value[:count], keys, values, self._slots)
+        if self._backend.shape.value_in_key is None:
+            ops.write_kv(key[:count], value[:count], keys, values, self._slots)
+        else:
+            ops.write_rows(key[:count], keys, self._slots)
         scale = self._backend.shape.head_dim**-0.5 if rule.scale is None else rule.scale
         return ops.paged_attention(
             query,

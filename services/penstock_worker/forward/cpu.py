@@ -48,6 +48,8 @@ MECHANISMS = frozenset(
         mechanism.CHUNKS,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
+        mechanism.SINKS,
+        mechanism.LATENT,
         mechanism.NO_ROTATION,
         mechanism.PARTIAL_ROTATION,
         mechanism.SEVERAL_ROTATIONS,
@@ -58,6 +60,7 @@ MECHANISMS = frozenset(
         mechanism.GELU,
         mechanism.GELU_TANH,
         mechanism.RELU2,
+        mechanism.CLAMPED_SWIGLU,
         mechanism.UNGATED,
         mechanism.OUTPUT_BIAS,
         mechanism.FEED_FORWARD_BIAS,
@@ -65,6 +68,8 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
+        mechanism.SHARED_EXPERT_GATE,
+        mechanism.QUERY_GROWTH,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
@@ -119,7 +124,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     isa = instruction_set()
     config = prepared.decoder
     require(MECHANISMS, config)
-    shape = DecoderShape(config.num_heads, config.num_kv_heads, config.head_dim, setup.block_size)
+    shape = DecoderShape(
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        setup.block_size,
+        None if config.latent is None else config.latent.rank,
+    )
     obstacle = shape.obstacle() or _experts_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
@@ -150,6 +161,8 @@ def _experts_obstacle(config: ModelConfig) -> str | None:
         experts = layer.feed_forward.experts
         if experts is not None and (experts.count > 1024 or experts.active > 64):
             return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
+        if experts is not None and experts.group_best > 2:
+            return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
     return None
 
 

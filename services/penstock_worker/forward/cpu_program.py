@@ -17,6 +17,7 @@ from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import (
     Attention,
     Buffer,
+    ByHead,
     Experts,
     NormWeights,
     Phase,
@@ -37,6 +38,25 @@ class ExpertWeights:
     """Empty for experts without a gate."""
     correction: np.ndarray | None = None
     """[experts] float32, added for choosing only."""
+    shared_gate: PackedMatrix | None = None
+    """One output: the logit of the weight of the expert that every token has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentWeights:
+    """Weights of attention over latents, besides those that make queries and the output."""
+
+    down: PackedMatrix
+    """Makes a token's latent, and behind it what rotates."""
+    norm: NormWeights
+    to_latents: tuple[PackedMatrix, ...]
+    """A head's map of the part of a query that doesn't rotate."""
+    to_values: tuple[PackedMatrix, ...]
+    """A head's map of latents."""
+    query_down: PackedMatrix | None = None
+    """Makes the vector that queries are made of; None: they are made of the hidden state."""
+    query_norm: NormWeights | None = None
+    """Of that vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +64,11 @@ class LayerWeights:
     """Weights of a layer. A norm that the layer doesn't have is None."""
 
     query: PackedMatrix
-    key: PackedMatrix
-    value: PackedMatrix
     output: PackedMatrix
+    key: PackedMatrix | None = None
+    value: PackedMatrix | None = None
+    latent: LatentWeights | None = None
+    """In place of `key` and `value`."""
     up: PackedMatrix | None = None
     """Of the feed-forward, or of the expert that every token has; so are `down` and `gate`."""
     down: PackedMatrix | None = None
@@ -87,7 +109,8 @@ def _phases(config: ModelConfig, weights: ModelWeights) -> Iterator[Phase]:
     for number, layer in enumerate(weights.layers):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number)
-        *phases, last = _Layer(
+        kind = _Layer if layer.latent is None else _LatentLayer
+        *phases, last = kind(
             spec, layer, attention, _experts(spec, layer), config.hidden_size
         ).phases()
         yield from phases
@@ -115,6 +138,7 @@ def _attention(
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
+        latent_dim=None if rule.latent is None else rule.latent.rank,
         rotation=None if rule.rope is None else rotations[rule.rope],
         scale=rule.scale,
         soft_cap=rule.soft_cap,
@@ -137,14 +161,18 @@ class _Layer:
             yield from self._parallel()
             return
         weights = self.weights
-        yield self._input(weights.attention_norm, *self._heads_matrices())
-        yield self._heads()
-        yield from self._placed()
-        yield from self._attended()
+        yield from self._attention()
         yield from self._added([self._output()], weights.attention_output_norm)
         yield self._input(weights.feed_forward_norm, *self._inner_matrices())
         yield from self._inner()
         yield from self._added(self._outcome(), weights.feed_forward_output_norm)
+
+    def _attention(self) -> Iterator[Phase]:
+        """All of the attention but what is added to the residual."""
+        yield self._input(self.weights.attention_norm, *self._heads_matrices())
+        yield self._heads()
+        yield from self._placed()
+        yield from self._attended()
 
     def _parallel(self) -> Iterator[Phase]:
         """Attention and feed-forward read the residual before either is added to it."""
@@ -161,14 +189,15 @@ class _Layer:
         yield from self._added([self._output(), *self._outcome()], None)
 
     def _heads_matrices(self) -> tuple[PackedMatrix, ...]:
-        return self.weights.query, self.weights.key, self.weights.value
+        found = (self.weights.query, self.weights.key, self.weights.value)
+        return tuple(each for each in found if each is not None)
 
     def _inner_matrices(self) -> tuple[PackedMatrix, ...]:
         """What reads the feed-forward's input."""
         experts = self.weights.experts
         found = [self.weights.gate, self.weights.up]
         if experts is not None:
-            found += [experts.router, *experts.gates, *experts.ups]
+            found += [experts.router, experts.shared_gate, *experts.gates, *experts.ups]
         return tuple(each for each in found if each is not None)
 
     def _input(self, norm: NormWeights | None, *readers: PackedMatrix) -> Phase:
@@ -225,8 +254,12 @@ class _Layer:
         yield from self._routed()
         weights = self.weights
         if weights.down is not None:
+            shared_gate = weights.experts.shared_gate if weights.experts is not None else None
+            if shared_gate is not None:
+                yield self._scores(shared_gate)
             yield Phase(
                 kind=PhaseKind.GATE_UP,
+                weighed=shared_gate is not None,
                 source=Buffer.INPUT,
                 target=Buffer.INNER,
                 matrices=(weights.gate, weights.up),
@@ -238,13 +271,7 @@ class _Layer:
         weights, experts = self.weights.experts, self.experts
         if weights is None:
             return
-        yield Phase(
-            kind=PhaseKind.PRODUCT,
-            source=Buffer.INPUT,
-            target=Buffer.SCORES,
-            matrices=(weights.router,),
-            adds=False,
-        )
+        yield self._scores(weights.router)
         readers = _forms(*weights.gates, *weights.ups)
         yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
         yield Phase(
@@ -254,6 +281,9 @@ class _Layer:
             forms=_forms(*weights.downs),
         )
         yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+
+    def _scores(self, matrix: PackedMatrix) -> Phase:
+        return _put(matrix, Buffer.SCORES)
 
     def _output(self) -> Phase:
         return Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.weights.output,))
@@ -287,6 +317,83 @@ class _Layer:
         )
 
 
+@dataclass(frozen=True)
+class _LatentLayer(_Layer):
+    """A layer whose attention is over latents; its norms are in front."""
+
+    def _attention(self) -> Iterator[Phase]:
+        latent, spec = self.weights.latent, self.spec.attention.latent
+        if latent is None or spec is None or self.spec.order != "pre":
+            raise ValueError("no program has such a layer of latents")
+        query, attention = self.weights.query, self.attention
+        readers = (query if latent.query_down is None else latent.query_down, latent.down)
+        yield self._input(self.weights.attention_norm, *readers)
+        yield _put(latent.down, Buffer.KEYS)
+        if latent.query_down is not None:
+            yield _put(latent.query_down, Buffer.RESULT)
+            yield Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.RESULT,
+                target=Buffer.INPUT,
+                width=spec.query_rank,
+                norm=latent.query_norm,
+                forms=_forms(query),
+                waits=False,
+            )
+        yield _put(query, Buffer.MIXED)
+        per_head = spec.plain + spec.rotating
+        # The two read MIXED, and write other numbers of QUERIES.
+        yield Phase(
+            kind=PhaseKind.PLACE_LATENT,
+            source=Buffer.KEYS,
+            target=Buffer.QUERIES,
+            width=per_head,
+            attention=attention,
+            norm=latent.norm,
+            waits=False,
+        )
+        yield Phase(
+            kind=PhaseKind.BY_HEAD,
+            source=Buffer.MIXED,
+            target=Buffer.QUERIES,
+            by_head=ByHead(
+                matrices=latent.to_latents,
+                source_stride=per_head,
+                target_stride=attention.head_dim,
+                target_first=spec.rotating,
+            ),
+        )
+        yield Phase(
+            kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
+        )
+        yield Phase(
+            kind=PhaseKind.BY_HEAD,
+            source=Buffer.MIXED,
+            target=Buffer.QUERIES,
+            attention=attention,
+            by_head=ByHead(
+                matrices=latent.to_values,
+                source_stride=attention.value_dim,
+                target_stride=spec.value,
+            ),
+        )
+        yield Phase(
+            kind=PhaseKind.MAKE_INPUT,
+            source=Buffer.QUERIES,
+            target=Buffer.INPUT,
+            width=attention.heads * spec.value,
+            forms=_forms(self.weights.output),
+            waits=False,
+        )
+
+
+def _put(matrix: PackedMatrix, target: Buffer) -> Phase:
+    """A product that isn't added to anything."""
+    return Phase(
+        kind=PhaseKind.PRODUCT, source=Buffer.INPUT, target=target, matrices=(matrix,), adds=False
+    )
+
+
 def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
     said, stored = spec.feed_forward.experts, weights.experts
     if said is None or stored is None:
@@ -301,6 +408,7 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         scale=said.scale,
         groups=said.groups,
         active_groups=said.active_groups,
+        group_best=said.group_best,
         correction=stored.correction,
     )
 

@@ -10,19 +10,25 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from penstock.layer_spec import FeedForwardSpec, LayerSpec
+from penstock.layer_spec import FeedForwardSpec, LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
-from penstock_worker.forward.cpu_program import ExpertWeights, LayerWeights, ModelWeights
+from penstock_worker.forward.cpu_program import (
+    ExpertWeights,
+    LatentWeights,
+    LayerWeights,
+    ModelWeights,
+)
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,
     FEED_FORWARD_NORM,
     FEED_FORWARD_OUTPUT_NORM,
 )
+from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
@@ -81,7 +87,7 @@ class CPUWeights:
             embedding=embedding,
             head=head,
             norm=norm,
-            rotations=[RotationTable(each.cos.numpy(), each.sin.numpy()) for each in rotaries],
+            rotations=[_table(each) for each in rotaries],
         )
 
     def _embedding_kind(self) -> MatrixKind | None:
@@ -93,6 +99,8 @@ class CPUWeights:
         config, at = self.config, f"layers.{number}"
         spec = config.layer(number)
         hidden, dim = config.hidden_size, config.head_dim
+        if spec.attention.latent is not None:
+            return self._latent_layer(number, spec.attention.latent)
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
         attention, qkv_bias = f"{at}.self_attn", spec.attention.qkv_bias
         matrix = partial(self._matrix, kind=self.kind)
@@ -110,6 +118,57 @@ class CPUWeights:
             feed_forward_output_norm=norms.get("feed_forward_output_norm"),
             query_norm=norms.get("query_norm"),
             key_norm=norms.get("key_norm"),
+            sinks=self._vector(f"{attention}.sinks.weight", config.num_heads)
+            if spec.attention.sinks
+            else None,
+        )
+
+    def _latent_layer(self, number: int, latent: LatentSpec) -> LayerWeights:
+        config, at = self.config, f"layers.{number}"
+        spec, hidden, prefix = config.layer(number), config.hidden_size, f"{at}.self_attn"
+        matrix = partial(self._matrix, kind=self.kind)
+        norms, bias = self._norms(spec, at), spec.attention.qkv_bias
+        heads, rank = config.num_heads, latent.query_rank
+        to_latents, to_values = per_head(self.weights, prefix, latent, heads, torch.float32)
+        output = matrix(
+            f"{prefix}.o_proj", hidden, heads * latent.value, bias=spec.attention.output_bias
+        )
+        return LayerWeights(
+            query=matrix(
+                f"{prefix}.q_proj", heads * (latent.plain + latent.rotating), rank or hidden
+            ),
+            output=output,
+            latent=LatentWeights(
+                down=matrix(
+                    f"{prefix}.kv_a_proj", latent.rank + latent.rotating, hidden, bias=bias
+                ),
+                norm=self._latent_norm(f"{prefix}.kv_a_norm", latent.rank, latent),
+                to_latents=tuple(map(self._packed, to_latents)),
+                to_values=tuple(map(self._packed, to_values)),
+                query_down=matrix(f"{prefix}.q_a_proj", rank, hidden, bias=bias) if rank else None,
+                query_norm=self._latent_norm(f"{prefix}.q_a_norm", rank, latent) if rank else None,
+            ),
+            **self._feed_forward(spec.feed_forward, f"{at}.mlp"),
+            experts=self._experts(spec.feed_forward, f"{at}.mlp"),
+            attention_norm=norms.get("attention_norm"),
+            feed_forward_norm=norms.get("feed_forward_norm"),
+        )
+
+    def _latent_norm(self, name: str, size: int, latent: LatentSpec) -> NormWeights:
+        return replace(self._norm(name, size), eps=latent.eps)
+
+    def _packed(self, matrix: torch.Tensor) -> PackedMatrix:
+        """A head's own map. It was a part of another matrix, and is never packed to whole
+        numbers."""
+        kind = MatrixKind.F32 if self.kind is MatrixKind.F32 else MatrixKind.BF16
+        outputs, inputs = matrix.shape
+        return pack(
+            "F32",
+            matrix.contiguous().numpy().view(np.uint8),
+            (outputs, inputs),
+            kind=kind,
+            threads=self.threads,
+            arena=self.arena,
         )
 
     def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
@@ -152,6 +211,11 @@ class CPUWeights:
             ups=tuple(found["up"] for found in each if found["up"] is not None),
             downs=tuple(found["down"] for found in each if found["down"] is not None),
             correction=correction,
+            shared_gate=self._matrix(
+                f"{at}.shared_expert_gate", 1, self.config.hidden_size, kind=MatrixKind.F32
+            )
+            if said.shared_gate
+            else None,
         )
 
     def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, NormWeights]:
@@ -204,7 +268,7 @@ class CPUWeights:
             try:
                 packed = pack(
                     stored.format,
-                    stored.data,
+                    stored.content,
                     shape,
                     kind=kind,
                     order=stored.places(),
@@ -227,3 +291,10 @@ class CPUWeights:
             threads=self.threads,
             arena=self.arena,
         )
+
+
+def _table(rotary: Rotary) -> RotationTable:
+    factors = rotary.query_factors
+    return RotationTable(
+        rotary.cos.numpy(), rotary.sin.numpy(), None if factors is None else factors.numpy()
+    )

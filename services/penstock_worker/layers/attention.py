@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from penstock.layer_spec import AttentionSpec
@@ -82,14 +83,18 @@ class SelfAttention:
             (len(shard.heads), len(shard.kv_heads), len(shard.kv_heads)),
             dim,
             rope=spec.rope,
-            rule=_rule(spec),
+            rule=_rule(spec, _sinks(parts, prefix) if spec.sinks else None),
             head_norms=head_norms,
             whole_norms=whole_norms,
         )
 
 
-def _rule(spec: AttentionSpec) -> ScoreRule:
-    return ScoreRule(scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap)
+def _sinks(parts: Parts, prefix: str) -> Tensor:
+    return parts.weights.take(f"{prefix}.sinks.weight", (parts.config.num_heads,), torch.float32)
+
+
+def _rule(spec: AttentionSpec, sinks: Tensor | None) -> ScoreRule:
+    return ScoreRule(scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap, sinks=sinks)
 
 
 def _over_all_heads(norm: Norm, heads: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.feed_forward import FeedForward
+from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
@@ -38,7 +39,7 @@ class DecoderLayer:
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention,
+        attention: SelfAttention | LatentAttention,
         feed_forward_norm: Norm,
         feed_forward: FeedForward | MixtureOfExperts,
         branches: tuple[Branch, Branch],
@@ -68,7 +69,7 @@ class ParallelLayer:
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention,
+        attention: SelfAttention | LatentAttention,
         feed_forward_norm: Norm | None,
         feed_forward: FeedForward | MixtureOfExperts,
         multiplier: float,
@@ -93,7 +94,8 @@ class ParallelLayer:
 def load_layer(parts: Parts, layer: int) -> DecoderLayer | ParallelLayer:
     """Returns layer number `layer` of the model."""
     spec, size, prefix = parts.config.layer(layer), parts.config.hidden_size, f"layers.{layer}"
-    attention = SelfAttention.load(parts, layer)
+    attention_kind = SelfAttention if spec.attention.latent is None else LatentAttention
+    attention = attention_kind.load(parts, layer)
     kind = FeedForward if spec.feed_forward.experts is None else MixtureOfExperts
     feed_forward = kind.load(parts, layer)
 

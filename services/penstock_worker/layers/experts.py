@@ -50,11 +50,14 @@ class Router:
         return ranked.topk(spec.active, dim=-1).indices.sort(-1).values
 
     def _in_best_groups(self, ranked: Tensor) -> Tensor:
-        """Returns which experts belong to the groups whose best two score highest."""
-        groups = self._spec.groups
+        """Returns which experts belong to the groups whose best score highest."""
+        groups, counted = self._spec.groups, self._spec.group_best
         by_group = ranked.unflatten(-1, (groups, -1))
         best = (
-            by_group.topk(2, dim=-1).values.sum(-1).topk(self._spec.active_groups, dim=-1).indices
+            by_group.topk(counted, dim=-1)
+            .values.sum(-1)
+            .topk(self._spec.active_groups, dim=-1)
+            .indices
         )
         open_groups = torch.zeros_like(by_group[..., 0], dtype=torch.bool).scatter_(1, best, True)
         return open_groups[..., None].expand_as(by_group).flatten(1)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.mechanisms import EXPERTS, WHOLE_NORM, mechanisms
+from penstock.mechanisms import EXPERTS, LATENT, WHOLE_NORM, mechanisms
 from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
 
@@ -125,6 +125,11 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
         raise StartupError(
             f"tensor_parallel_size is {place.tensor}; the model has {WHOLE_NORM}, which one rank "
             "must hold: 1 is allowed"
+        )
+    if place.tensor > 1 and LATENT in mechanisms(config):
+        raise StartupError(
+            f"tensor_parallel_size is {place.tensor}; the model has {LATENT}, which one rank must "
+            "hold: 1 is allowed (pipeline_parallel_size may be more)"
         )
     if place.tensor > 1 and EXPERTS in mechanisms(config):
         raise StartupError(

@@ -22,16 +22,22 @@ class Cut:
         self._shard = shard
         dim = shard.config.head_dim
         heads, keys = _scaled(shard.heads, dim), _scaled(shard.kv_heads, dim)
+        latent = shard.config.latent
+        queries = values = heads
+        if latent is not None:
+            queries = _scaled(shard.heads, latent.plain + latent.rotating)
+            values = _scaled(shard.heads, latent.value)
         self._rows = {
-            "q_proj": heads,
+            "q_proj": queries,
             "k_proj": keys,
             "v_proj": keys,
+            "sinks": shard.heads,
             "gate_proj": shard.inner,
             "up_proj": shard.inner,
             "embed_tokens": shard.vocab,
             "lm_head": shard.vocab,
         }
-        self._columns = {"o_proj": heads, "down_proj": shard.inner}
+        self._columns = {"o_proj": values, "down_proj": shard.inner}
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         """Returns the range of indices that is read, for each dimension of a tensor. `name` is in

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
+from penstock.layer_spec import LatentSpec
 from penstock.model_config import ModelConfig
+from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.stored import StoredTensor
 
 _NAME = re.compile(
@@ -59,6 +61,8 @@ def by_our_names(
 ) -> dict[str, StoredTensor]:
     """Maps tensors by the names that the format's reader gave them to ours."""
     found: dict[str, StoredTensor] = {}
+    if names.alternating:
+        tensors = separated(tensors, names.alternating)
     for name, stored in tensors.items():
         parsed = _parsed(name)
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
@@ -105,8 +109,9 @@ def _rows(module: str, config: ModelConfig, layer: int) -> int:
 
 
 def _matrices(stored: StoredTensor) -> list[StoredTensor]:
-    """Cuts [experts, rows, columns] into one matrix for each expert."""
-    if len(stored.shape) != 3:
+    """Cuts [experts, rows, columns] into one matrix for each expert, or [experts, rows] into
+    biases."""
+    if len(stored.shape) not in (2, 3):
         raise UnsupportedModel(
             f"tensor {stored.name} has shape {stored.shape}; one matrix for each expert is expected"
         )
@@ -133,6 +138,8 @@ def _ordered(
 ) -> StoredTensor:
     if not names.pairs_adjacent:
         return stored
+    if config.latent is not None:
+        return _latent_ordered(stored, module, config, config.latent)
     heads = _rotating_heads(module, config)
     if heads is None:
         return stored
@@ -140,6 +147,16 @@ def _ordered(
     if len(dims) != 1:
         raise UnsupportedModel("rotary embeddings of different sizes with adjacent pairs")
     return replace(stored, rearrange=partial(_halves_apart, heads=heads, dims=dims.pop()))
+
+
+def _latent_ordered(
+    stored: StoredTensor, module: str, config: ModelConfig, latent: LatentSpec
+) -> StoredTensor:
+    """The last numbers of a head rotate, and those behind the latent."""
+    heads = {"q_proj": config.num_heads, "kv_a_proj": 1}.get(module.rpartition(".")[2])
+    if heads is None:
+        return stored
+    return replace(stored, rearrange=partial(_last_halves_apart, heads=heads, dims=latent.rotating))
 
 
 def _rotating_heads(module: str, config: ModelConfig) -> int | None:
@@ -164,3 +181,11 @@ def _halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
     if dims == by_head.shape[1]:
         return turning.reshape(rows.shape)
     return torch.cat((turning, by_head[:, dims:]), 1).reshape(rows.shape)
+
+
+def _last_halves_apart(rows: Tensor, heads: int, dims: int) -> Tensor:
+    """As _halves_apart, for heads whose last `dims` numbers rotate."""
+    by_head = rows.unflatten(0, (heads, -1))
+    fixed, turning = by_head[:, :-dims], by_head[:, -dims:]
+    apart = turning.unflatten(1, (dims // 2, 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat((fixed, apart), 1).reshape(rows.shape)

@@ -29,6 +29,18 @@ _GGUF_LAYER = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_norm",
+    "attn_q_b": "self_attn.q_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj",
+    "attn_kv_a_norm": "self_attn.kv_a_norm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "attn_sinks": "self_attn.sinks",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj",
@@ -64,6 +76,8 @@ def from_gguf(name: str) -> str:
     if found is None:
         return name
     layer, stem, kind = found.groups()
+    if stem == "exp_probs_b" and layer is not None:
+        return f"layers.{layer}.mlp.router.correction"
     known = (_GGUF_TOP if layer is None else _GGUF_LAYER).get(stem)
     if known is None:
         return name

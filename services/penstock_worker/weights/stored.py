@@ -45,10 +45,18 @@ class StoredTensor:
     """Applied to the decoded tensor, where the file has its rows in another order."""
     spare: bool = False
     """Whether the model may have no use for it."""
+    made: Callable[[np.ndarray], np.ndarray] | None = None
+    """Makes the bytes that `format` means of `data`, where the file has them in another layout."""
+
+    @property
+    def content(self) -> np.ndarray:
+        """The tensor's bytes as `format` means them, contiguous uint8. Made anew each time where
+        the file has another layout."""
+        return self.data if self.made is None else self.made(self.data)
 
     def row_range(self, rows: range) -> StoredTensor:
         """Returns neighbouring rows of a tensor whose rows aren't rearranged, as a tensor."""
-        if self.rearrange is not None:
+        if self.rearrange is not None or self.made is not None:
             raise ValueError(f"the rows of {self.name} are rearranged; cut them before")
         data = self.data.reshape(self.shape[0], -1)[rows.start : rows.stop].reshape(-1)
         return replace(self, shape=(len(rows), *self.shape[1:]), data=data)
@@ -111,7 +119,7 @@ class StoredTensor:
     def blocks_of(self, sources: np.ndarray, blocks: range) -> Tensor:
         """Returns a copy of some blocks of some rows in the file, [rows, blocks, bytes] uint8."""
         size = self._stored_format().bytes
-        by_row = self.data.reshape(self.shape[0], -1, size)
+        by_row = self.content.reshape(self.shape[0], -1, size)
         return torch.from_numpy(by_row[sources, blocks.start : blocks.stop])
 
     def places(self) -> np.ndarray | None:
@@ -126,7 +134,7 @@ class StoredTensor:
 
     def _decode(self, flat: Tensor, place: Place) -> None:
         stored = self._stored_format()
-        blocks = self.data.reshape(-1, stored.bytes)
+        blocks = self.content.reshape(-1, stored.bytes)
         step = max(1, CHUNK_ELEMENTS // stored.elements)
         for start in range(0, blocks.shape[0], step):
             chunk = torch.from_numpy(blocks[start : start + step].copy())

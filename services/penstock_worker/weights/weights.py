@@ -84,6 +84,10 @@ class Weights:
             return tuple(map(range, shape))
         return self._cut.part(name, shape)
 
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has the tensor."""
+        return name in self._tensors
+
     def ignore(self, name: str) -> None:
         """Marks a tensor that the model doesn't need, so that `finish` accepts it."""
         self._taken.add(name)

@@ -3,6 +3,7 @@
 from penstock.families.arcee import ARCEE
 from penstock.families.bert import BERT
 from penstock.families.cohere import COHERE, COHERE2
+from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from penstock.families.distilbert import DISTILBERT
 from penstock.families.encoder import EncoderFamily
 from penstock.families.ernie4_5 import ERNIE4_5
@@ -13,6 +14,7 @@ from penstock.families.gemma2 import GEMMA2
 from penstock.families.gemma3 import GEMMA3
 from penstock.families.glm4 import GLM, GLM4
 from penstock.families.glm4_moe import GLM4_MOE
+from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
@@ -55,6 +57,10 @@ FAMILIES: dict[str, Family] = {
         GLM,
         GLM4,
         GLM4_MOE,
+        GPT_OSS,
+        DEEPSEEK_V2,
+        DEEPSEEK_V3,
+        GLM4_MOE_LITE,
         COHERE,
         COHERE2,
         NEMOTRON,

@@ -21,6 +21,9 @@ class TensorNames:
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a module whose tensor has one matrix for each expert -> ours, in the order
     of a matrix's rows."""
+    alternating: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The file's name of a stack of experts' matrices as gpt-oss has them -> ours, whose rows
+    alternate in it (see penstock_worker.weights.alternating)."""
     layers_for_drafts: bool = False
     """Whether layers behind the last one belong to a draft head, which isn't read."""
     pairs_adjacent: bool = False

@@ -5,6 +5,7 @@ Source of the keys: the GGUF specification in the ggml project (docs/gguf.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
@@ -101,9 +102,12 @@ class GGUFMetadata:
         keys = self.keys
         kind = keys.text("rope.scaling.type", "none")
         factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
+        if kind == "yarn" and ROPE_FACTORS not in self.tensors:
+            return self._yarn(factor)
         if kind not in ("none", "linear"):
             raise UnsupportedModel(
-                f"{keys.where}: RoPE scaling {kind!r} is not served; linear and rope_freqs are"
+                f"{keys.where}: RoPE scaling {kind!r} is not served; linear, yarn and rope_freqs "
+                "are"
             )
         linear = kind == "linear" or "rope.scale_linear" in keys
         if linear and factor <= 0:
@@ -118,6 +122,26 @@ class GGUFMetadata:
                 f"{keys.where}: linear RoPE scaling together with {ROPE_FACTORS} is not served"
             )
         return RopeScaling(kind="precomputed")
+
+    def _yarn(self, factor: float) -> RopeScaling:
+        """As the ggml project computes it: cosines and sines grow with the logarithm of the
+        factor."""
+        keys = self.keys
+        original = keys.integer("rope.scaling.original_context_length", 0)
+        if factor <= 0 or original < 1:
+            raise UnsupportedModel(
+                f"{keys.where}: RoPE scaling 'yarn' by {factor:g} from {original} positions; "
+                "rope.scaling.factor and rope.scaling.original_context_length must be positive"
+            )
+        stated = keys.number("rope.scaling.attn_factor", 1.0)
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            original_max_position=original,
+            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+            attention_factor=stated * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0),
+        )
 
 
 def rounded(value: float) -> float:

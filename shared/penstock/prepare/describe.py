@@ -68,7 +68,9 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     if isinstance(config, EncoderConfig):
         return 0
     each = 4 if dtype == "float32" else KV_BYTES
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * each
+    # The CPU kernels have a latent twice: keys and values are ordered differently.
+    value = config.head_dim if config.latent is None else config.latent.rank
+    return config.num_layers * config.num_kv_heads * (config.head_dim + value) * each
 
 
 def _is_gguf(model: PreparedModel) -> bool:

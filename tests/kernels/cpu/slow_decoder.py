@@ -52,6 +52,8 @@ class Sizes:
     norm: NormSpec = NormSpec(eps=1e-5)  # noqa: RUF009 (it is frozen)
     rotations: tuple[int | None, ...] = (None,)
     """How many numbers of a head rotate; None: all."""
+    query_growth: float = 0.0
+    """As in RopeSpec, each 8 positions."""
     embedding_multiplier: float = 1.0
     logits_multiplier: float = 1.0
     logits_soft_cap: float | None = None
@@ -85,7 +87,14 @@ class Sizes:
             head_dim=self.head_dim,
             max_position=self.positions,
             norm=self.norm,
-            ropes=tuple(RopeSpec(dims=dims or self.head_dim) for dims in self.rotations),
+            ropes=tuple(
+                RopeSpec(
+                    dims=dims or self.head_dim,
+                    query_growth=self.query_growth,
+                    query_growth_length=8,
+                )
+                for dims in self.rotations
+            ),
             layers=self.specs or (LayerSpec(attention=attention),),
             embedding_multiplier=self.embedding_multiplier,
             logits_multiplier=self.logits_multiplier,
@@ -120,6 +129,7 @@ class SlowLayer:
     experts: list[dict[str, SlowMatrix]] = field(default_factory=list)
     router: SlowMatrix | None = None
     correction: np.ndarray | None = None
+    shared_gate: SlowMatrix | None = None
 
     def expert_weights(self) -> ExpertWeights | None:
         if self.router is None:
@@ -133,6 +143,7 @@ class SlowLayer:
             ups=tuple(expert["up"] for expert in each),
             downs=tuple(expert["down"] for expert in each),
             correction=self.correction,
+            shared_gate=None if self.shared_gate is None else self.shared_gate.packed(),
         )
 
 
@@ -151,7 +162,13 @@ class SlowDecoder:
         half = self.sizes.config.ropes[number].dims // 2
         base = 100.0 * (1 + number)
         angles = np.outer(np.arange(self.sizes.positions), base ** (-np.arange(half) / half))
-        return RotationTable(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+        by = self.sizes.query_growth
+        factors = 1 + by * np.log(1 + np.arange(self.sizes.positions) // 8)
+        return RotationTable(
+            np.cos(angles).astype(np.float32),
+            np.sin(angles).astype(np.float32),
+            factors.astype(np.float32) if by else None,
+        )
 
     def _layer(self, spec: LayerSpec) -> SlowLayer:
         sizes, norms = self.sizes, {}
@@ -182,6 +199,8 @@ class SlowDecoder:
             layer.router = SlowMatrix(source, None)
             if said.correction:
                 layer.correction = self._rng.standard_normal(said.count).astype(np.float32)
+            if said.shared_gate:
+                layer.shared_gate = SlowMatrix(random_source("F32", 1, sizes.hidden, 3), None)
         return layer
 
     def _norm(self, size: int) -> NormWeights:
@@ -238,6 +257,9 @@ class SlowDecoder:
             query = _normalise(query, layer.norms["query_norm"])
             key = _normalise(key, layer.norms["key_norm"])
         query, key = self._rotate(query, spec.rope), self._rotate(key, spec.rope)
+        if spec.rope is not None:
+            factors = self.rotations[spec.rope].query_factors
+            query = query if factors is None else query * factors[:count, None, None]
         if sizes.cache != "float32":
             query = slow.bfloat16(query)
         group = sizes.heads // sizes.kv_heads
@@ -300,6 +322,8 @@ class SlowDecoder:
         total = _inner(layer.spec, layer.matrices, x) if "down" in layer.matrices else 0.0
         if layer.router is None:
             return total
+        if layer.shared_gate is not None:
+            total = total / (1 + np.exp(-layer.shared_gate(x)))
         shares = _shares(layer, layer.router(x))
         results = [_inner(layer.spec, expert, x) for expert in layer.experts]
         return total + np.einsum("re,erh->rh", shares, np.array(results))
@@ -335,7 +359,11 @@ ACTIVATIONS = {
 
 
 def _inner(spec: LayerSpec, matrices: dict[str, SlowMatrix], x: np.ndarray) -> np.ndarray:
-    activate, up = ACTIVATIONS[spec.feed_forward.activation], matrices["up"](x)
+    up = matrices["up"](x)
+    if spec.feed_forward.activation == "clamped_swiglu":
+        gate = np.minimum(matrices["gate"](x), 7)
+        return matrices["down"](gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1))
+    activate = ACTIVATIONS[spec.feed_forward.activation]
     if spec.feed_forward.gated:
         return matrices["down"](activate(matrices["gate"](x)) * up)
     return matrices["down"](activate(up))

@@ -60,6 +60,12 @@ MODELS = {
     "gelu": sizes(feed_forward(activation="gelu")),
     "gelu by tanh": sizes(feed_forward(activation="gelu_tanh")),
     "squared relu": sizes(feed_forward(activation="relu2")),
+    "clamped swiglu": sizes(feed_forward(activation="clamped_swiglu", bias=True)),
+    "experts with a clamped swiglu": sizes(
+        feed_forward(activation="clamped_swiglu", bias=True, experts=experts(5, 2))
+    ),
+    "growing queries": sizes(LayerSpec(), query_growth=0.4),
+    "growing queries, norms over all heads": sizes(attention(norm="whole"), query_growth=0.4),
     "ungated": sizes(feed_forward(activation="gelu", gated=False, bias=True)),
     "norms behind": sizes(LayerSpec(order="post")),
     "norms on both sides": sizes(LayerSpec(order="sandwich", residual_multiplier=0.5)),
@@ -100,6 +106,9 @@ MODELS = {
         ),
         LayerSpec(),
     ),
+    "experts beside a gated one": sizes(
+        feed_forward(experts=experts(5, 2, shared_inner=100, shared_gate=True))
+    ),
     "experts in parallel": sizes(
         LayerSpec(order="parallel", feed_forward=FeedForwardSpec(experts=experts(4, 1)))
     ),
@@ -108,7 +117,7 @@ MODELS = {
 
 TYPICAL = ("window of 5", "window of 257, then all", "sinks in a window", "norms on both sides")
 TYPICAL += ("parallel, norms over all heads", "ungated", "layer norms with biases")
-TYPICAL += ("experts", "experts with groups and a shared one")
+TYPICAL += ("experts", "experts with groups and a shared one", "experts beside a gated one")
 
 
 def check(model: SlowDecoder, lengths: list[int], threads: int, bound: float) -> None:

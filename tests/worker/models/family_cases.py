@@ -40,6 +40,18 @@ LONGROPE = {
     "original_max_position_embeddings": 256,
 }
 GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+LATENTS = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 40,
+    "q_lora_rank": 28,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 20,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 24,
+    "num_experts_per_tok": 3,
+    "pad_token_id": 0,
+}
 WHOLE = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}
 """Heads that make up the hidden size."""
 
@@ -259,6 +271,64 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("Exaone4", WHOLE | {"sliding_window": None, "layer_types": mixed(*["full"] * 3)}),
     "exaone4-windows": ("Exaone4", WHOLE | {"num_hidden_layers": 4, "sliding_window": 21}),
     "ernie45": ("Ernie4_5", GROUPED | {"use_bias": True}),
+    "gpt-oss": (
+        "GptOss",
+        GROUPED
+        | {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": 21,
+            "rope_parameters": YARN | {"truncate": False},
+        },
+    ),
+    "deepseek-v2-lite": (
+        "DeepseekV2",
+        LATENTS
+        | {
+            "q_lora_rank": None,
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
+            "n_routed_experts": 6,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    ),
+    "deepseek-v2-groups": (
+        "DeepseekV2",
+        LATENTS
+        | {
+            "kv_lora_rank": 48,
+            "qk_rope_head_dim": 16,
+            "n_routed_experts": 12,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 4.0,
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3",
+        LATENTS
+        | {
+            "n_routed_experts": 12,
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
+            "attention_bias": True,
+            "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "glm47-flash": (
+        "Glm4MoeLite",
+        LATENTS
+        | {
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "n_routed_experts": 8,
+            "routed_scaling_factor": 1.8,
+        },
+    ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
 }

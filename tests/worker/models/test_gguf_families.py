@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import pytest
@@ -39,6 +39,10 @@ class Conversion:
     permuted: bool = False
     """Whether the rows of q and k are put so that rotary pairs are adjacent."""
     rms: bool = True
+    latents: Literal["one matrix", "by head"] | None = None
+    """How the maps of latents to keys and values are stored; None: there are no latents."""
+    alternating: bool = False
+    """Whether the rows of gate and up alternate in transposed stacks (gpt-oss)."""
 
 
 def windows(writer: Writer, config: Any) -> None:
@@ -74,6 +78,76 @@ def some_experts(writer: Writer, config: Any) -> None:
     writer.add_expert_used_count(config.num_experts_per_tok)
 
 
+def gpt_oss(writer: Writer, config: Any) -> None:
+    windows(writer, config)
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
+    rope = config.rope_parameters
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def deepseek(writer: Writer, config: Any) -> None:
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_leading_dense_block_count(getattr(config, "first_k_dense_replace", 1))
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    writer.add_expert_weights_norm(config.norm_topk_prob)
+    sigmoid = config.model_type != "deepseek_v2"
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SIGMOID if sigmoid else kinds.SOFTMAX)
+    if sigmoid:
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+    rope = config.rope_parameters
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def add_heads(writer: Writer, config: Any, how: Conversion) -> None:
+    if how.latents is None:
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+        writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
+        return
+    head = config.qk_nope_head_dim + config.qk_rope_head_dim
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    if how.latents == "one matrix":
+        writer.add_head_count_kv(config.num_attention_heads)
+        writer.add_key_length(head)
+        writer.add_value_length(config.v_head_dim)
+        return
+    writer.add_head_count_kv(1)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(head)
+    writer.add_value_length_mla(config.v_head_dim)
+
+
+def by_head(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """As `separated`, with the maps of latents cut by head, those to keys transposed."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield from separated(name.replace("correction_bias", "correction.bias"), tensor)
+        return
+    heads = tensor.view(config.num_attention_heads, -1, config.kv_lora_rank)
+    stem = name.removesuffix("kv_b_proj.weight")
+    yield f"{stem}k_b_proj.weight", heads[:, : config.qk_nope_head_dim].transpose(1, 2)
+    yield f"{stem}v_b_proj.weight", heads[:, config.qk_nope_head_dim :]
+
+
 ARCH = gguf.MODEL_ARCH
 CONVERSIONS = {
     "gemma": Conversion(ARCH.GEMMA, plus_one=True),
@@ -100,6 +174,10 @@ CONVERSIONS = {
     "olmoe": Conversion(ARCH.OLMOE, some_experts),
     "exaone4-windows": Conversion(ARCH.EXAONE4, windows),
     "ernie45-plain": Conversion(ARCH.ERNIE4_5),
+    "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, deepseek, latents="one matrix"),
+    "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
+    "glm47-flash": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
+    "gpt-oss": Conversion(ARCH.GPT_OSS, gpt_oss, alternating=True),
 }
 """By case; those that aren't in CASES are in OWN."""
 OWN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -112,6 +190,7 @@ OWN |= {
     "arcee-plain": ("Arcee", {**CASES["arcee"][1], "mlp_bias": False}),
     "ernie45-plain": ("Ernie4_5", {**CASES["ernie45"][1], "use_bias": False}),
 }
+OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
 OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
 
 
@@ -133,6 +212,20 @@ def separated(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield f"{name.removesuffix('gate_up_proj')}{part}.weight", values
 
 
+def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """As `separated`, of gpt-oss, whose sinks are called weights besides."""
+    stem = name.removesuffix("_bias")
+    kind = "bias" if stem != name else "weight"
+    if stem.endswith("experts.down_proj"):
+        yield f"{stem}.{kind}", tensor if kind == "bias" else tensor.transpose(1, 2)
+    elif stem.endswith("experts.gate_up_proj"):
+        whole = tensor if kind == "bias" else tensor.transpose(1, 2)
+        for first, part in enumerate(("gate_proj", "up_proj")):
+            yield f"{stem.removesuffix('gate_up_proj')}{part}.{kind}", whole[:, first::2]
+    else:
+        yield f"{name}.weight" if name.endswith("sinks") else name, tensor
+
+
 def write(path: Path, theirs: Any, how: Conversion) -> None:
     config = theirs.config
     writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
@@ -141,12 +234,8 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_key_length(head)
-    writer.add_value_length(head)
+    add_heads(writer, config, how)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
-    writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(rope["rope_theta"])
     eps = next(
         getattr(config, key)
@@ -160,7 +249,10 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
     for theirs_name, whole in theirs.state_dict().items():
         if tied and theirs_name == "lm_head.weight":
             continue
-        for name, tensor in separated(theirs_name, whole):
+        parts = (unstacked if how.alternating else separated)(theirs_name, whole)
+        if how.latents == "by head":
+            parts = by_head(theirs_name, whole, config)
+        for name, tensor in parts:
             if how.plus_one and name.endswith("norm.weight"):
                 tensor = tensor + 1
             for part, heads in (

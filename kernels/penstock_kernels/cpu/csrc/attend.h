@@ -5,15 +5,15 @@
 namespace {
 
 inline float* partials_at(const Thread& t, const PkAttention& a, int tile, int kv_head, int split) {
-  const size_t per_split = static_cast<size_t>(attention_rows(a)) * partial_size(a.head_dim);
+  const size_t per_split = static_cast<size_t>(attention_rows(a)) * partial_size(a.value_dim);
   return t.scratch.partials + ((static_cast<size_t>(tile) * a.kv_heads + kv_head) * t.scratch.max_splits + split) * per_split;
 }
 
-// out: [head_dim], of query head `head`, from its partial over all keys.
+// out: [value_dim], of query head `head`, from its partial over all keys.
 inline void finish_head(const PkAttention& a, int head, float* partial, float* out) {
-  if (a.sinks) fold_sink(partial, a.sinks[head], a.head_dim);
+  if (a.sinks) fold_sink(partial, a.sinks[head], a.value_dim);
   const V by = set1(1.0f / partial[1]);
-  for (int d = 0; d < a.head_dim; d += 16) store(out + d, mul(load(partial + 16 + d), by));
+  for (int d = 0; d < a.value_dim; d += 16) store(out + d, mul(load(partial + 16 + d), by));
 }
 
 template <class Cache> class Attend {
@@ -21,7 +21,7 @@ template <class Cache> class Attend {
   using Cell = typename Cache::Cell;
   using Query = typename Cache::Query;
 
-  Attend(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention), group_(a_.heads / a_.kv_heads), size_(partial_size(a_.head_dim)) {}
+  Attend(Thread& t, const PkPhase& p) : t_(t), p_(p), a_(*p.attention), group_(a_.heads / a_.kv_heads), size_(partial_size(a_.value_dim)) {}
 
   void run() {
     const int splits = t_.scratch.by_split ? t_.scratch.max_splits : 1;
@@ -53,7 +53,7 @@ template <class Cache> class Attend {
     }
     for (int r = 0; r < rows; r++) {
       const int head = kv_head * group_ + r % group_;
-      finish_head(a_, head, t_.own.folded + static_cast<size_t>(r) * size_, t_.row(p_.target, tile.row + r / group_) + head * dim);
+      finish_head(a_, head, t_.own.folded + static_cast<size_t>(r) * size_, t_.row(p_.target, tile.row + r / group_) + head * a_.value_dim);
     }
   }
 
@@ -62,7 +62,7 @@ template <class Cache> class Attend {
     const int begun = reach.first(r) / pk::KEY_SPLIT;
     if (reach.last(r) < i * pk::KEY_SPLIT || begun > i) return;
     float *into = t_.own.folded + static_cast<size_t>(r) * size_, *part = t_.own.partial + static_cast<size_t>(r) * size_;
-    if (begun < i) return fold(into, part, a_.head_dim);
+    if (begun < i) return fold(into, part, a_.value_dim);
     for (int j = 0; j < size_; j++) into[j] = part[j];
   }
 
@@ -72,23 +72,26 @@ template <class Cache> class Attend {
   }
 };
 
-// What attention has left of a row, [heads * head_dim]; folds its splits first where threads have
+// Folds the splits of one head of a row, where threads have shared them. out: [value_dim].
+inline void fold_head(Thread& t, const PkAttention& a, int row, int head, float* out) {
+  const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
+  int tile = 0;
+  while (t.scratch.tiles[tile].row + t.scratch.tiles[tile].count <= row) tile++;
+  const int group = a.heads / a.kv_heads, dim = a.value_dim, size = partial_size(dim);
+  const int num_splits = position / pk::KEY_SPLIT + 1, first_split = first_key(a, position) / pk::KEY_SPLIT;
+  const size_t at = static_cast<size_t>((row - t.scratch.tiles[tile].row) * group + head % group) * size;
+  for (int i = 0; i < size; i++) t.own.folded[i] = partials_at(t, a, tile, head / group, first_split)[at + i];
+  for (int split = first_split + 1; split < num_splits; split++) fold(t.own.folded, partials_at(t, a, tile, head / group, split) + at, dim);
+  finish_head(a, head, t.own.folded, out);
+}
+
+// What attention has left of a row, [heads * value_dim]; folds its splits first where threads have
 // shared them.
 inline const float* mixed_row(Thread& t, const PkAttention& a, const PkPhase& p, int row) {
   float* out = t.row(p.source, row);
   if (!t.scratch.by_split) return out;
   if (t.own_rows()) out = t.own.row;
-  const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
-  int tile = 0;
-  while (t.scratch.tiles[tile].row + t.scratch.tiles[tile].count <= row) tile++;
-  const int group = a.heads / a.kv_heads, dim = a.head_dim, size = partial_size(dim);
-  const int num_splits = position / pk::KEY_SPLIT + 1, first_split = first_key(a, position) / pk::KEY_SPLIT;
-  for (int head = 0; head < a.heads; head++) {
-    const size_t at = static_cast<size_t>((row - t.scratch.tiles[tile].row) * group + head % group) * size;
-    for (int i = 0; i < size; i++) t.own.folded[i] = partials_at(t, a, tile, head / group, first_split)[at + i];
-    for (int split = first_split + 1; split < num_splits; split++) fold(t.own.folded, partials_at(t, a, tile, head / group, split) + at, dim);
-    finish_head(a, head, t.own.folded, out + head * dim);
-  }
+  for (int head = 0; head < a.heads; head++) fold_head(t, a, row, head, out + head * a.value_dim);
   return out;
 }
 

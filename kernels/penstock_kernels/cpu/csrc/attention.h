@@ -19,10 +19,10 @@ struct Pages {
   int per_block;
   size_t page_cells;   // cells of one page over all KV heads
   size_t head_cells;   // cells of one page and KV head
-  inline size_t at(int page, int kv_head) const {
-    const size_t block = static_cast<size_t>(table[page / per_block]);
-    return (block * per_block + page % per_block) * page_cells + kv_head * head_cells;
-  }
+  size_t value_page_cells, value_head_cells;  // the same of values
+  inline size_t at(int page, int kv_head) const { return number(page) * page_cells + kv_head * head_cells; }
+  inline size_t value_at(int page, int kv_head) const { return number(page) * value_page_cells + kv_head * value_head_cells; }
+  inline size_t number(int page) const { return static_cast<size_t>(table[page / per_block]) * per_block + page % per_block; }
 };
 
 template <class Cache>
@@ -31,7 +31,7 @@ void store_key(typename Cache::Cell* keys, const Pages& pages, int kv_head, int 
 }
 template <class Cache>
 void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, int position, const float* head, int dim) {
-  Cache::put_value(values + pages.at(position / 16, kv_head), position % 16, head, dim);
+  Cache::put_value(values + pages.value_at(position / 16, kv_head), position % 16, head, dim);
 }
 
 // scores: [rows][KEY_SPLIT] of R query rows against one page.
@@ -154,22 +154,19 @@ template <class Cache>
 void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,
                   int split, float* scores, typename Cache::Query* weights, float* partials) {
   using Cell = typename Cache::Cell;
-  const int first = split * pk::KEY_SPLIT, dim = a.head_dim, size = partial_size(dim);
+  const int first = split * pk::KEY_SPLIT, dim = a.head_dim, value_dim = a.value_dim, size = partial_size(value_dim);
   const int num_pages = (tokens_through(reach.last(rows - 1), first) + 15) / 16, first_page = tokens_before(reach.first(0), first) / 16;
   const Cell *key_pages[pk::KEY_SPLIT / 16], *value_pages[pk::KEY_SPLIT / 16];
   for (int p = first_page; p < num_pages; p++) {
-    const size_t at = pages.at(first / 16 + p, kv_head);
-    key_pages[p] = static_cast<const Cell*>(a.keys) + at;
-    value_pages[p] = static_cast<const Cell*>(a.values) + at;
+    key_pages[p] = static_cast<const Cell*>(a.keys) + pages.at(first / 16 + p, kv_head);
+    value_pages[p] = static_cast<const Cell*>(a.values) + pages.value_at(first / 16 + p, kv_head);
   }
-  const auto ask_for = [&](const Cell* page) {
-    pk::prefetch(reinterpret_cast<const uint8_t*>(page), pages.head_cells * sizeof *page);
-  };
+  const auto ask_for = [&](const Cell* page, size_t cells) { pk::prefetch(reinterpret_cast<const uint8_t*>(page), cells * sizeof *page); };
   typename Cache::Reader reader;
-  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p]);
+  for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p], pages.head_cells);
   for (int p = first_page; p < num_pages; p++) {
-    if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD]);
-    ask_for(value_pages[p]);
+    if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD], pages.head_cells);
+    ask_for(value_pages[p], pages.value_head_cells);
     scores_of<Cache>(panel, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
   }
   const bool ruled = a.soft_cap > 0.0f || reach.first(rows - 1) > first;
@@ -179,7 +176,7 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, int ro
     const Seen seen = {reach.first(r), reach.last(r), first, first_page, num_pages};
     if (ruled) softmax<Cache, true>(row, seen, key_pages, value_pages, a, row_weights, partial);
     else softmax<Cache, false>(row, seen, key_pages, value_pages, a, row_weights, partial);
-    for (int d = 0; d < dim; d += 16) store(partial + 16 + d, zero());
+    for (int d = 0; d < value_dim; d += 16) store(partial + 16 + d, zero());
   }
   // Whole pages first, for all rows that see the same; then what each sees of its last page.  A weight
   // of 0 doesn't keep out a value that is not finite: no row reads beyond its position, nor a page
@@ -197,7 +194,7 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, int ro
       const int end_token = end_of(r), begin = begin_of(r);
       for (next = r + 1; next < rows && end_of(next) == end_token && begin_of(next) == begin; next++) {}
       if (begin < end_token)
-        head_values<Cache>(weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin, next - r, value_pages + begin / 16, end_token - begin, dim,
+        head_values<Cache>(weights + static_cast<size_t>(r) * pk::KEY_SPLIT + begin, next - r, value_pages + begin / 16, end_token - begin, value_dim,
                            partials + static_cast<size_t>(r) * size + 16, size);
     }
 }

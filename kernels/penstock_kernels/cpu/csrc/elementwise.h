@@ -38,6 +38,12 @@ inline V logistic_divisor(V x) {
   return add(set1(1.0f), exponential(bounded));
 }
 
+// The logistic function of one number.
+inline float logistic(float x) {
+  const float low = x < -80.0f ? 80.0f : -x;
+  return 1.0f / (1.0f + exponential(low > 80.0f ? 80.0f : low));
+}
+
 // Activations; x times zero carries what isn't finite over.
 inline V silu(V x) { return add(div(x, logistic_divisor(x)), mul(x, zero())); }
 
@@ -67,6 +73,15 @@ inline V gelu(V x) {
 inline V relu2(V x) {
   const V above = max(zero(), x);
   return add(mul(above, above), mul(x, zero()));
+}
+
+// gate * sigmoid(1.702 gate) * (up + 1), with the gate at most 7 and up between -7 and 7 (gpt-oss).
+inline V clamped_swiglu(V gate, V up) {
+  // A bound comes first: a NaN is then kept by AVX's maximum.
+  const V bound = set1(-7.0f);
+  const V kept = sub(zero(), max(bound, sub(zero(), gate)));
+  const V within = sub(zero(), max(bound, sub(zero(), max(bound, up))));
+  return mul(div(kept, logistic_divisor(mul(kept, set1(1.702f)))), add(within, set1(1.0f)));
 }
 
 // cap * tanh(x / cap), and NaN for NaN.

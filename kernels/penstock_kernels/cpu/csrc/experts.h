@@ -17,7 +17,7 @@ template <class Taken> void best_of(float* scores, int size, int count, const Ta
   }
 }
 
-// Leaves the scores of the groups whose best two sum up highest, and makes the others NO_PEAK.
+// Leaves the scores of the groups whose best one or two sum up highest, and makes the others NO_PEAK.
 inline void keep_best_groups(const PkExperts& e, float* ranked) {
   float sums[pk::MAX_EXPERTS];
   bool open[pk::MAX_EXPERTS] = {};
@@ -30,7 +30,7 @@ inline void keep_best_groups(const PkExperts& e, float* ranked) {
         first = ranked[i];
       } else if (ranked[i] > second) second = ranked[i];
     }
-    sums[g] = first + second;
+    sums[g] = e.group_best == 1 ? first : first + second;
   }
   best_of(sums, e.groups, e.active_groups, [&](int g) { open[g] = true; });
   for (int i = 0; i < e.count; i++)
@@ -43,8 +43,7 @@ inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* sh
   for (int i = 0; i < e.count; i++) peak = scores[i] > peak ? scores[i] : peak;
   for (int i = 0; i < e.count; i++) {
     if (e.sigmoid) {
-      const float low = scores[i] < -80.0f ? 80.0f : -scores[i];
-      scores[i] = 1.0f / (1.0f + exponential(low > 80.0f ? 80.0f : low));
+      scores[i] = logistic(scores[i]);
     } else {
       total += scores[i] = exponential(scores[i] - peak);
     }

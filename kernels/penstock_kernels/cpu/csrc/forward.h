@@ -4,6 +4,7 @@
 
 #include "experts.h"
 #include "heads.h"
+#include "latents.h"
 #include "products.h"
 #include "rows.h"
 
@@ -24,6 +25,8 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_EXPERTS_UP: return experts_up(t, p);
     case PK_EXPERTS_DOWN: return experts_down(t, p);
     case PK_COMBINE: return combine(t, p);
+    case PK_PLACE_LATENT: return place_latent<Cache>(t, p);
+    case PK_BY_HEAD: return by_head(t, p);
   }
 }
 

@@ -40,7 +40,7 @@ template <class Cache> class Heads {
       float *queries = t_.row(PK_QUERIES, row), *keys = t_.row(PK_KEYS, row);
       normalise(queries, p_.norm, a_.heads * dim, queries);
       normalise(keys, p_.other_norm, a_.kv_heads * dim, keys);
-      for (int head = 0; head < a_.heads; head++) turn(queries + head * dim, position_of(row));
+      for (int head = 0; head < a_.heads; head++) turn_query(queries + head * dim, position_of(row));
       for (int head = 0; head < a_.kv_heads; head++) {
         turn(keys + head * dim, position_of(row));
         cache_key(row, head, keys + head * dim);
@@ -55,7 +55,7 @@ template <class Cache> class Heads {
 
   void put_query(int row, int head, float* values) {
     if (p_.norm.kind != PK_NORM_NONE) normalise(values, p_.norm, a_.head_dim, values);
-    turn(values, position_of(row));
+    turn_query(values, position_of(row));
     copy(values, t_.row(PK_QUERIES, row) + head * a_.head_dim);
   }
 
@@ -76,6 +76,13 @@ template <class Cache> class Heads {
   void turn(float* values, int position) {
     const size_t angle = static_cast<size_t>(position) * (a_.rotary_dims / 2);
     rotate(values, a_.cosines + angle, a_.sines + angle, a_.rotary_dims);
+  }
+
+  void turn_query(float* values, int position) {
+    turn(values, position);
+    if (!a_.query_factors) return;
+    const V by = set1(a_.query_factors[position]);
+    for (int d = 0; d < a_.head_dim; d += 16) store(values + d, mul(load(values + d), by));
   }
 
   void copy(const float* values, float* out) {

@@ -29,8 +29,9 @@ inline V activate(int kind, V x) {
 }
 
 // 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
-// input.  gate: null without one.
-inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows) {
+// input.  gate: null without one.  weights: [rows] factors, or null.
+inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
+                       const float* weights = nullptr) {
   alignas(64) float out[4][16 * pk::ROWS];
   // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
   const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
@@ -40,16 +41,24 @@ inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& u
     tile_product(up, 2 * unit + i, a, row, rows, out[2 * i + 1]);
   }
   const auto value = [&](const float* g, const float* u) {
+    if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(load(g), load(u));
     return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
   };
-  for (int r = 0; r < rows; r++)
-    set_group(inner, p.forms, row + r, unit, value(out[0] + 16 * r, out[1] + 16 * r), value(out[2] + 16 * r, out[3] + 16 * r));
+  for (int r = 0; r < rows; r++) {
+    V low = value(out[0] + 16 * r, out[1] + 16 * r), high = value(out[2] + 16 * r, out[3] + 16 * r);
+    if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
+    set_group(inner, p.forms, row + r, unit, low, high);
+  }
 }
 
 inline void gate_up(Thread& t, const PkPhase& p) {
   const PkMatrix *gate = p.matrices[0].tiles ? &p.matrices[0] : nullptr, &up = p.matrices[1];
   const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, up.outputs);
-  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) { inner_unit(p, gate, up, a, inner, unit, row, rows); });
+  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) {
+    float weights[pk::ROWS];
+    for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
+    inner_unit(p, gate, up, a, inner, unit, row, rows, p.weighed ? weights : nullptr);
+  });
 }
 
 inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {

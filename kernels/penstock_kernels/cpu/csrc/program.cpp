@@ -13,16 +13,21 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
   return matrix.kind >= PK_F32 && matrix.kind <= PK_F4W && matrix.tiles && matrix.outputs == outputs && matrix.inputs == inputs && outputs > 0 && inputs > 0;
 }
 
+bool activates(const PkPhase& p, bool gated) {
+  return p.activation >= PK_SILU && (p.activation <= PK_RELU2 || (gated && p.activation == PK_CLAMPED_SWIGLU));
+}
+
 bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
-         a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
+         a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
+         a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
          a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->keys && a->values;
 }
 
 bool fits(const PkExperts* e) {
   return e && e->count > 0 && e->count <= pk::MAX_EXPERTS && e->active > 0 && e->active <= pk::MAX_ACTIVE && e->active <= e->count &&
          e->groups > 0 && e->count % e->groups == 0 && e->active_groups > 0 && e->active_groups <= e->groups &&
-         e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
+         e->group_best >= 1 && e->group_best <= 2 && e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
 }
 
 // Goes through a program as a step does.
@@ -38,7 +43,7 @@ class Reader {
       case PK_MAKE_INPUT: return made(p);
       case PK_HEADS: return heads(p);
       case PK_PLACE: return placed(p);
-      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, queries(p));
+      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, values(p));
       case PK_PRODUCT: return product(p);
       case PK_GATE_UP: return gate_up(p);
       case PK_ADD_NORM:
@@ -47,9 +52,11 @@ class Reader {
         return floats(p.source) && p.norm.kind && is(p.matrices[0], m_.vocab, width(p.source)) && holds(PK_INPUT, width(p.source));
       case PK_ROUTE:
         return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
-      case PK_EXPERTS_UP: return p.activation >= PK_SILU && p.activation <= PK_RELU2 && experts(p);
+      case PK_EXPERTS_UP: return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
       case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.experts->downs[0].outputs);
+      case PK_PLACE_LATENT: return latent(p);
+      case PK_BY_HEAD: return by_head(p);
       default: return false;
     }
   }
@@ -61,6 +68,7 @@ class Reader {
   int width(int buffer) const { return m_.widths[buffer]; }
   bool holds(int buffer, int64_t width) const { return m_.widths[buffer] >= width; }
   static int64_t queries(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->head_dim; }
+  static int64_t values(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->value_dim; }
   static int64_t keys(const PkPhase& p) { return static_cast<int64_t>(p.attention->kv_heads) * p.attention->head_dim; }
 
   // Whether the matrix can multiply what INPUT or INNER holds.
@@ -72,14 +80,14 @@ class Reader {
 
   bool made(const PkPhase& p) {
     if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.width) || !holds(PK_INPUT, p.width)) return false;
-    if (p.attention && (p.source != PK_MIXED || p.width != queries(p))) return false;
+    if (p.attention && (p.source != PK_MIXED || p.width != values(p))) return false;
     width_[0] = p.width;
     forms_[0] = p.forms;
     return true;
   }
 
   bool heads(const PkPhase& p) const {
-    if (!p.attention || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p)) || (p.whole && !holds(PK_KEYS, keys(p)))) return false;
+    if (!p.attention || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p)) || (p.whole && !holds(PK_KEYS, keys(p)))) return false;
     return reads(p.source, p.matrices[0], queries(p)) && reads(p.source, p.matrices[1], keys(p)) && reads(p.source, p.matrices[2], keys(p));
   }
 
@@ -97,6 +105,26 @@ class Reader {
     return p.attention && p.norm.kind && p.other_norm.kind && holds(PK_QUERIES, queries(p)) && holds(PK_KEYS, keys(p));
   }
 
+  bool latent(const PkPhase& p) const {
+    const PkAttention* a = p.attention;
+    return a && a->kv_heads == 1 && a->rotary_dims > 0 && a->head_dim == a->value_dim + a->rotary_dims && p.norm.kind && p.width >= a->rotary_dims &&
+           p.source == PK_KEYS && holds(PK_KEYS, a->head_dim) && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, static_cast<int64_t>(p.width) * a->heads);
+  }
+
+  // Whether all heads have the shape of the first, and what they read and write lies in the buffers.
+  bool by_head(const PkPhase& p) const {
+    const PkByHead* h = p.by_head;
+    if (!h || h->count < 1 || !h->matrices || !floats(p.source) || !floats(p.target) || p.source == p.target) return false;
+    if (p.attention && (p.source != PK_MIXED || h->count != p.attention->heads || h->source_first || h->source_stride != p.attention->value_dim)) return false;
+    const int outputs = h->matrices[0].outputs, inputs = h->matrices[0].inputs;
+    for (int i = 0; i < h->count; i++)
+      if (!is(h->matrices[i], outputs, inputs)) return false;
+    const auto inside = [&](int buffer, int stride, int first, int size) {
+      return first >= 0 && stride >= 0 && first + size <= stride && holds(buffer, static_cast<int64_t>(stride) * h->count);
+    };
+    return inside(p.source, h->source_stride, h->source_first, inputs) && inside(p.target, h->target_stride, h->target_first, outputs);
+  }
+
   bool product(const PkPhase& p) const {
     const PkMatrix& matrix = p.matrices[0];
     return floats(p.target) && reads(p.source, matrix, matrix.outputs) && holds(p.target, matrix.outputs);
@@ -104,7 +132,7 @@ class Reader {
 
   bool gate_up(const PkPhase& p) {
     const PkMatrix &gate = p.matrices[0], &up = p.matrices[1];
-    if (p.source != PK_INPUT || p.target != PK_INNER || p.activation < PK_SILU || p.activation > PK_RELU2) return false;
+    if (p.source != PK_INPUT || p.target != PK_INNER || !activates(p, gate.tiles) || (p.weighed && !holds(PK_SCORES, 1))) return false;
     if (!reads(p.source, up, up.outputs) || (gate.tiles && !reads(p.source, gate, up.outputs)) || !holds(PK_INNER, up.outputs)) return false;
     width_[1] = up.outputs;
     forms_[1] = p.forms;

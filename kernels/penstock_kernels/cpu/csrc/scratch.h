@@ -42,7 +42,7 @@ struct Scratch {
 };
 
 struct ThreadScratch {
-  Activations own;
+  Activations own, by_head;
   float *scores, *weights, *queries, *partial, *folded, *row, *heads;
 };
 
@@ -50,7 +50,7 @@ inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.h
 
 // The largest of a program's attentions, each number by itself.
 struct Limits {
-  size_t rows = 0, head_dim = 0, kv_heads = 0, heads_and_partials = 0;
+  size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0;
   size_t experts = 0, active = 0, expert_inner = 0;
 
   explicit Limits(const PkProgram& m) {
@@ -60,12 +60,14 @@ struct Limits {
         raise(active, e->active);
         raise(expert_inner, e->ups[0].outputs);
       }
+      if (const PkByHead* h = m.phases[i].by_head) raise(by_head, h->matrices[0].inputs);
       if (m.phases[i].kind != PK_ATTEND) continue;
       const PkAttention& a = *m.phases[i].attention;
       raise(rows, attention_rows(a));
       raise(head_dim, a.head_dim);
+      raise(value_dim, a.value_dim);
       raise(kv_heads, a.kv_heads);
-      raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.head_dim));
+      raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.value_dim));
     }
   }
 
@@ -77,11 +79,12 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   size_t widest = 0;
   for (int i = 0; i < PK_BUFFERS; i++) Limits::raise(widest, m.widths[i]);
   at = t.own.place(at, PRIVATE_ROWS, m.widths[PK_INPUT]);
+  if (most.by_head) at = t.by_head.place(at, pk::ROWS, most.by_head);
   Activations::take(at, t.scores, most.rows * pk::KEY_SPLIT);
   Activations::take(at, t.weights, most.rows * pk::KEY_SPLIT);
   Activations::take(at, t.queries, most.rows * most.head_dim);
-  Activations::take(at, t.partial, most.rows * partial_size(most.head_dim));
-  Activations::take(at, t.folded, most.rows * partial_size(most.head_dim));
+  Activations::take(at, t.partial, most.rows * partial_size(most.value_dim));
+  Activations::take(at, t.folded, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.row, pk::padded(widest, 32));
   Activations::take(at, t.heads, pk::ROWS * most.head_dim + 4 * 16 * pk::ROWS);
   *end = at;

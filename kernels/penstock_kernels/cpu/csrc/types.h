@@ -33,29 +33,38 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4 };
 
 // Attention of a layer, and its cache (see cache.h).
+// value_dim: numbers of a head's value; head_dim, but where values are latents.
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
-// sinks: [heads] or null.
+// sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, rotary_dims, window, chunk;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk;
   float scale, soft_cap;
-  const float *cosines, *sines, *sinks;
+  const float *cosines, *sines, *sinks, *query_factors;
   void *keys, *values;
 };
 
 // A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of
 // the router's products; else softmax.  normalised: the chosen scores are divided by their sum.
-// scale: of the chosen scores.  Experts are chosen from the best active_groups of `groups`.
+// scale: of the chosen scores.  Experts are chosen from the best active_groups of `groups`, whose scores are
+// the sums of their best group_best experts' (1 or 2).
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
 struct PkExperts {
-  int32_t count, active, groups, active_groups, sigmoid, normalised;
+  int32_t count, active, groups, active_groups, group_best, sigmoid, normalised;
   float scale;
   const float* correction;
   const PkMatrix *gates, *ups, *downs;
+};
+
+// A product of its own for each head. Head h reads `inputs` of matrices[h] from source_stride * h +
+// source_first on, and writes its outputs from target_stride * h + target_first on.
+struct PkByHead {
+  int32_t count, source_stride, source_first, target_stride, target_first, reserved;
+  const PkMatrix* matrices;
 };
 
 // What phases read and write. The first are floats, [rows, width rounded up to 32]; INPUT and INNER are
@@ -76,26 +85,35 @@ enum PkBuffer : int32_t {
 // ATTEND: MIXED = attention of QUERIES.
 // PRODUCT: matrices[0] times source, times scale; added to the target, or (`adds` is 0) put there.
 // GATE_UP: INNER = activation(matrices[0] times INPUT) * (matrices[1] times INPUT), in `forms`; where
-//   matrices[0] has no tiles, activation(matrices[1] times INPUT).
+//   matrices[0] has no tiles, activation(matrices[1] times INPUT).  With `weighed`, a row is multiplied by
+//   the logistic function of its first number in SCORES.
 // ADD_NORM: target += norm of the source's `width` numbers, times scale.
 // LOGITS: matrices[0] times norm of the source, times scale, then capped; of the rows wanted.
 // ROUTE: chooses experts for each row by SCORES, the router's products, and gathers INPUT by experts.
 // EXPERTS_UP, EXPERTS_DOWN: as GATE_UP and PRODUCT, each expert with the rows that chose it.
 // COMBINE: a row's experts' results, each times its score, in the experts' order; times scale, and added
 //   to the target or (`adds` is 0) put there.
+// PLACE_LATENT: of attention over latents (see penstock.layer_spec).  The source's rows, value_dim + rotary_dims
+//   numbers, are a latent, which gets the norm, and what rotates: keys are the latter and then the latent,
+//   values are the latent.  The last rotary_dims of each `width` numbers of MIXED rotate, and become the
+//   first numbers of a head of QUERIES.
+// BY_HEAD: target = a product of each head's numbers of the source; with attention, the source is what that
+//   has left.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
-  PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PHASE_KINDS = 13
+  PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PLACE_LATENT = 13,
+  PK_BY_HEAD = 14, PK_PHASE_KINDS = 15
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
 // share it).  ends_layer: it is counted, and looked whether the step is given up; needs `waits`.
 struct PkPhase {
-  int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation;
+  int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
   float scale, soft_cap;
   PkNorm norm, other_norm;
   const PkAttention* attention;
   const PkExperts* experts;
+  const PkByHead* by_head;
   PkMatrix matrices[3];
 };
 

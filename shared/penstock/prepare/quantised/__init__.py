@@ -12,6 +12,7 @@ from penstock.prepare.quantised.bitsandbytes import read_bitsandbytes
 from penstock.prepare.quantised.compressed_tensors import read_compressed_tensors
 from penstock.prepare.quantised.fp8 import read_fbgemm_fp8, read_fp8
 from penstock.prepare.quantised.gptq import read_gptq
+from penstock.prepare.quantised.mxfp4 import read_mxfp4
 from penstock.quantised_checkpoint import QuantisedCheckpoint
 
 METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
@@ -21,6 +22,7 @@ METHODS: dict[str, Callable[[Fields], QuantisedCheckpoint]] = {
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm_fp8,
     "bitsandbytes": read_bitsandbytes,
+    "mxfp4": read_mxfp4,
 }
 """By quant_method."""
 

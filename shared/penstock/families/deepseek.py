@@ -1,0 +1,317 @@
+"""DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over latents, and experts chosen
+from the best groups, beside some that every token has.
+
+Source: DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 technical report", 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families import bounds
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LatentSpec,
+    LayerSpec,
+    NormSpec,
+    RopeSpec,
+)
+from penstock.model_config import ModelConfig
+
+MAX_SIZE = 1 << 16
+"""Most numbers of a latent, or of a part of a head."""
+
+
+def _hub_v2(fields: Fields) -> ModelConfig:
+    method = fields.text("topk_method", "greedy")
+    _one_of(fields, "topk_method", method, "greedy", "group_limited_greedy")
+    _one_of(fields, "scoring_func", fields.text("scoring_func", "softmax"), "softmax")
+    if fields.flag("norm_topk_prob", False):
+        raise UnsupportedModel(
+            f"{fields.where}: norm_topk_prob true is not served in this family; false is"
+        )
+    if method == "greedy":
+        fields.ignore("n_group", "topk_group")
+    grouped = method != "greedy"
+    experts = ExpertsSpec(
+        **_common_experts(fields),
+        groups=fields.integer("n_group", 1) if grouped else 1,
+        active_groups=fields.integer("topk_group", 1) if grouped else 1,
+        group_best=1,
+        normalised=False,
+    )
+    return _model(fields, "deepseek_v2", experts, dense=fields.integer("first_k_dense_replace", 0))
+
+
+def _hub_v3(fields: Fields) -> ModelConfig:
+    return _model(
+        fields,
+        "deepseek_v3",
+        _corrected_experts(fields),
+        dense=fields.integer("first_k_dense_replace", 3),
+    )
+
+
+def _hub_glm(fields: Fields) -> ModelConfig:
+    experts, key = _corrected_experts(fields), "mlp_layer_types"
+    dense = fields.integer("first_k_dense_replace", 1)
+    if key in fields:
+        kinds = fields.listed(key, str)
+        dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
+        if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
+            raise fields.wrong(key, "a list of 'dense', then of 'sparse',")
+    return _model(fields, "glm4_moe_lite", experts, dense=dense)
+
+
+def _corrected_experts(fields: Fields) -> ExpertsSpec:
+    _one_of(fields, "topk_method", fields.text("topk_method", "noaux_tc"), "noaux_tc")
+    _one_of(fields, "scoring_func", fields.text("scoring_func", "sigmoid"), "sigmoid")
+    return ExpertsSpec(
+        **_common_experts(fields),
+        router="sigmoid",
+        correction=True,
+        groups=fields.integer("n_group", 1),
+        active_groups=fields.integer("topk_group", 1),
+        normalised=fields.flag("norm_topk_prob", True),
+    )
+
+
+def _common_experts(fields: Fields) -> dict[str, Any]:
+    # What training balanced, and what is for drafts only.
+    fields.ignore("aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers")
+    fields.ignore("num_mtp_layers")
+    _one_of(fields, "moe_layer_freq", fields.integer("moe_layer_freq", 1), 1)
+    inner = fields.integer("moe_intermediate_size")
+    return {
+        **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
+        "inner": inner,
+        "scale": fields.number("routed_scaling_factor", 1.0),
+        "shared_inner": inner * fields.integer("n_shared_experts", 0),
+    }
+
+
+def _one_of(fields: Fields, key: str, found: object, *allowed: object) -> None:
+    if found not in allowed:
+        shown = " and ".join(map(repr, allowed))
+        raise UnsupportedModel(f"{fields.where}: {key} is {found!r}; {shown} is served")
+
+
+def _model(fields: Fields, name: str, experts: ExpertsSpec, *, dense: int) -> ModelConfig:
+    hub.activation(fields, "silu")
+    _one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
+    _check_groups(fields, experts)
+    latent = _latent(fields)
+    # The files' heads are those of the unabsorbed form.
+    fields.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
+    sizes = hub.sizes(fields, default_head_dim=latent.rotating)
+    sizes |= {"num_kv_heads": 1, "head_dim": latent.rank + latent.rotating}
+    bias = fields.flag("attention_bias", False)
+    rope = hub.rope(fields, latent.rotating)
+    attention = AttentionSpec(
+        latent=latent, scale=_scale(fields, latent, rope), qkv_bias=bias, output_bias=bias
+    )
+    if fields.flag("mlp_bias", False):
+        raise UnsupportedModel(f"{fields.where}: mlp_bias true is not served; false is")
+    layers = [
+        LayerSpec(
+            attention=attention,
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(sizes["num_layers"])
+    ]
+    return ModelConfig(
+        architecture=name,
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        ropes=(rope,),
+        layers=hub.shared(layers),
+    )
+
+
+def _check_groups(fields: Fields, experts: ExpertsSpec) -> None:
+    groups, active, size = experts.groups, experts.active_groups, experts.count
+    if not (
+        1 <= active <= groups
+        and size % groups == 0
+        and experts.active <= size // groups * active
+        and (groups == 1 or size // groups >= experts.group_best)
+    ):
+        raise UnsupportedModel(
+            f"{fields.where}: {experts.active} of {size} experts can't be chosen from {active} of "
+            f"{groups} groups"
+        )
+
+
+def _latent(fields: Fields) -> LatentSpec:
+    sizes = {
+        "rank": fields.integer("kv_lora_rank"),
+        "rotating": fields.integer("qk_rope_head_dim"),
+        "plain": fields.integer("qk_nope_head_dim"),
+        "value": fields.integer("v_head_dim"),
+    }
+    return _checked(sizes, fields.integer("q_lora_rank", 0), fields.where)
+
+
+def _checked(sizes: dict[str, int], query_rank: int, where: str) -> LatentSpec:
+    if not (0 < min(sizes.values()) <= max(sizes.values()) <= MAX_SIZE):
+        raise UnsupportedModel(
+            f"{where}: sizes of latents and heads are {sizes}; 1 to {MAX_SIZE} are allowed"
+        )
+    if not 0 <= query_rank <= MAX_SIZE:
+        raise UnsupportedModel(f"{where}: q_lora_rank is {query_rank}; 0 to {MAX_SIZE} are allowed")
+    return LatentSpec(**sizes, query_rank=query_rank)
+
+
+def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
+    """Stretched positions sharpen the scores besides (mscale_all_dim)."""
+    settings = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    plain: float = (latent.plain + latent.rotating) ** -0.5
+    by = settings.number("mscale_all_dim", 0.0)
+    if rope.scaling is None or not by or rope.scaling.factor <= 1:
+        return plain
+    return plain * (0.1 * by * math.log(rope.scaling.factor) + 1.0) ** 2
+
+
+def _gguf(model: GGUFMetadata) -> ModelConfig:
+    """Of V2 as of the others: their files have the same architecture."""
+    keys = model.keys
+    latent = _gguf_latent(keys)
+    count = bounds.layer_count(keys, "block_count") - keys.integer("nextn_predict_layers", 0)
+    dense = keys.integer("leading_dense_block_count", 0)
+    rope = model.rope(latent.rotating)
+    scale: float = (latent.plain + latent.rotating) ** -0.5
+    by = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if by and rope.scaling is not None and rope.scaling.factor > 1:
+        scale *= (by * math.log(rope.scaling.factor) + 1.0) ** 2
+        scaling = msgspec.structs.replace(rope.scaling, attention_factor=1.0)
+        rope = msgspec.structs.replace(rope, scaling=scaling)
+    experts = _gguf_experts(model, f"blk.{dense}.exp_probs_b.bias")
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(latent=latent, scale=scale),
+            feed_forward=FeedForwardSpec(experts=None if number < dense else experts),
+        )
+        for number in range(count)
+    ]
+    keys.ignore("attention.head_count_kv", "rope.dimension_count")
+    return ModelConfig(
+        architecture="deepseek_v3",
+        vocab_size=model.vocab_size,
+        hidden_size=keys.integer("embedding_length"),
+        intermediate_size=model.same_in_all_layers("feed_forward_length"),
+        num_layers=count,
+        num_heads=keys.integer("attention.head_count"),
+        num_kv_heads=1,
+        head_dim=latent.rank + latent.rotating,
+        max_position=keys.integer("context_length"),
+        tie_word_embeddings="output.weight" not in model.tensors,
+        norm=NormSpec(eps=model.rms_eps()),
+        ropes=(rope,),
+        layers=hub.shared(layers),
+    )
+
+
+def _gguf_latent(keys: Fields) -> LatentSpec:
+    """Older files have a head's sizes where newer ones have the latent's."""
+    rotating = keys.integer("rope.dimension_count")
+    key = keys.integer("attention.key_length_mla", keys.integer("attention.key_length"))
+    sizes = {
+        "rank": keys.integer("attention.kv_lora_rank"),
+        "rotating": rotating,
+        "plain": key - rotating,
+        "value": keys.integer("attention.value_length_mla", keys.integer("attention.value_length")),
+    }
+    return _checked(sizes, keys.integer("attention.q_lora_rank", 0), keys.where)
+
+
+_GATING = {1: "softmax", 2: "sigmoid"}
+"""GGUF's numbers."""
+
+
+def _gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
+    keys = model.keys
+    kind = keys.integer("expert_gating_func", 1)
+    _one_of(keys, "expert_gating_func", kind, *_GATING)
+    inner = keys.integer("expert_feed_forward_length")
+    experts = ExpertsSpec(
+        **model.expert_counts(),
+        inner=inner,
+        router="sigmoid" if _GATING[kind] == "sigmoid" else "softmax",
+        correction=correction in model.tensors,
+        groups=keys.integer("expert_group_count", 1),
+        active_groups=keys.integer("expert_group_used_count", 1),
+        group_best=2 if _GATING[kind] == "sigmoid" else 1,
+        normalised=keys.flag("expert_weights_norm", False),
+        scale=keys.number("expert_weights_scale", 1.0),
+        shared_inner=inner * keys.integer("expert_shared_count", 0),
+    )
+    _check_groups(keys, experts)
+    return experts
+
+
+NAMES = TensorNames(
+    {
+        "mlp.gate": "mlp.router",
+        "mlp.gate.e_score_correction_bias": "mlp.router.correction",
+        **{
+            f"mlp.shared_experts.{each}": f"mlp.shared_expert.{each}"
+            for each in ("gate_proj", "up_proj", "down_proj")
+        },
+        "self_attn.q_a_layernorm": "self_attn.q_a_norm",
+        "self_attn.q_b_proj": "self_attn.q_proj",
+        "self_attn.kv_a_proj_with_mqa": "self_attn.kv_a_proj",
+        "self_attn.kv_a_layernorm": "self_attn.kv_a_norm",
+    },
+    layers_for_drafts=True,
+    pairs_adjacent=True,
+)
+
+GGUF_NAMES = TensorNames(
+    stacked={
+        f"mlp.stacked.{name}": (f"mlp.experts.*.{name}",)
+        for name in ("gate_proj", "up_proj", "down_proj")
+    },
+    layers_for_drafts=True,
+    pairs_adjacent=True,
+)
+
+DEEPSEEK_V2 = Family(
+    "deepseek_v2",
+    ("DeepseekV2ForCausalLM",),
+    "DeepSeek-V2",
+    _hub_v2,
+    gguf="deepseek2",
+    read_gguf=_gguf,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
+)
+DEEPSEEK_V3 = Family(
+    "deepseek_v3",
+    ("DeepseekV3ForCausalLM",),
+    "DeepSeek-V3 and R1, Kimi K2",
+    _hub_v3,
+    gguf="deepseek2",
+    read_gguf=_gguf,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
+)
+GLM4_MOE_LITE = Family(
+    "glm4_moe_lite",
+    ("Glm4MoeLiteForCausalLM",),
+    "GLM-4.7-Flash",
+    _hub_glm,
+    gguf="deepseek2",
+    read_gguf=_gguf,
+    hub_names=NAMES,
+    gguf_names=GGUF_NAMES,
+)
