@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.thinning import in_share, numbered, share_of
+from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process is one of several that run tests (pytest -n)."""
@@ -92,9 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
     _thin_out_interpreted(items)
-    for item, case in numbered(items):
-        if not in_share(case, share_of(item.nodeid)):
-            item.add_marker("long")
+    for item in thinned(items, share_of):
+        item.add_marker("long")
     kept, long = [], []
     for item in items:
         if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
@@ -119,17 +119,29 @@ def _thin_out_interpreted(items: list[pytest.Item]) -> None:
     found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
     if not found or _has_gpu():
         return
-    for item, case in numbered(found):
-        if case:
-            item.add_marker("slow")
-            if not in_share(case, 1 / 3):
-                item.add_marker("long")
+    for cases in by_test(found):
+        for case in cases[1:]:
+            case.add_marker("slow")
+    for item in thinned(found, lambda _: 1 / 3):
+        item.add_marker("long")
 
 
 def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_sessionstart() -> None:
+    """What is collected stays: a garbage collector that goes through torch, transformers and some
+    thousand tests again and again takes a tenth of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
@@ -26,14 +25,23 @@ systems or compute whole models, and another case of the same test has most of w
 GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""
 
+Values = frozenset[tuple[str, int]]
+"""Of a case: each of its test's parameters with the number of its value."""
 
-def numbered(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
-    """Each with its number among its test's cases, from 0."""
-    cases: Counter[str] = Counter()
+
+def by_test(items: Iterable[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """The cases of each test, in their order."""
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        yield item, cases[name]
-        cases[name] += 1
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    yield from tests.values()
+
+
+def thinned(items: Iterable[pytest.Item], share: Callable[[str], float]) -> Iterator[pytest.Item]:
+    """What a share of each test's cases leaves out. share: of a test, by its name."""
+    for cases in by_test(items):
+        chosen = choose([values_of(case) for case in cases], share(cases[0].nodeid))
+        yield from (case for number, case in enumerate(cases) if number not in chosen)
 
 
 def share_of(nodeid: str) -> float:
@@ -44,3 +52,31 @@ def share_of(nodeid: str) -> float:
 def in_share(case: int, share: float) -> bool:
     """Whether a case is of that share of all. The first one always is."""
     return case * GOLDEN % 1 < share
+
+
+def choose(cases: Sequence[Values], share: float) -> set[int]:
+    """The numbers of the cases that run: that share of them, and, of a test with several
+    parameters, as many more as bring each value of each parameter at least once."""
+    chosen = {number for number in range(len(cases)) if in_share(number, share)}
+    if several_parameters(cases):
+        met = {value for number in chosen for value in cases[number]}
+        for number, values in enumerate(cases):
+            if not values <= met:
+                chosen.add(number)
+                met |= values
+    return chosen
+
+
+def several_parameters(cases: Sequence[Values]) -> bool:
+    """Whether some vary apart. Names that are given values together count as one parameter."""
+    courses: dict[str, list[int]] = {}
+    for values in cases:
+        for name, value in values:
+            courses.setdefault(name, []).append(value)
+    varying = {tuple(course) for course in courses.values() if len(set(course)) > 1}
+    return len(varying) > 1
+
+
+def values_of(item: pytest.Item) -> Values:
+    callspec = getattr(item, "callspec", None)
+    return frozenset(callspec.indices.items() if callspec else ())
