@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -88,6 +89,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any module of tests is imported: some count their examples by it."""
+    thinning.every = config.getoption("--long")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
@@ -114,15 +120,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _thin_out_interpreted(items: list[pytest.Item]) -> None:
-    """Of each test of interpreted kernels: its first case is quick, a third of the others slow, the
-    rest long. All stay as they are where there is a GPU."""
+    """Of each test of interpreted kernels: its first case is quick, a share of the others slow,
+    the rest long. All stay as they are where there is a GPU."""
     found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
     if not found or _has_gpu():
         return
     for cases in by_test(found):
         for case in cases[1:]:
             case.add_marker("slow")
-    for item in thinned(found, lambda _: 1 / 3):
+    for item in thinned(found, lambda _: thinning.INTERPRETED):
         item.add_marker("long")
 
 

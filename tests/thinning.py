@@ -7,20 +7,46 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pytest
 
 SHARES = {
-    "tests/engine/policies/test_fairness.py": 1 / 3,
-    "tests/system/page/test_axe.py": 1 / 2,
-    "tests/system/test_invariance.py": 1 / 6,
+    "tests/deploy/helm/test_chart.py::test_every_object_fits_kubernetes_own_schema": 1 / 4,
+    "tests/engine/policies/test_fairness.py": 1 / 4,
+    "tests/engine/record/test_snapshot.py::test_a_restored_core_goes_on_like_the_original": 1 / 3,
+    "tests/kernels/cpu/test_decoder.py::test_long_contexts": 1 / 4,
+    "tests/kernels/cpu/test_decoder_rows.py": 1 / 6,
+    "tests/kernels/cpu/test_mechanisms.py": 1 / 6,
+    "tests/kernels/cpu/test_product.py::test_4097_rows": 1 / 4,
+    "tests/kernels/cpu/test_sampler.py": 1 / 2,
+    "tests/kernels/test_attention.py": 1 / 4,
+    "tests/kernels/test_row_invariance.py": 1 / 4,
+    "tests/system/page/test_axe.py": 1 / 4,
+    "tests/system/test_blame.py::test_engine_cores_that_stand_still_accuse_nobody": 1 / 2,
+    "tests/system/test_invariance.py": 1 / 12,
     "tests/system/test_matrix.py": 1 / 2,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
-    "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 2,
+    "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
+    "tests/system/test_several_engines.py::test_streams_are_the_same_whichever_process": 1 / 2,
     "tests/system/test_structured_outputs.py::test_a_json_schema_outlives_a_killed_process": 1 / 2,
+    "tests/worker/forward/test_bit_identity.py::test_alone_or_disturbed": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,
-    "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 3,
+    "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 6,
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 2,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
 }
-"""Of the cases of tests whose name begins so: the share that runs without --long. They start whole
-systems or compute whole models, and another case of the same test has most of what each finds."""
+"""Of the cases of tests whose name begins so: the share that runs without --long. They take seconds
+each, or are many, and another case of the same test has most of what each finds."""
+
+INTERPRETED = 1 / 6
+"""The same of the tests of interpreted Triton kernels."""
+SANITIZED = 1 / 8
+"""And of the CPU kernels' tests under the sanitizers."""
+
+every = False
+"""Whether all of everything runs: --long."""
+
+
+def part(count: int, share: float) -> int:
+    """Of so many examples, steps or rounds inside of one test: all with --long, else a share."""
+    return count if every else max(1, round(count * share))
+
 
 GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""

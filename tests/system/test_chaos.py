@@ -30,7 +30,7 @@ class Amount(NamedTuple):
 
 
 AMOUNTS = {
-    "short": Amount(2, 1, 40, 900),
+    "short": Amount(1, 1, 40, 900),
     "full": Amount(20, 10, 96, 2400),
     "long": Amount(200, 100, 96, 24000),
 }

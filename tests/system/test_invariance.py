@@ -24,10 +24,10 @@ SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs
 
 
 NUMERICS = [
-    Numerics("reference", "float32"),
-    Numerics("reference", "bfloat16"),
     Numerics("cpu", "auto"),
     Numerics("cpu", "bfloat16"),
+    Numerics("reference", "float32"),
+    Numerics("reference", "bfloat16"),
 ]
 
 

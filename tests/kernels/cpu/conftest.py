@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from penstock_kernels.cpu import library
 from tests.instruction_sets import instruction_set
 from tests.kernels.cpu.sanitized_memory import sanitized, watch
-from tests.thinning import thinned
+from tests.thinning import SANITIZED, thinned
 
 settings.register_profile(
     "kernels",
@@ -32,7 +32,7 @@ settings.register_profile(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under the sanitizers some of each test's cases go through the same lines."""
     if sanitized():
-        left_out = set(thinned(items, lambda _: 1 / 6))
+        left_out = set(thinned(items, lambda _: SANITIZED))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
