@@ -110,12 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
     if _PARALLEL:
-        seconds: dict[Path, float] = {}
-        for item in kept:
-            bound = item.get_closest_marker("timeout")
-            most = max(seconds.get(item.path, 0.0), bound.args[0] if bound else 0.0)
-            seconds[item.path] = most
-        kept.sort(key=lambda item: -seconds[item.path])
+        kept.sort(key=thinning.place)
     items[:] = kept
 
 

@@ -1,4 +1,4 @@
-"""A part of each test's cases, spread evenly over them, where all of them take too long."""
+"""A part of each test's cases, where all of them take too long, and which files come first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARES = {
     "tests/kernels/test_row_invariance.py": 1 / 4,
     "tests/system/page/test_axe.py": 1 / 4,
     "tests/system/test_blame.py::test_engine_cores_that_stand_still_accuse_nobody": 1 / 2,
-    "tests/system/test_invariance.py": 1 / 12,
+    "tests/system/test_invariance.py": 1 / 15,
     "tests/system/test_matrix.py": 1 / 2,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
     "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
@@ -48,11 +48,40 @@ def part(count: int, share: float) -> int:
     return count if every else max(1, round(count * share))
 
 
+LONGEST = (
+    "tests/system/test_ranks.py",
+    "tests/system/test_docs.py",
+    "tests/system/test_chaos.py",
+    "tests/deploy/test_haproxy_system.py",
+    "tests/worker/grammar/test_grammars_default.py",
+    "tests/system/test_library.py",
+    "tests/system/test_invariance.py",
+    "tests/system/test_supervisor.py",
+    "tests/system/test_several_engines.py",
+    "tests/system/test_drain.py",
+    "tests/system/page/test_chat.py",
+    "tests/system/page/test_axe.py",
+    "tests/system/page/test_api_page.py",
+    "tests/system/page/test_live_view.py",
+    "tests/worker/models",
+    "tests/worker/cuda",
+    "tests/worker/forward",
+    "tests/kernels/triton",
+    "tests/kernels/cpu",
+    "tests/engine",
+    "tests/system",
+    "tests/gateway",
+)
+"""Files and folders whose tests take longest. They are handed out first: of several processes none
+gets such a file when the others are done."""
+
 GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""
 
 Values = frozenset[tuple[str, int]]
-"""Of a case: each of its test's parameters with the number of its value."""
+"""Of a case: each of its test's parameters with its value's identity."""
+MANY = 9
+"""Values of one parameter that are points of a range, or shapes: a share of them will do."""
 
 
 def by_test(items: Iterable[pytest.Item]) -> Iterator[list[pytest.Item]]:
@@ -75,6 +104,12 @@ def share_of(nodeid: str) -> float:
     return next((share for begin, share in SHARES.items() if nodeid.startswith(begin)), 1.0)
 
 
+def place(item: pytest.Item) -> int:
+    """Where its file stands among all that are handed out."""
+    found = (number for number, begin in enumerate(LONGEST) if item.nodeid.startswith(begin))
+    return next(found, len(LONGEST))
+
+
 def in_share(case: int, share: float) -> bool:
     """Whether a case is of that share of all. The first one always is."""
     return case * GOLDEN % 1 < share
@@ -82,27 +117,40 @@ def in_share(case: int, share: float) -> bool:
 
 def choose(cases: Sequence[Values], share: float) -> set[int]:
     """The numbers of the cases that run: that share of them, and, of a test with several
-    parameters, as many more as bring each value of each parameter at least once."""
+    parameters, as many more as bring each value of each at least once, unless it has MANY."""
     chosen = {number for number in range(len(cases)) if in_share(number, share)}
-    if several_parameters(cases):
-        met = {value for number in chosen for value in cases[number]}
-        for number, values in enumerate(cases):
-            if not values <= met:
-                chosen.add(number)
-                met |= values
+    wanted = values_to_meet(cases)
+    met = {value for number in chosen for value in cases[number]}
+    for number, values in enumerate(cases):
+        if not values & wanted <= met:
+            chosen.add(number)
+            met |= values
     return chosen
 
 
-def several_parameters(cases: Sequence[Values]) -> bool:
-    """Whether some vary apart. Names that are given values together count as one parameter."""
+def values_to_meet(cases: Sequence[Values]) -> Values:
+    """Of parameters that vary apart. Names that are given values together count as one."""
     courses: dict[str, list[int]] = {}
     for values in cases:
-        for name, value in values:
+        for name, value in sorted(values):
             courses.setdefault(name, []).append(value)
-    varying = {tuple(course) for course in courses.values() if len(set(course)) > 1}
-    return len(varying) > 1
+    distinct = {name: list(dict.fromkeys(course)) for name, course in courses.items()}
+    varying = {
+        tuple(map(distinct[name].index, course))
+        for name, course in courses.items()
+        if len(distinct[name]) > 1
+    }
+    if len(varying) < 2:
+        return frozenset()
+    return frozenset(
+        (name, value) for name, values in distinct.items() if len(values) < MANY for value in values
+    )
 
 
 def values_of(item: pytest.Item) -> Values:
     callspec = getattr(item, "callspec", None)
-    return frozenset(callspec.indices.items() if callspec else ())
+    return (
+        frozenset((name, id(value)) for name, value in callspec.params.items())
+        if callspec
+        else frozenset()
+    )

@@ -211,7 +211,7 @@ async def ask_again_and_again(url: str, first: int, tally: Tally, stop: asyncio.
     seed = first
     async with httpx.AsyncClient(base_url=url, timeout=240) as client:
         while not stop.is_set():
-            heard, tokens = Heard(), 20 + 7 * seed % 31
+            heard, tokens = Heard(), 10 + 7 * seed % 16
             try:
                 async with client.stream("POST", PATH, json=body(seed, tokens)) as response:
                     response.raise_for_status()
