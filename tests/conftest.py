@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="every combination, where a run without it takes some of each (marker long)",
+        help="every case, where a run without it takes some of each (tests/thinning.py)",
     )
     parser.addoption(
         "--chaos",
