@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.thinning import in_share, numbered, share_of
+from tests import thinning
+from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this process is one of several that run tests (pytest -n)."""
@@ -56,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="every combination, where a run without it takes some of each (marker long)",
+        help="every case, where a run without it takes some of each (tests/thinning.py)",
     )
     parser.addoption(
         "--chaos",
@@ -87,14 +89,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any module of tests is imported: some count their examples by it."""
+    thinning.every = config.getoption("--long")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
     _thin_out_interpreted(items)
-    for item, case in numbered(items):
-        if not in_share(case, share_of(item.nodeid)):
-            item.add_marker("long")
+    for item in thinned(items, share_of):
+        item.add_marker("long")
     kept, long = [], []
     for item in items:
         if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
@@ -104,32 +110,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
     if _PARALLEL:
-        seconds: dict[Path, float] = {}
-        for item in kept:
-            bound = item.get_closest_marker("timeout")
-            most = max(seconds.get(item.path, 0.0), bound.args[0] if bound else 0.0)
-            seconds[item.path] = most
-        kept.sort(key=lambda item: -seconds[item.path])
+        kept.sort(key=thinning.place)
     items[:] = kept
 
 
 def _thin_out_interpreted(items: list[pytest.Item]) -> None:
-    """Of each test of interpreted kernels: its first case is quick, a third of the others slow, the
-    rest long. All stay as they are where there is a GPU."""
+    """Of each test of interpreted kernels: its first case is quick, a share of the others slow,
+    the rest long. All stay as they are where there is a GPU."""
     found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
     if not found or _has_gpu():
         return
-    for item, case in numbered(found):
-        if case:
-            item.add_marker("slow")
-            if not in_share(case, 1 / 3):
-                item.add_marker("long")
+    for cases in by_test(found):
+        for case in cases[1:]:
+            case.add_marker("slow")
+    for item in thinned(found, lambda _: thinning.INTERPRETED):
+        item.add_marker("long")
 
 
 def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def pytest_sessionstart() -> None:
+    """What is collected stays: a garbage collector that goes through torch, transformers and some
+    thousand tests again and again takes a tenth of the time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

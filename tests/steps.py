@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 """Of pytest: each holds torch and some models, 2 GiB in all."""
+PER_CORE = {"unit": 1.5, "page": 2.0, "clients": 2.0}
+"""Processes of pytest for each core, where tests wait: for a clock, a browser, other programs. One
+where they compute, or time what a system does."""
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -137,13 +140,13 @@ def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]
 
 def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
     """A file's tests run in one process, in their order."""
-    options = [*parallel(), "--durations=15", "--durations-min=1"]
+    options = [*parallel(PER_CORE.get(name, 1.0)), "--durations=15", "--durations-min=1"]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 
 
-def parallel() -> list[str]:
-    processes = max(1, min(MOST_PROCESSES, len(os.sched_getaffinity(0))))
+def parallel(per_core: float = 1.0) -> list[str]:
+    processes = max(1, min(MOST_PROCESSES, round(per_core * len(os.sched_getaffinity(0)))))
     return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 

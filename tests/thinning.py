@@ -1,39 +1,106 @@
-"""A part of each test's cases, spread evenly over them, where all of them take too long."""
+"""A part of each test's cases, where all of them take too long, and which files come first."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
 SHARES = {
-    "tests/engine/policies/test_fairness.py": 1 / 3,
-    "tests/system/page/test_axe.py": 1 / 2,
-    "tests/system/test_invariance.py": 1 / 6,
+    "tests/deploy/helm/test_chart.py::test_every_object_fits_kubernetes_own_schema": 1 / 4,
+    "tests/engine/policies/test_fairness.py": 1 / 4,
+    "tests/engine/record/test_snapshot.py::test_a_restored_core_goes_on_like_the_original": 1 / 3,
+    "tests/gateway/http/test_sockets.py::test_failure_before_the_first_token": 1 / 3,
+    "tests/gateway/keys/test_access.py::test_every_route_needs_a_key_that_is_known": 1 / 3,
+    "tests/gateway/keys/test_access.py::test_no_spelling_of_a_path_goes_round_it": 1 / 3,
+    "tests/kernels/cpu/test_decoder.py::test_long_contexts": 1 / 4,
+    "tests/kernels/cpu/test_decoder_rows.py": 1 / 6,
+    "tests/kernels/cpu/test_mechanisms.py": 1 / 6,
+    "tests/kernels/cpu/test_product.py::test_4097_rows": 1 / 4,
+    "tests/kernels/cpu/test_sampler.py": 1 / 2,
+    "tests/kernels/test_attention.py": 1 / 4,
+    "tests/kernels/test_row_invariance.py": 1 / 4,
+    "tests/system/page/test_axe.py": 1 / 4,
+    "tests/system/test_beam_search.py::test_beams_are_those_of_transformers": 1 / 3,
+    "tests/system/test_blame.py::test_engine_cores_that_stand_still_accuse_nobody": 1 / 2,
+    "tests/system/test_invariance.py": 1 / 15,
     "tests/system/test_matrix.py": 1 / 2,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
-    "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 2,
+    "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
+    "tests/system/test_several_engines.py::test_streams_are_the_same_whichever_process": 1 / 2,
     "tests/system/test_structured_outputs.py::test_a_json_schema_outlives_a_killed_process": 1 / 2,
+    "tests/worker/forward/test_bit_identity.py::test_alone_or_disturbed": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,
-    "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 3,
+    "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 6,
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 2,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
 }
-"""Of the cases of tests whose name begins so: the share that runs without --long. They start whole
-systems or compute whole models, and another case of the same test has most of what each finds."""
+"""Of the cases of tests whose name begins so: the share that runs without --long. They take seconds
+each, or are many, and another case of the same test has most of what each finds."""
+
+INTERPRETED = 1 / 6
+"""The same of the tests of interpreted Triton kernels."""
+SANITIZED = 1 / 8
+"""And of the CPU kernels' tests under the sanitizers."""
+
+every = False
+"""Whether all of everything runs: --long."""
+
+
+def part(count: int, share: float) -> int:
+    """Of so many examples, steps or rounds inside of one test: all with --long, else a share."""
+    return count if every else max(1, round(count * share))
+
+
+LONGEST = (
+    "tests/system/test_ranks.py",
+    "tests/system/test_docs.py",
+    "tests/system/test_chaos.py",
+    "tests/deploy/test_haproxy_system.py",
+    "tests/worker/grammar/test_grammars_default.py",
+    "tests/system/test_library.py",
+    "tests/system/test_invariance.py",
+    "tests/system/test_supervisor.py",
+    "tests/system/test_several_engines.py",
+    "tests/system/test_drain.py",
+    "tests/system/page/test_chat.py",
+    "tests/system/page/test_axe.py",
+    "tests/system/page/test_api_page.py",
+    "tests/system/page/test_live_view.py",
+    "tests/worker/models",
+    "tests/worker/cuda",
+    "tests/worker/forward",
+    "tests/kernels/triton",
+    "tests/kernels/cpu",
+    "tests/engine",
+    "tests/system",
+    "tests/gateway",
+)
+"""Files and folders whose tests take longest. They are handed out first: of several processes none
+gets such a file when the others are done."""
 
 GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""
 
+Values = frozenset[tuple[str, int]]
+"""Of a case: each of its test's parameters with its value's identity."""
+MANY = 9
+"""Values of one parameter that are points of a range, or shapes: a share of them will do."""
 
-def numbered(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, int]]:
-    """Each with its number among its test's cases, from 0."""
-    cases: Counter[str] = Counter()
+
+def by_test(items: Iterable[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """The cases of each test, in their order."""
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        name = item.nodeid.partition("[")[0]
-        yield item, cases[name]
-        cases[name] += 1
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    yield from tests.values()
+
+
+def thinned(items: Iterable[pytest.Item], share: Callable[[str], float]) -> Iterator[pytest.Item]:
+    """What a share of each test's cases leaves out. share: of a test, by its name."""
+    for cases in by_test(items):
+        chosen = choose([values_of(case) for case in cases], share(cases[0].nodeid))
+        yield from (case for number, case in enumerate(cases) if number not in chosen)
 
 
 def share_of(nodeid: str) -> float:
@@ -41,6 +108,53 @@ def share_of(nodeid: str) -> float:
     return next((share for begin, share in SHARES.items() if nodeid.startswith(begin)), 1.0)
 
 
+def place(item: pytest.Item) -> int:
+    """Where its file stands among all that are handed out."""
+    found = (number for number, begin in enumerate(LONGEST) if item.nodeid.startswith(begin))
+    return next(found, len(LONGEST))
+
+
 def in_share(case: int, share: float) -> bool:
     """Whether a case is of that share of all. The first one always is."""
     return case * GOLDEN % 1 < share
+
+
+def choose(cases: Sequence[Values], share: float) -> set[int]:
+    """The numbers of the cases that run: that share of them, and, of a test with several
+    parameters, as many more as bring each value of each at least once, unless it has MANY."""
+    chosen = {number for number in range(len(cases)) if in_share(number, share)}
+    wanted = values_to_meet(cases)
+    met = {value for number in chosen for value in cases[number]}
+    for number, values in enumerate(cases):
+        if not values & wanted <= met:
+            chosen.add(number)
+            met |= values
+    return chosen
+
+
+def values_to_meet(cases: Sequence[Values]) -> Values:
+    """Of parameters that vary apart. Names that are given values together count as one."""
+    courses: dict[str, list[int]] = {}
+    for values in cases:
+        for name, value in sorted(values):
+            courses.setdefault(name, []).append(value)
+    distinct = {name: list(dict.fromkeys(course)) for name, course in courses.items()}
+    varying = {
+        tuple(map(distinct[name].index, course))
+        for name, course in courses.items()
+        if len(distinct[name]) > 1
+    }
+    if len(varying) < 2:
+        return frozenset()
+    return frozenset(
+        (name, value) for name, values in distinct.items() if len(values) < MANY for value in values
+    )
+
+
+def values_of(item: pytest.Item) -> Values:
+    callspec = getattr(item, "callspec", None)
+    return (
+        frozenset((name, id(value)) for name, value in callspec.params.items())
+        if callspec
+        else frozenset()
+    )

@@ -45,7 +45,7 @@ main(
 )
 """
 
-BUSY = TransportSettings(beat_interval=0.1, peer_timeout=10.0)
+BUSY = TransportSettings(beat_interval=0.1, peer_timeout=5.0)
 """Where a test waits for longer than a silence may last."""
 BUSY_PROGRAM = (
     """

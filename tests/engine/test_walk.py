@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.walker import Walker, make_harness
+
+LENGTH = 1000
+"""Operations of a long history."""
 
 
 class Drawn:
@@ -53,35 +58,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_long_histories(seed: int) -> None:
-    walker = seeded_walk(seed, 1000)
-    walker.end()
-    assert walker.operations == 1000
+    assert walked(seed).operations == LENGTH
 
 
 def test_long_histories_meet_what_they_are_for() -> None:
     """Else the test above would prove little."""
-    preemptions = deaths = ended = reused = 0
-    met = Counter[str]()
-    for seed in range(20):
-        walker = seeded_walk(seed, 1000)
-        met += walker.met
-        preemptions += walker.h.core.state.scheduling.num_preemptions
-        reused += walker.h.num_reused
-        for front in walker.h.fronts + walker.h.gone:
-            for request in front.requests.values():
-                if request.submit.grammar is not None:
-                    terminals = [s.terminal for s in request.sequences.values() if s.terminal]
-                    met.update(f"grammar: {t.error_code or t.finish}" for t in terminals)
-                deaths += sum(score.deaths for score in request.sequences.values())
-                ended += sum(
-                    score.terminal is not None and score.terminal.finish in ("stop", "length")
-                    for score in request.sequences.values()
-                )
-    assert preemptions > 50
-    assert reused > 500
-    assert deaths > 50
-    assert ended > 500
+    met = sum((walked(seed).met for seed in range(20)), Counter[str]())
     for what, least in {
+        "preempted": 51,
+        "reused": 501,
+        "deaths": 51,
+        "ended": 501,
         "deferred": 100,
         "compiled for many": 20,
         "killed under a grammar": 5,
@@ -93,6 +80,34 @@ def test_long_histories_meet_what_they_are_for() -> None:
         "grammar: complex_grammar": 1,
     }.items():
         assert met[what] >= least, (what, met)
+
+
+class Walk(NamedTuple):
+    """What is left of a long one: its operations, and how often it met what."""
+
+    operations: int
+    met: Counter[str]
+
+
+@functools.cache
+def walked(seed: int) -> Walk:
+    """Two tests look at the same walks, each of which takes a second."""
+    walker = seeded_walk(seed, LENGTH)
+    met = Counter(walker.met)
+    met["preempted"] += walker.h.core.state.scheduling.num_preemptions
+    met["reused"] += walker.h.num_reused
+    for front in walker.h.fronts + walker.h.gone:
+        for request in front.requests.values():
+            if request.submit.grammar is not None:
+                terminals = [s.terminal for s in request.sequences.values() if s.terminal]
+                met.update(f"grammar: {t.error_code or t.finish}" for t in terminals)
+            met["deaths"] += sum(score.deaths for score in request.sequences.values())
+            met["ended"] += sum(
+                score.terminal is not None and score.terminal.finish in ("stop", "length")
+                for score in request.sequences.values()
+            )
+    walker.end()
+    return Walk(walker.operations, met)
 
 
 def seeded_walk(seed: int, length: int) -> Walker:

@@ -86,7 +86,7 @@ def test_a_small_run(tmp_path: Path) -> None:
         importlib.import_module("penstock_kernels.cpu.library").load()
     except ImportError as error:
         pytest.skip(str(error))
-    flags = ["--seconds", "8", "--quiet-seconds", "3", "--streams", "2", "--at-a-time", "6"]
+    flags = ["--seconds", "4", "--quiet-seconds", "2", "--streams", "2", "--at-a-time", "6"]
     main([*flags, "--output", str(tmp_path), "--", "--max-model-len", "512"])
     document = json.loads((tmp_path / "adversary.json").read_text())
     found = document["figures"]

@@ -1,7 +1,7 @@
 """32 streams while processes are killed and frozen: none breaks, and each equals its twin.
 
-How much of it there is: --chaos short (CI, about a minute), full (20 kills of the worker and 20 of
-the engine core; a quarter of an hour), long.
+How much of it there is: --chaos short (CI, less than a minute), full (20 kills of the worker and 20
+of the engine core; a quarter of an hour), long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Amount(NamedTuple):
 
 
 AMOUNTS = {
-    "short": Amount(2, 1, 40, 900),
+    "short": Amount(1, 1, 40, 900),
     "full": Amount(20, 10, 96, 2400),
     "long": Amount(200, 100, 96, 24000),
 }

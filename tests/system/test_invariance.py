@@ -24,10 +24,10 @@ SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, top_k=40, logprobs
 
 
 NUMERICS = [
-    Numerics("reference", "float32"),
-    Numerics("reference", "bfloat16"),
     Numerics("cpu", "auto"),
     Numerics("cpu", "bfloat16"),
+    Numerics("reference", "float32"),
+    Numerics("reference", "bfloat16"),
 ]
 
 
@@ -117,8 +117,7 @@ def pairs(ways: dict[str, list[Way]]) -> list:
     test_matrix goes through many more with a tiny model."""
     return [
         pytest.param(
-            numerics,
-            way,
+            (numerics, way),
             id=f"{numerics.backend} {numerics.dtype}, {way.num_blocks} blocks of "
             f"{way.block_size}, budget {way.budget}, {way.threads} threads",
         )
@@ -127,8 +126,9 @@ def pairs(ways: dict[str, list[Way]]) -> list:
     ]
 
 
-@pytest.mark.parametrize(("numerics", "way"), pairs(CROWDED))
-def test_the_same_among_32_others(folder, alone, numerics, way):
+@pytest.mark.parametrize("pair", pairs(CROWDED))
+def test_the_same_among_32_others(folder, alone, pair):
+    numerics, way = pair
     system = System(folder, numerics, way)
     submit_all(system, others=32)
     system.run()
@@ -136,9 +136,10 @@ def test_the_same_among_32_others(folder, alone, numerics, way):
     assert result(system) == alone(numerics)
 
 
-@pytest.mark.parametrize(("numerics", "way"), pairs(TIGHT))
-def test_the_same_when_preempted(folder, alone, numerics, way):
+@pytest.mark.parametrize("pair", pairs(TIGHT))
+def test_the_same_when_preempted(folder, alone, pair):
     """The pool holds what the first five need to start, and little more."""
+    numerics, way = pair
     system = System(folder, numerics, way)
     submit_all(system, others=10)
     preempted = watch_preemptions(system)

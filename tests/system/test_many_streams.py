@@ -5,14 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 
+import gguf
 import httpx
 import pytest
 
-from testing.serving import PATIENCE
+from testing.serving import PATIENCE, Server
+from tests.shared.tiny_models import CHATML, write_gguf
 
 pytestmark = [pytest.mark.timeout(900)]
 STREAMS = 200
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Of a tiny model: what is counted here is streams, and not what they say."""
+
+    def adjust(writer: gguf.GGUFWriter) -> None:
+        writer.add_context_length(2048)
+        writer.add_chat_template(CHATML)
+
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_gguf(path, adjust=adjust, without=("context_length",))
+    with Server(str(path)) as running:
+        yield running
 
 
 async def read_stream(client: httpx.AsyncClient, number: int, tokens: int) -> tuple[str, str, int]:

@@ -12,7 +12,7 @@ from penstock import LLM, SamplingParams, StructuredOutputs
 from testing import random_schemas
 
 pytestmark = [pytest.mark.timeout(900)]
-SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "20"))
+SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "10"))
 """200 where there is time."""
 
 

@@ -124,7 +124,7 @@ def test_chunks_of_a_prompt_follow_each_other_through_the_stages(
 
 @pytest.mark.parametrize(
     ("ranks", "victim"),
-    [pytest.param((2, 1), "worker 1", marks=pytest.mark.long), ((2, 2), "worker 0")],
+    [((2, 1), "worker 1"), pytest.param((2, 2), "worker 0", marks=pytest.mark.long)],
     indirect=["ranks"],
 )
 def test_a_killed_rank_breaks_no_stream(

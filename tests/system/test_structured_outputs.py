@@ -143,6 +143,7 @@ def test_a_json_schema_outlives_a_killed_process(victim: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long  # test_grammars_default has an ambiguous one in make test
 def test_a_slow_grammar_fails_with_a_reason_and_its_neighbour_goes_on() -> None:
     async def run() -> None:
         async with AsyncLLM(**SMALL, grammar_mask_budget_ms=1) as llm:

@@ -25,6 +25,9 @@ KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than clients and proxies commonly keep theirs,
 so that it is they who close, and no request meets a closing connection."""
 BACKLOG = 4096
+TICK = 0.1
+"""Seconds between two looks at whether it is time to close. uvicorn counts in them, too."""
+ONE_DAY = 864_000
 LAST_WORDS = 1.0
 """Seconds that cancelled requests get to tell their clients so."""
 
@@ -62,6 +65,7 @@ class GatewayServer(uvicorn.Server):
         self._tls = server_context(config)
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None
+        self._told = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.config.ssl = self._tls
@@ -69,6 +73,15 @@ class GatewayServer(uvicorn.Server):
         for sock in sockets or ():
             address = listener.reachable_address(sock)
             log.info("listening", url=listener.url(*address, tls=self._tls is not None))
+
+    async def main_loop(self) -> None:
+        """uvicorn's own, but it doesn't sleep through a signal."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter = (counter + 1) % ONE_DAY
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), TICK)
+            self._told.clear()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second. Returns whether it is time to close."""
@@ -109,6 +122,7 @@ class GatewayServer(uvicorn.Server):
         elif number == HAND_OVER:
             self.should_exit = True
         self._drain()
+        self._told.set()
 
     def _drain(self) -> None:
         if not self._service.draining:

@@ -12,6 +12,7 @@ from tests.kernels.cpu import slow
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.sources import WAYS, WIDTH, random_source
 from tests.kernels.cpu.steps import Run, random_steps, random_tokens
+from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 
@@ -25,7 +26,7 @@ def matrices(draw: st.DrawFn) -> tuple[str, MatrixKind | None, int, int]:
     return format, kind, draw(st.integers(1, 100)), unit * draw(st.integers(1, most))
 
 
-@settings(settings.get_profile("kernels"), max_examples=100)
+@settings(settings.get_profile("kernels"), max_examples=part(100, 1 / 4))
 @given(
     matrix=matrices(),
     rows=st.integers(1, 40),
@@ -74,7 +75,7 @@ def models(draw: st.DrawFn) -> Sizes:
     )
 
 
-@settings(settings.get_profile("kernels"), max_examples=12)
+@settings(settings.get_profile("kernels"), max_examples=part(12, 1 / 4))
 @given(
     sizes=models(),
     lengths=st.lists(st.integers(1, 60) | st.integers(250, 280), min_size=1, max_size=4),

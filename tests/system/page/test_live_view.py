@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 WAIT = 60.0
-STREAMS = 12
+STREAMS = 6
 SECRET = "the-porcupine-sleeps-at-noon"
 GENERATED = "[data-readout=generated] + .lv-sub"
 HOSTILE = "<img/src=x/onerror=alert(1)>"

@@ -144,6 +144,7 @@ def test_a_decoder_with_a_classification_head(tmp_path: Path) -> None:
     loaded.runner.close()
 
 
+@pytest.mark.long
 @pytest.mark.packaged_model
 def test_minilm_equals_transformers(tmp_path: Path) -> None:
     import transformers

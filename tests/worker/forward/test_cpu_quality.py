@@ -28,7 +28,7 @@ def truth(transformers_model: Any, tokens: list[int]) -> float:
 @pytest.mark.parametrize(
     ("dtype", "cache", "bound"),
     [
-        ("float32", "auto", 1e-4),
+        pytest.param("float32", "auto", 1e-4, marks=pytest.mark.long),
         pytest.param("bfloat16", "auto", 5e-3, marks=pytest.mark.long),
         ("auto", "auto", 5e-3),
         pytest.param("float32", "int8", 5e-3, marks=pytest.mark.long),
