@@ -33,7 +33,9 @@ MECHANISMS = frozenset({mechanism.BY_TRANSFORMERS})
 class TransformersForward(LayerByLayer):
     """The forward pass in transformers' code."""
 
-    def __init__(self, model: LibraryModel, attention: ReferenceAttention, facts: LayerFacts) -> None:
+    def __init__(
+        self, model: LibraryModel, attention: ReferenceAttention, facts: LayerFacts
+    ) -> None:
         super().__init__()
         self._model = model
         self._attention = attention

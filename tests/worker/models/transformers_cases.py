@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+from penstock.formats.fields import Fields
+from penstock.formats.weight_files import find_safetensors
+from penstock.model_config import WeightFiles
+from penstock.prepare.by_transformers import read_for_transformers
+from tests.worker.cpu_model import CPUModel
 
 SIZES = {
     "vocab_size": 199,
@@ -27,7 +35,24 @@ GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-MOE = {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2}
+HEADS_OF_16 = GROUPED | {"head_dim": 16}
+WINDOW = HEADS_OF_16 | {"sliding_window": 21}
+MOE = GROUPED | {
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+"""Keys and values of different sizes."""
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
@@ -37,100 +62,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPT", SIZES | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
     "phi": ("Phi", SIZES | GROUPED),
     "persimmon": ("Persimmon", SIZES),
-    "helium": ("Helium", SIZES | GROUPED | {"head_dim": 16}),
+    "helium": ("Helium", SIZES | HEADS_OF_16),
     "apertus": ("Apertus", SIZES | GROUPED),
     "bitnet": ("BitNet", SIZES | GROUPED),
     "olmo": ("Olmo", SIZES | GROUPED | {"clip_qkv": 4.0}),
-    "hunyuan": ("HunYuanDenseV1", SIZES | GROUPED | {"head_dim": 16}),
-    "cwm": ("Cwm", SIZES | GROUPED | {"head_dim": 16, "sliding_window": 21}),
-    "vaultgemma": ("VaultGemma", SIZES | GROUPED | {"head_dim": 16, "sliding_window": 21}),
-    "dots": ("Dots1", SIZES | GROUPED | MOE | {"first_k_dense_replace": 1, "n_shared_experts": 1}),
-    "gpt-oss": (
-        "GptOss",
-        SIZES | GROUPED | {"head_dim": 16, "num_local_experts": 4, "sliding_window": 21},
-    ),
+    "hunyuan": ("HunYuanDenseV1", SIZES | HEADS_OF_16),
+    "cwm": ("Cwm", SIZES | WINDOW),
+    "vaultgemma": ("VaultGemma", SIZES | WINDOW),
     "jais": ("Jais2", SIZES | GROUPED),
-    "phimoe": ("Phimoe", SIZES | GROUPED | {"num_local_experts": 4}),
-    "deepseek": (
-        "DeepseekV3",
-        SIZES
-        | MOE
-        | {
-            "q_lora_rank": 24,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "n_group": 2,
-            "topk_group": 1,
-            "num_key_value_heads": 4,
-            "first_k_dense_replace": 1,
-        },
-    ),
     "nanochat": ("NanoChat", SIZES | GROUPED),
-    "youtu": (
-        "Youtu",
-        SIZES
-        | {
-            "q_lora_rank": 24,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
-        },
-    ),
-    "doge": ("Doge", SIZES | GROUPED),
-    "diffllama": ("DiffLlama", SIZES | GROUPED),
-    "minicpm3": (
-        "MiniCPM3",
-        SIZES
-        | {
-            "q_lora_rank": 24,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "num_key_value_heads": 4,
-        },
-    ),
-    "afmoe": (
-        "Afmoe",
-        SIZES
-        | GROUPED
-        | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "sliding_window": 21},
-    ),
-    "ernie-moe": ("Ernie4_5_Moe", SIZES | GROUPED | MOE | {"moe_num_experts": 4}),
-    "modernbert-decoder": ("ModernBertDecoder", SIZES),
-    "emu3": ("Emu3", SIZES | GROUPED),
-    "glm4lite": (
-        "Glm4MoeLite",
-        SIZES
-        | MOE
-        | {
-            "q_lora_rank": 24,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "n_group": 1,
-            "topk_group": 1,
-            "num_key_value_heads": 4,
-        },
-    ),
-    "llama4": ("Llama4Text", SIZES | GROUPED),
-    "mimo": ("MiMoV2Flash", SIZES | GROUPED),
-    "solar": ("SolarOpen", SIZES | GROUPED | MOE),
-    "hunyuan-moe": (
-        "HunYuanMoEV1",
-        SIZES | GROUPED | {"num_experts": 4, "moe_topk": 2, "head_dim": 16},
-    ),
-    "flexolmo": ("FlexOlmo", SIZES | GROUPED | {"num_experts": 4, "num_experts_per_tok": 2}),
-    "minimax2": (
-        "MiniMaxM2",
-        SIZES | GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
-    ),
+    "minicpm3": ("MiniCPM3", SIZES | LATENT),
+    "phimoe": ("Phimoe", SIZES | GROUPED | {"num_local_experts": 4}),
+    "dots": ("Dots1", SIZES | MOE),
+    "solar": ("SolarOpen", SIZES | MOE),
+    "gpt-oss": ("GptOss", SIZES | WINDOW | {"num_local_experts": 4}),
+    "deepseek": ("DeepseekV3", SIZES | MOE | LATENT | {"n_group": 2, "topk_group": 1}),
 }
+
+
+def described(folder: Path) -> CPUModel:
+    """What a folder that transformers saved says, for the transformers backend in float32."""
+    path = folder / "config.json"
+    config = read_for_transformers(Fields(json.loads(path.read_text()), str(path)))
+    files = tuple(str(file) for file in find_safetensors(folder))
+    weights = WeightFiles(format="safetensors", files=files, dtype="float32")
+    return CPUModel(config, weights, "float32", backend="auto", positions=256)
 
 
 def make_theirs(case: str, seed: int = 5) -> Any:
