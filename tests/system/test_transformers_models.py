@@ -43,12 +43,12 @@ def save_gpt2(folder: Path) -> Any:
 def test_served_as_any_other(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     """Few blocks, small chunks and a crowd, so that prompts are cut, cached and preempted."""
     theirs = save_gpt2(tmp_path / "m")
-    flags = ("--max-num-batched-tokens", "24", "--num-kv-blocks", "24", "--max-num-seqs", "6")
-    running = start_server(str(tmp_path / "m"), *flags)
+    flags = ["--max-num-batched-tokens", "24", "--num-kv-blocks", "10", "--max-num-seqs", "4"]
+    running = start_server(str(tmp_path / "m"), *flags, "--max-model-len", "96")
     client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0)
 
     def ask(number: int = 0, **options: Any) -> Any:
-        wanted = {"temperature": 0.0, "max_tokens": 40, "logprobs": 2} | options
+        wanted = {"temperature": 0.0, "max_tokens": 24, "logprobs": 2} | options
         return client.completions.create(
             model=running.model,
             prompt=f"{PROMPT} {number}" if number else PROMPT,
@@ -60,12 +60,12 @@ def test_served_as_any_other(tmp_path: Path, start_server: Callable[..., Server]
     ids = byte_level_tokenizer().encode(PROMPT).ids
     with torch.inference_mode():
         [true] = theirs.generate(
-            torch.tensor([ids]), max_new_tokens=40, do_sample=False, eos_token_id=None
+            torch.tensor([ids]), max_new_tokens=24, do_sample=False, eos_token_id=None
         )
     assert alone.choices[0].text == byte_level_tokenizer().decode(true[len(ids) :].tolist())
     with ThreadPoolExecutor(8) as pool:
-        crowd = list(pool.map(ask, (0, 1, 2, 3, 0, 4, 5, 0)))
-    for answer in (crowd[0], crowd[4], crowd[7]):
+        crowd = list(pool.map(ask, (0, 1, 2, 0, 3)))
+    for answer in (crowd[0], crowd[3]):
         assert answer.choices[0].logprobs == alone.choices[0].logprobs
     several = ask(n=3, temperature=1.0, seed=4)
     assert [choice.text for choice in several.choices] == [
