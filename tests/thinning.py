@@ -33,6 +33,8 @@ SHARES = {
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,
     "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 6,
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 2,
+    "tests/worker/models/test_transformers_bits.py": 1 / 4,
+    "tests/worker/models/test_transformers_parity.py": 1 / 3,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
 }
 """Of the cases of tests whose name begins so: the share that runs without --long. They take seconds

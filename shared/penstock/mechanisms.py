@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
-from penstock.model_config import ModelConfig
+from penstock.model_config import ModelConfig, TransformersConfig
 
 WINDOW = "sliding windows"
 CHUNKS = "attention within chunks of positions"
@@ -36,6 +36,7 @@ LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
 QUERY_GROWTH = "queries that grow with their position"
+BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
     "gelu": GELU,
@@ -51,6 +52,9 @@ def mechanisms(config: ModelConfig) -> frozenset[str]:
 
 
 def _of_model(config: ModelConfig) -> Iterator[str]:
+    if isinstance(config, TransformersConfig):
+        yield BY_TRANSFORMERS
+        return
     if config.norm.kind == "layer":
         yield LAYER_NORM
     if any(rope.dims < config.head_dim for rope in config.ropes):

@@ -51,6 +51,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return self.layers[number if len(self.layers) > 1 else 0]
 
 
+class TransformersConfig(ModelConfig, frozen=True, kw_only=True, tag="transformers"):
+    """A decoder that no family describes: transformers' own code computes it. `architecture` is
+    the name of its class. Norm, ropes and layers say nothing here; sizes are what config.json
+    says of them, and are compared with the layers when the model is loaded."""
+
+    settings: str
+    """config.json as it is."""
+
+
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
     """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
 
@@ -135,7 +144,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The name that requests use unless --served-model-name says otherwise."""
     source: str
     """What the user asked for, resolved: a hub id or an absolute path."""
-    config: ModelConfig | EncoderConfig
+    config: ModelConfig | TransformersConfig | EncoderConfig
     generation: GenerationDefaults
     weights: WeightFiles
     digest: str

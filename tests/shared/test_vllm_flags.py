@@ -46,6 +46,8 @@ def config(**settings: object) -> ServeConfig:
         ("--trust-remote-code m", {}),
         ("--async-scheduling m --no-enable-log-requests", {}),
         ("m --generation-config vllm", {"generation_config": "vllm"}),
+        ("m --model-impl vllm", {"model_impl": "penstock"}),
+        ("m --model-impl transformers", {"model_impl": "transformers"}),
     ],
 )  # fmt: skip
 def test_a_command_line_of_vllms_means_the_same(line: str, settings: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model_config import PreparedModel, TransformersConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.device import compute_device
 from penstock_worker.forward.interface import Recipe, Unable
@@ -23,10 +23,14 @@ _MODULES = {
     "triton": "penstock_worker.forward.triton",
     "cpu": "penstock_worker.forward.cpu",
     "reference": "penstock_worker.forward.reference",
+    "transformers": "penstock_worker.forward.transformers",
 }
 """Fastest first: `auto` takes the first that can serve the model on this machine. Each module has
 `recipe(prepared, setup, threads, ranks) -> Recipe`, which raises ImportError if its kernels are
 missing and Unable if they can't run this model."""
+
+_BY_TRANSFORMERS = "transformers"
+"""For the models that no family describes, and no others."""
 
 _ON_DEVICE = ("triton",)
 """The backends that compute on a GPU."""
@@ -49,7 +53,7 @@ def choose_among(
     chosen module's `recipe` returns."""
     name, device = setup.attention_backend, compute_device(setup)
     if name == "auto":
-        found = {each: modules[each] for each in _candidates(modules, setup, device)}
+        found = {each: modules[each] for each in _candidates(modules, prepared, setup, device)}
         return _fastest(found, prepared, setup, threads, ranks)
     if name not in modules:
         raise StartupError(f"attention_backend is {name!r}; allowed are auto, {', '.join(modules)}")
@@ -64,10 +68,15 @@ def choose_among(
         raise StartupError(f"attention backend {name} can't be used: {error}") from error
 
 
-def _candidates(modules: Mapping[str, str], setup: Setup, device: torch.device) -> list[str]:
-    if device.type == "cpu":
-        return [name for name in modules if name not in _ON_DEVICE]
-    return list(_ON_DEVICE if setup.device == "cuda" else modules)
+def _candidates(
+    modules: Mapping[str, str], prepared: PreparedModel, setup: Setup, device: torch.device
+) -> list[str]:
+    if setup.device == "cuda":
+        return list(_ON_DEVICE)
+    if isinstance(prepared.config, TransformersConfig):
+        return [_BY_TRANSFORMERS]
+    own = [name for name in modules if name != _BY_TRANSFORMERS]
+    return own if device.type == "cuda" else [name for name in own if name not in _ON_DEVICE]
 
 
 def _fastest(

@@ -11,6 +11,7 @@ from penstock_worker.pooling.recipe import PoolingRecipe
 _MODULES = {
     "triton": "penstock_worker.pooling.triton",
     "reference": "penstock_worker.pooling.reference",
+    "transformers": "penstock_worker.pooling.transformers",
 }
 """As in `forward.backends`, with recipes for pooling models."""
 

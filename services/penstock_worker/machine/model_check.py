@@ -7,9 +7,10 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.mechanisms import mechanisms
-from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.model_config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, describe
+from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
 
@@ -31,7 +32,10 @@ def examine_model(model: str) -> list[Finding]:
     findings.append(_memory(about))
     if isinstance(prepared.config, EncoderConfig):
         return [*findings, Finding("backends", True, "an encoder: triton with a GPU, or reference")]
+    if isinstance(prepared.config, TransformersConfig):
+        return [*findings, *_by_transformers(prepared.config)]
     needed = mechanisms(prepared.config)
+    findings.append(Finding("implementation", True, f"Penstock's family {prepared.family}"))
     findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
     return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
 
@@ -45,6 +49,19 @@ def _memory(about: Description) -> Finding:
     )
     fits = about.size < free_memory()
     return Finding("memory", fits, text, "ok" if fits else "missing")
+
+
+def _by_transformers(config: TransformersConfig) -> list[Finding]:
+    """Whose code it is, and whether that can be served."""
+    from penstock_worker.by_transformers.model_class import model_class
+
+    said = "transformers' code, as no family describes the model: slower, and on the CPU"
+    findings = [Finding("implementation", True, said, "note")]
+    try:
+        model_class(config)
+    except (PenstockError, Unable) as error:
+        return [*findings, Finding("transformers", False, str(error), "missing")]
+    return [*findings, Finding("transformers", True, f"has {config.architecture}")]
 
 
 def _backend(name: str, config: ModelConfig) -> Finding:

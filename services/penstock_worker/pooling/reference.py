@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from penstock.model_config import EncoderConfig, PreparedModel
+from penstock.mechanisms import BY_TRANSFORMERS
+from penstock.model_config import EncoderConfig, PreparedModel, TransformersConfig
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -29,11 +32,17 @@ from penstock_worker.pooling.recipe import (
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
 
+BuildDecoder = Callable[[PreparedModel, Setup], tuple[int, Callable[[int], Body], Head | None]]
+"""As build_decoder."""
+
 
 def recipe(
     prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
 ) -> PoolingRecipe:
-    """For any pooling model. Raises StartupError for settings that no backend can follow."""
+    """For any pooling model but those that transformers' code computes. Raises StartupError for
+    settings that no backend can follow."""
+    if isinstance(prepared.config, TransformersConfig):
+        raise Unable(f"the model has {BY_TRANSFORMERS}")
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
     fingerprint = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
@@ -51,14 +60,15 @@ def recipe(
         name,
         "cpu",
         f"{fingerprint} KV {cache_dtype(setup.kv_cache_dtype, dtype)}",
-        lambda phases: _load_decoder(prepared, setup, threads, phases),
+        lambda phases: load_decoder(build_decoder, prepared, setup, threads, phases),
     )
 
 
-def _load_decoder(
-    prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
+def load_decoder(
+    build: BuildDecoder, prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
 ) -> PoolingParts:
-    block_bytes, with_blocks, head = build_decoder(prepared, setup)
+    """Reads the weights, and makes a KV cache in the memory that is left."""
+    block_bytes, with_blocks, head = build(prepared, setup)
     blocks = pool_blocks(setup, block_bytes)
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)

@@ -130,7 +130,12 @@ class LocalModel:
         from penstock.llm.background_loop import BackgroundLoop
         from penstock.prepare import prepare
 
-        prepare(model, cache_dir=settings.get("cache_dir"), progress=_say)
+        prepare(
+            model,
+            cache_dir=settings.get("cache_dir"),
+            progress=_say,
+            model_impl=settings.get("model_impl") or "auto",
+        )
         _say(f"loading {model}")
         self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)
         self._loop = BackgroundLoop()

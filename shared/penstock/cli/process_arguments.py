@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import get_args
 
 from penstock.cli.parser import Parser
 from penstock.config import flags
+from penstock.config.settings import ModelImpl
 
 
 def gateway(parser: Parser) -> None:
@@ -108,6 +110,12 @@ def prepare(parser: Parser) -> None:
         "--link",
         metavar="PATH",
         help="A symbolic link to the prepared folder, made or changed in one step.",
+    )
+    parser.add_argument(
+        "--model-impl",
+        choices=get_args(ModelImpl),
+        default="auto",
+        help="As for `penstock serve`; default: auto.",
     )
     flags.add_settings(parser, flags.LOG)
     _supervision(parser)

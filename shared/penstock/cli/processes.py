@@ -169,6 +169,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         cache_dir=arguments.cache_dir,
         progress=log.info,
         copy_weights=arguments.copy_weights,
+        model_impl=arguments.model_impl,
     )
     if arguments.link is not None:
         link_to(Path(arguments.link), folder)

@@ -21,6 +21,7 @@ Executor = Literal["local", "ray"]
 LoadFormat = Literal["auto", "dummy"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "classify"]
+ModelImpl = Literal["auto", "penstock", "transformers"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["logfmt", "json"]
 AccessLog = Literal["off", "text", "json"]
@@ -76,6 +77,13 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="What a pooling model gives: embed leaves a classification head aside,"
             " classify needs one; auto: as its files say."
+        ),
+    ] = "auto"
+    model_impl: Annotated[
+        ModelImpl,
+        Meta(
+            description="Whose code describes the layers: penstock: one of its families;"
+            " transformers: that library's, on a CPU and slower; auto: a family where there is one."
         ),
     ] = "auto"
     max_model_len: Annotated[

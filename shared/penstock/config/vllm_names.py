@@ -37,6 +37,7 @@ VALUES = {
     ("dtype", "half"): "float16",
     ("scheduling_policy", None): "fcfs",
     ("quantization", None): "none",
+    ("model_impl", "vllm"): "penstock",
     ("load_format", "safetensors"): "auto",
     ("load_format", "gguf"): "auto",
 }
@@ -102,7 +103,6 @@ SERVER_FOREIGN: dict[str, Foreign] = {
     "uvicorn_log_level": Foreign("info"),
     "disable_frontend_multiprocessing": Foreign(False),
     "response_role": Foreign("assistant", ("assistant",)),
-    "model_impl": Foreign("auto", ("auto", "vllm")),
 }
 """Those that only `vllm serve` has."""
 

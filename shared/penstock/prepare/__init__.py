@@ -25,6 +25,7 @@ def prepare(
     progress: Callable[[str], None] | None = None,
     copy_weights: bool = False,
     fetch: Literal["missing", "newest", "never"] = "missing",
+    model_impl: Literal["auto", "penstock", "transformers"] = "auto",
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
@@ -34,22 +35,32 @@ def prepare(
     copy_weights: copy weights that lie elsewhere into cache_dir, which is whole by itself then.
     fetch: what is asked of the hub: for what isn't in its cache, for a newer version of what is, or
     nothing.
+    model_impl: whose code describes the layers; auto: a family, or transformers' if there is none.
     Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
     from penstock.prepare.pipeline import prepare_model
 
     return prepare_model(
-        model, cache_dir, progress or _silent, copy_weights=copy_weights, fetch=fetch
+        model,
+        cache_dir,
+        progress or _silent,
+        copy_weights=copy_weights,
+        fetch=fetch,
+        model_impl=model_impl,
     )
 
 
-def find_prepared(model: str, cache_dir: str | os.PathLike[str] | None = None) -> Path | None:
+def find_prepared(
+    model: str,
+    cache_dir: str | os.PathLike[str] | None = None,
+    model_impl: Literal["auto", "penstock", "transformers"] = "auto",
+) -> Path | None:
     """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
     Reads nothing but our own folder, and asks no hub."""
     from penstock.prepare.pipeline import find_prepared_folder
 
-    return find_prepared_folder(model, cache_dir)
+    return find_prepared_folder(model, cache_dir, model_impl)
 
 
 def _silent(_: str) -> None:

@@ -8,13 +8,21 @@ from typing import Any
 
 import msgspec
 
+from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
 from penstock.formats.weight_files import find_safetensors
 from penstock.generation_config import stated_sampling
-from penstock.model_config import GenerationDefaults, WeightFiles
+from penstock.model_config import (
+    EncoderConfig,
+    GenerationDefaults,
+    ModelConfig,
+    TransformersConfig,
+    WeightFiles,
+)
+from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
@@ -24,6 +32,7 @@ from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
 from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
+    MAX_JSON_BYTES,
     TEMPLATE,
     TEMPLATE_JSON,
     TOKENIZER,
@@ -32,11 +41,10 @@ from penstock.prepare.inputs import (
 from penstock.prepare.quantised import read_quantisation
 
 ADAPTER_CONFIG = "adapter_config.json"
-MAX_JSON_BYTES = 8 << 20
 MAX_TOKENIZER_BYTES = 256 << 20
 
 
-def read_hub_folder(path: Path) -> Checkpoint:
+def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
     """Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
     if not (path / CONFIG).is_file():
@@ -47,7 +55,7 @@ def read_hub_folder(path: Path) -> Checkpoint:
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
     stated = _read_json(path / CONFIG)
-    config = read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
+    config = _config(stated, model_impl)
     pooling = read_pooling(path, stated, config)
     weights = find_safetensors(path)
     held = check_shards(path, weights)
@@ -65,6 +73,14 @@ def read_hub_folder(path: Path) -> Checkpoint:
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
     )
+
+
+def _config(
+    stated: Fields, model_impl: ModelImpl
+) -> ModelConfig | TransformersConfig | EncoderConfig:
+    if is_for_transformers(stated, model_impl):
+        return read_for_transformers(stated)
+    return read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
 
 
 def _adapter(path: Path) -> UnsupportedModel:

@@ -68,7 +68,7 @@ def read_pooling(
     if encoder:
         # What sentence-transformers does with a folder that says nothing.
         return PoolingConfig(mode="mean", normalize=False, size=size, max_input=longest)
-    if any(name.endswith("Model") for name in names):
+    if any(name.endswith("Model") and not name.endswith("LMHeadModel") for name in names):
         return default_for_decoders(config)
     return None
 

@@ -19,6 +19,8 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
+MAX_JSON_BYTES = 8 << 20
+"""Of each of the JSON files but the tokenizer's."""
 
 
 def inputs_of(found: ResolvedModel) -> list[Path]:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import ModelNotFound, PenstockError
+from penstock.config.settings import ModelImpl
+from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_json
 from penstock.generation_config import filled
 from penstock.model_config import PreparedModel
+from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
 from penstock.prepare.folder import (
@@ -20,7 +24,7 @@ from penstock.prepare.folder import (
     is_sound,
     write_folder,
 )
-from penstock.prepare.inputs import inputs_of
+from penstock.prepare.inputs import CONFIG, MAX_JSON_BYTES, inputs_of
 from penstock.prepare.resolve import Fetch, Report, ResolvedModel, resolve
 from penstock.prepare.samples import sample_digest
 
@@ -32,26 +36,30 @@ def prepare_model(
     *,
     copy_weights: bool,
     fetch: Fetch = "missing",
+    model_impl: ModelImpl = "auto",
 ) -> Path:
     """See `penstock.prepare.prepare`."""
     found = resolve(model, report, fetch)
     root = _root(cache_dir)
     if copy_weights:
         found = carried(found, inputs_of(found), root, report)
-    folder = _folder_of(found, root)
+    folder = _folder_of(found, root, model_impl)
     if is_sound(folder):
         return folder
     report(f"preparing {found.name}")
-    checkpoint = _read(found)
+    checkpoint = _read(found, model_impl)
     return write_folder(
         folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
 
 
-def find_prepared_folder(model: str, cache_dir: str | os.PathLike[str] | None) -> Path | None:
+def find_prepared_folder(
+    model: str, cache_dir: str | os.PathLike[str] | None, model_impl: ModelImpl = "auto"
+) -> Path | None:
     """See `penstock.prepare.find_prepared`."""
     try:
-        folder = _folder_of(resolve(model, lambda _: None, "never"), _root(cache_dir))
+        found = resolve(model, lambda _: None, "never")
+        folder = _folder_of(found, _root(cache_dir), model_impl)
         return folder if is_sound(folder) else None
     except (PenstockError, OSError):
         return None
@@ -61,23 +69,45 @@ def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
     return Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
 
 
-def _folder_of(found: ResolvedModel, root: Path) -> Path:
+def _folder_of(found: ResolvedModel, root: Path, model_impl: ModelImpl) -> Path:
+    """One for each of the ways in which a model may be described."""
     try:
-        name = folder_name(found.name, found.source, inputs_of(found))
+        source = found.source
+        if _for_transformers(found, model_impl):
+            source += "\0transformers"
+        name = folder_name(found.name, source, inputs_of(found))
     except OSError as error:
         raise ModelNotFound(f"{found.path} can't be read: {error}") from None
     return root / "models" / name
 
 
-def _read(found: ResolvedModel) -> Checkpoint:
+def _for_transformers(found: ResolvedModel, model_impl: ModelImpl) -> bool:
+    if found.kind == "gguf" or model_impl == "penstock":
+        return False
+    if model_impl == "transformers":
+        return True
+    try:
+        stated = read_json(found.path / CONFIG, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        return False  # The reader says so.
+    where = str(found.path / CONFIG)
+    return isinstance(stated, dict) and is_for_transformers(Fields(stated, where), model_impl)
+
+
+def _read(found: ResolvedModel, model_impl: ModelImpl) -> Checkpoint:
     """Imported here: the readers need numpy and tokenizers, and most starts don't need them."""
+    if found.kind == "gguf" and model_impl == "transformers":
+        raise UnsupportedModel(
+            f"{found.path}: model_impl is transformers, whose code reads no GGUF files; a folder "
+            "in the hub's format is needed, or auto"
+        )
     if found.kind == "gguf":
         from penstock.prepare.from_gguf import read_gguf
 
         return read_gguf(found.path)
     from penstock.prepare.from_hub_folder import read_hub_folder
 
-    return read_hub_folder(found.path)
+    return read_hub_folder(found.path, model_impl)
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:

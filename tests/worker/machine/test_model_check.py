@@ -45,3 +45,19 @@ def test_a_model_that_is_not_served(tmp_path: Path) -> None:
     [finding] = examine_model(str(write_hub_folder(tmp_path / "falcon", config=config)))
     assert not finding.ok
     assert "FalconForCausalLM is not served" in finding.text
+
+
+def test_a_model_that_no_family_describes(tmp_path: Path) -> None:
+    config = LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"}
+    findings = found(write_hub_folder(tmp_path / "helium", config=config))
+    assert findings["implementation"].level == "note"
+    assert "transformers' code" in findings["implementation"].text
+    assert findings["transformers"].text == "has HeliumForCausalLM"
+    assert "reference" not in findings
+
+
+def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:
+    config = LLAMA_CONFIG | {"architectures": ["Llama9ForCausalLM"], "model_type": "llama9"}
+    findings = found(write_hub_folder(tmp_path / "new", config=config))
+    assert not findings["transformers"].ok
+    assert "has no decoder for model_type 'llama9'" in findings["transformers"].text

@@ -1,0 +1,66 @@
+"""Pooling models in transformers' own code, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.dtype import compute_dtype
+from penstock_worker.forward.transformers import (
+    cache_shape,
+    computing_in,
+    described,
+    load_forward,
+)
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.decoders import DecoderBody
+from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.recipe import PoolingRecipe
+from penstock_worker.pooling.reference import load_decoder
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.weights import Weights
+
+HEAD = "score.weight"
+
+
+def recipe(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+) -> PoolingRecipe:
+    """For the layers of a decoder with attention through transformers' interface. Raises Unable as
+    the recipe for generating does."""
+    name, computing = computing_in(prepared, setup, ranks, headless=True)
+    return PoolingRecipe(
+        "transformers",
+        name,
+        "cpu",
+        f"pooling {computing} {setup.pooling}",
+        lambda phases: load_decoder(_build, prepared, setup, threads, phases),
+    )
+
+
+def _build(
+    prepared: PreparedModel, setup: Setup
+) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
+    """See pooling.decoders.build_decoder."""
+    shape = cache_shape(prepared, setup)
+    with_blocks = load_forward(prepared, setup, shape, headless=True)
+    return (
+        ReferenceAttention.block_bytes(shape),
+        lambda blocks: DecoderBody(with_blocks(blocks)),
+        _head(prepared, setup),
+    )
+
+
+def _head(prepared: PreparedModel, setup: Setup) -> Head | None:
+    if setup.pooling is None or not setup.pooling.labels:
+        return None
+    config = described(prepared.decoder)
+    dtype: torch.dtype = compute_dtype(setup.dtype, prepared.weights)
+    stored = safetensors_tensors(
+        prepared.weights.files, lambda name: name if name == HEAD else None
+    )
+    return decoder_head(Weights(stored, dtype), len(setup.pooling.labels), config.hidden_size)

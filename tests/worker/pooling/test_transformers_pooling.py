@@ -1,0 +1,49 @@
+"""Vectors and classes of decoders that no family describes, against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.protocol.common import Pooling
+from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
+
+SIZES: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "head_dim": 12,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
+LENGTHS = [1, 2, 31, 7, 64]
+
+
+def test_embeddings_equal_transformers_in_any_chunks(tmp_path: Path) -> None:
+    model = save(tmp_path / "m", "HeliumModel", **SIZES)
+    loaded = load_pooling(str(tmp_path / "m"), tmp_path, threads=2)
+    inputs = random_inputs(LENGTHS)
+    found = run(loaded, inputs, Pooling("embed", normalize=False))
+    for tokens, vector in zip(inputs, found, strict=True):
+        with torch.inference_mode():
+            true = model(torch.tensor([tokens])).last_hidden_state[0, -1].numpy()
+        assert np.abs(vector - true).max() < 2e-4 * np.abs(true).max()
+    chunked = run(loaded, inputs, Pooling("embed", normalize=False), chunk=5)
+    for whole, parts in zip(found, chunked, strict=True):
+        assert np.array_equal(whole, parts)
+    loaded.runner.close()
+
+
+def test_classes_equal_transformers(tmp_path: Path) -> None:
+    model = save(tmp_path / "m", "HeliumForSequenceClassification", num_labels=3, **SIZES)
+    loaded = load_pooling(str(tmp_path / "m"), tmp_path)
+    inputs = random_inputs(LENGTHS)
+    found = run(loaded, inputs, Pooling("classify", activate=False))
+    for tokens, scores in zip(inputs, found, strict=True):
+        with torch.inference_mode():
+            true = model(torch.tensor([[token or 3 for token in tokens]])).logits[0].numpy()
+        if 0 not in tokens:
+            assert np.abs(scores - true).max() < 2e-4 * np.abs(true).max()
+    loaded.runner.close()
