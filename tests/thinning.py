@@ -18,6 +18,10 @@ SHARES = {
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,
     "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 3,
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 2,
+    "tests/worker/models/test_family_bits.py::test_on_the_cpu_kernels": 1 / 3,
+    "tests/worker/parallel/test_cpu_ranks.py::test_ranks_of_the_reference": 1 / 6,
+    "tests/worker/parallel/test_cpu_ranks.py::test_two_ranks_have_one_workers_bits": 1 / 3,
+    "tests/worker/parallel/test_cpu_ranks_files.py::test_quantised_checkpoints": 1 / 2,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
 }
 """Of the cases of tests whose name begins so: the share that runs without --long. They start whole
