@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock_kernels.cpu.program import Phase
+from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind
 from penstock_kernels.cpu.structs import PkExchange
 
 
@@ -15,11 +15,17 @@ class Exchanges:
     """The function that the library calls for EXCHANGE phases."""
 
     def __init__(self, phases: Sequence[Phase]) -> None:
-        self._phases = phases
+        """Raises ValueError for a phase that says not what to call."""
+        self._calls: dict[int, tuple[Exchange, int]] = {}
+        for number, phase in enumerate(phases):
+            if phase.kind is not PhaseKind.EXCHANGE:
+                continue
+            if phase.exchange is None:
+                raise ValueError(f"phase {number} exchanges something with nobody")
+            self._calls[number] = phase.exchange, phase.width
         self._error: BaseException | None = None
-        self.function = PkExchange()  # Null.
-        if any(phase.exchange is not None for phase in phases):
-            self.function = PkExchange(self._run)
+        self.function = PkExchange(self._run) if self._calls else PkExchange()
+        """Null where no phase needs it."""
 
     def check(self) -> None:
         """Raises what an exchange of the last step has raised."""
@@ -28,12 +34,10 @@ class Exchanges:
             raise error
 
     def _run(self, number: int, address: int, rows: int, stride: int) -> int:
-        phase = self._phases[number]
         try:
-            if phase.exchange is not None:
-                floats = (ctypes.c_float * (rows * stride)).from_address(address)
-                values = np.ctypeslib.as_array(floats).reshape(rows, stride)
-                phase.exchange(values[:, : phase.width])
+            exchange, width = self._calls[number]
+            floats = (ctypes.c_float * (rows * stride)).from_address(address)
+            exchange(np.ctypeslib.as_array(floats).reshape(rows, stride)[:, :width])
         except BaseException as error:  # None crosses C++; `check` raises it.
             self._error = error
             return 1
