@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from tests.worker.models.coverage import SHOWN, coverage
 
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {"Gemma3ForCausalLM": "Gemma3TextConfig"}
@@ -39,7 +41,37 @@ def families_page() -> str:
         "written by the rules of llama.cpp's converter.\n\n"
         "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
         + "".join(map(_row, FAMILIES.values()))
+        + _shown()
     )
+
+
+def _shown() -> str:
+    """What tests show of each family, by backend."""
+    text = (
+        "\n## What is tested\n\n"
+        "How many tiny models with random weights are computed by tests, each with other settings "
+        "of the family. The numbers are read from the tests' own lists of cases.\n\n"
+        "| column | what it means |\n|---|---|\n"
+        "| float32 parity | prompts' logits and greedy tokens are transformers' (`triton`: logits "
+        "are those of `reference`, in Triton's interpreter) |\n"
+        "| bits | a row has the same bits alone, in chunks and in company |\n"
+        "| GGUF | the same from a file that llama.cpp's converter would write |\n"
+        "| TP 2 | over two ranks: one worker's bits on `cpu`; on `reference` its logits within "
+        "1e-4, and the same bits in any company |\n"
+    )
+    for backend, shown in coverage().items():
+        text += f"\n### {backend}\n\n| models | {' | '.join(SHOWN)} |\n|---{'|---' * len(SHOWN)}|\n"
+        for family in FAMILIES.values():
+            found = [_count(family, shown.get(what, Counter())) for what in SHOWN]
+            if any(found):
+                cells = " | ".join(str(each or "–") for each in found)
+                text += f"| {family.known_as} | {cells} |\n"
+    return text
+
+
+def _count(family: Family, cases: Counter[str]) -> int:
+    """Returns the number of cases of a family, by transformers' names of its models."""
+    return sum(cases[name.removesuffix("ForCausalLM")] for name in family.hub_classes)
 
 
 def _row(family: Family) -> str:

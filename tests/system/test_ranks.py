@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,9 +35,10 @@ STREAMS = 4
 TOKENS = 24
 
 
-def layout(tensor: int, pipeline: int, *, long: bool = False) -> Any:
+def layout(tensor: int, pipeline: int, backend: str, *, long: bool = False) -> Any:
     marks = [pytest.mark.long] if long else []
-    return pytest.param((tensor, pipeline), id=f"TP{tensor}-PP{pipeline}", marks=marks)
+    name = f"TP{tensor}-PP{pipeline}-{backend}"
+    return pytest.param((tensor, pipeline, backend), id=name, marks=marks)
 
 
 def answers(server: Server) -> list[str]:
@@ -74,11 +76,19 @@ def serving(*arguments: str) -> Iterator[Server]:
         server.close()
 
 
+Said = tuple[list[str], list[Reading], str]
+
+
 @pytest.fixture(scope="module")
-def alone() -> tuple[list[str], list[Reading], str]:
-    """What one worker answers and streams, and how it goes on with LONG."""
-    with serving("--attention-backend", "reference") as server:
-        return answers(server), asyncio.run(streams(server.url)), goes_on(server)
+def by_one_worker() -> Callable[[str], Said]:
+    """What one worker answers and streams, and how it goes on with LONG, by backend."""
+
+    @cache
+    def said(backend: str) -> Said:
+        with serving("--attention-backend", backend) as server:
+            return answers(server), asyncio.run(streams(server.url)), goes_on(server)
+
+    return said
 
 
 def goes_on(server: Server) -> str:
@@ -87,27 +97,43 @@ def goes_on(server: Server) -> str:
 
 @pytest.fixture(scope="module")
 def ranks(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of that many tensor ranks and stages."""
-    tensor, pipeline = request.param
+    """A server of that many tensor ranks and stages, on that backend. `cpu` is what `auto`
+    takes."""
+    tensor, pipeline, backend = request.param
     sizes = ("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline))
-    with serving(*sizes, *(FEW if pipeline > 1 else ())) as server:
+    named = () if backend == "cpu" else ("--attention-backend", backend)
+    with serving(*sizes, *named, *(FEW if pipeline > 1 else ())) as server:
         yield server
 
 
-def test_one_worker_knows_the_capital(alone: tuple[list[str], list[Reading], str]) -> None:
-    assert alone[0][0].startswith(" Paris")
-    assert all(reading.done and reading.text for reading in alone[1])
+@pytest.fixture
+def alone(ranks: Server, request: pytest.FixtureRequest, by_one_worker: Any) -> Said:
+    """What one worker says on the backend of `ranks`."""
+    said: Said = by_one_worker(request.node.callspec.params["ranks"][2])
+    return said
+
+
+def test_one_worker_knows_the_capital(by_one_worker: Callable[[str], Said]) -> None:
+    said = by_one_worker("cpu")
+    assert said[0][0].startswith(" Paris")
+    assert all(reading.done and reading.text for reading in said[1])
 
 
 @pytest.mark.parametrize(
     "ranks",
-    [layout(2, 1), layout(3, 1, long=True), layout(1, 2), layout(2, 2)],
+    [
+        layout(2, 1, "cpu"),
+        layout(3, 1, "cpu", long=True),
+        layout(1, 2, "reference"),
+        layout(2, 2, "reference", long=True),
+        layout(2, 2, "cpu"),
+    ],
     indirect=True,
 )
 def test_several_ranks_answer_as_one_worker_does(
-    alone: tuple[list[str], list[Reading], str], ranks: Server, request: pytest.FixtureRequest
+    alone: Said, ranks: Server, request: pytest.FixtureRequest
 ) -> None:
-    tensor, pipeline = request.node.callspec.params["ranks"]
+    tensor, pipeline, _ = request.node.callspec.params["ranks"]
     count = tensor * pipeline
     workers = sorted(name for name in ranks.children() if "worker" in name)
     assert workers == [f"penstock: worker {rank}" for rank in range(count)]
@@ -115,21 +141,23 @@ def test_several_ranks_answer_as_one_worker_does(
     assert ranks.get("/status")[1]["engine"]["workers"] == count
 
 
-@pytest.mark.parametrize("ranks", [layout(1, 2)], indirect=True)
+@pytest.mark.parametrize("ranks", [layout(1, 2, "reference")], indirect=True)
 def test_chunks_of_a_prompt_follow_each_other_through_the_stages(
-    alone: tuple[list[str], list[Reading], str], ranks: Server
+    alone: Said, ranks: Server
 ) -> None:
     assert goes_on(ranks) == alone[2]
 
 
 @pytest.mark.parametrize(
     ("ranks", "victim"),
-    [((2, 1), "worker 1"), pytest.param((2, 2), "worker 0", marks=pytest.mark.long)],
+    [
+        pytest.param((2, 1, "cpu"), "worker 1", marks=pytest.mark.long),
+        pytest.param((2, 2, "reference"), "worker 0", marks=pytest.mark.long),
+        ((2, 2, "cpu"), "worker 0"),
+    ],
     indirect=["ranks"],
 )
-def test_a_killed_rank_breaks_no_stream(
-    alone: tuple[list[str], list[Reading], str], ranks: Server, victim: str
-) -> None:
+def test_a_killed_rank_breaks_no_stream(alone: Said, ranks: Server, victim: str) -> None:
     before = ranks.children()
     pid = before[f"penstock: {victim}"]
     disturbed = asyncio.run(streams(ranks.url, lambda: os.kill(pid, signal.SIGKILL)))
@@ -146,16 +174,16 @@ def test_a_killed_rank_breaks_no_stream(
 def test_the_library_takes_vllms_keyword(tiny_model: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     said = []
-    for keywords in ({"attention_backend": "reference"}, {"tensor_parallel_size": 2}):
+    for keywords in ({}, {"tensor_parallel_size": 2}):
         with LLM(tiny_model, dtype="float32", num_kv_blocks=64, **keywords) as llm:
             outputs = llm.generate(["The quick brown fox", "def add("], params)
             said.append([output.outputs[0].token_ids for output in outputs])
     assert said[0] == said[1]
 
 
-def test_the_cpu_kernels_refuse_several_ranks_in_one_clear_line(tiny_model: str) -> None:
+def test_a_model_too_small_for_its_ranks_is_refused_in_one_clear_line(tiny_model: str) -> None:
     with pytest.raises(ServerFailed) as caught:
-        Server(tiny_model, "--tensor-parallel-size", "2", "--attention-backend", "cpu")
+        Server(tiny_model, "--pipeline-parallel-size", "2", "--attention-backend", "cpu")
     assert caught.value.code != 0
     assert "Traceback" not in caught.value.stderr
-    assert "reference" in caught.value.stderr.strip().splitlines()[-1]
+    assert "the model has 1 layers" in caught.value.stderr.strip().splitlines()[-1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock_kernels.cpu.exchanges import Exchanges
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Attention, Program
@@ -123,6 +124,7 @@ class Decoder:
             for each in self.program.attentions
         ]
         self._phases = self.program.structs(self._caches)
+        self._exchanges = Exchanges(self.program.phases)
         self._struct = self._describe(self._phases)
         self._check()
 
@@ -160,7 +162,9 @@ class Decoder:
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns the logits of some rows.
 
-        `rows` is [n] int32. Returns [n, vocab] float32. A row's bits depend on its sequence alone.
+        `rows` is [n] int32. Returns [n, vocab] float32, whose columns are what the program's last
+        phase computes of them. A row's bits depend on its sequence alone. Raises what an exchange
+        with other ranks raises.
         """
         out = np.empty((len(rows), self.program.vocab), dtype=np.float32)
         batch = PkBatch(
@@ -181,6 +185,7 @@ class Decoder:
         program, given = ctypes.byref(self._struct), ctypes.byref(batch)
         work = self._scratch.at_least(library.pk_forward_bytes(program, given))
         library.pk_forward(program, given, work)
+        self._exchanges.check()
         return out
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
@@ -193,6 +198,7 @@ class Decoder:
             threads=self.threads,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
+            exchange=self._exchanges.function,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,6 +57,7 @@ class PhaseKind(enum.IntEnum):
     COMBINE = 12
     PLACE_LATENT = 13
     BY_HEAD = 14
+    EXCHANGE = 15
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -207,6 +208,11 @@ def _array(matrices: tuple[PackedMatrix, ...]) -> ctypes.Array[PkMatrix]:
     return (PkMatrix * len(matrices))(*(each.struct for each in matrices))
 
 
+Exchange = Callable[[np.ndarray], None]
+"""Completes values, [rows, width] float32 in the step's own memory, by what other ranks have
+computed of them. What it raises ends the step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """One phase. Which fields count depends on its kind."""
@@ -225,6 +231,14 @@ class Phase:
     adds: bool = True
     weighed: bool = False
     """Of GATE_UP: a row is multiplied by the logistic function of its first number in SCORES."""
+    part: bool = False
+    """Whether the phase computes some of the `width` columns of its target, from `first` on."""
+    first: int = 0
+    first_key: int = 0
+    """Of HEADS and PLACE: as `first` is for QUERIES, for KEYS."""
+    key_width: int = 0
+    exchange: Exchange | None = None
+    """Of EXCHANGE."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
@@ -244,36 +258,32 @@ class Phase:
             case PhaseKind.MAKE_INPUT:
                 yield Buffer.INPUT, self.width
             case PhaseKind.HEADS if self.attention is not None:
-                yield Buffer.QUERIES, self.attention.heads * self.attention.head_dim
+                yield Buffer.QUERIES, self._whole(self.attention.heads * self.attention.head_dim)
                 if self.whole:
-                    yield Buffer.KEYS, self.attention.kv_heads * self.attention.head_dim
+                    own = self.attention.kv_heads * self.attention.head_dim
+                    yield Buffer.KEYS, self.key_width if self.part else own
             case PhaseKind.ATTEND if self.attention is not None:
-                yield Buffer.MIXED, self.attention.heads * self.attention.value_dim
+                yield Buffer.MIXED, self._whole(self.attention.heads * self.attention.value_dim)
             case PhaseKind.PLACE_LATENT if self.attention is not None:
                 yield Buffer.QUERIES, self.attention.heads * self.attention.head_dim
             case PhaseKind.BY_HEAD if self.by_head is not None:
                 yield self.target, len(self.by_head.matrices) * self.by_head.target_stride
             case PhaseKind.PRODUCT if first is not None:
-                yield self.target, first.struct.outputs
+                yield self.target, self._whole(first.struct.outputs)
             case PhaseKind.GATE_UP if self.matrices[1] is not None:
-                yield Buffer.INNER, self.matrices[1].struct.outputs
+                yield Buffer.INNER, self._whole(self.matrices[1].struct.outputs)
             case PhaseKind.LOGITS if first is not None:
                 yield Buffer.INPUT, first.struct.inputs
+            case PhaseKind.EXCHANGE if self.experts is None:
+                yield self.source, self.width
+
+    def _whole(self, own: int) -> int:
+        """Returns the target's width; the phase computes `own` columns of it."""
+        return self.width if self.part else own
 
     def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
         """Fills the library's struct. `attentions`: by layer of the KV cache."""
-        plain = (
-            "source",
-            "target",
-            "width",
-            "forms",
-            "waits",
-            "ends_layer",
-            "whole",
-            "adds",
-            "weighed",
-        )
-        for name in ("kind", *plain):
+        for name in _NUMBERS:
             setattr(struct, name, int(getattr(self, name)))
         struct.activation = ACTIVATIONS[self.activation]
         struct.scale = self.scale
@@ -288,6 +298,12 @@ class Phase:
             struct.by_head = ctypes.pointer(self.by_head.struct())
         for at, matrix in enumerate(self.matrices):
             struct.matrices[at] = PkMatrix() if matrix is None else matrix.struct
+
+
+_NUMBERS = (
+    *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
+    *("weighed", "part", "first", "first_key", "key_width"),
+)
 
 
 @dataclass(frozen=True)

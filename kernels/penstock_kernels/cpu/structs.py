@@ -95,6 +95,10 @@ class PkPhase(ctypes.Structure):
         ("adds", c_int32),
         ("activation", c_int32),
         ("weighed", c_int32),
+        ("part", c_int32),
+        ("first", c_int32),
+        ("first_key", c_int32),
+        ("key_width", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),
@@ -108,6 +112,9 @@ class PkPhase(ctypes.Structure):
 
 NUM_BUFFERS = 8
 
+PkExchange = ctypes.CFUNCTYPE(c_int32, c_int32, c_void_p, c_int32, c_int32)
+"""(phase, floats, rows, stride) -> 0, or another number to give the step up."""
+
 
 class PkProgram(ctypes.Structure):
     """Everything that a forward pass reads of a model."""
@@ -120,6 +127,7 @@ class PkProgram(ctypes.Structure):
         ("threads", c_int32),
         ("widths", c_int32 * NUM_BUFFERS),
         ("phases", ctypes.POINTER(PkPhase)),
+        ("exchange", PkExchange),
     )
 
 

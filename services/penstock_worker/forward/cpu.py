@@ -11,6 +11,7 @@ cache's dtype can be chosen independently.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,7 +30,9 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_kernels.cpu.program import Program
 from penstock_worker.forward.cpu_program import compile_program
+from penstock_worker.forward.cpu_split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
 from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
 from penstock_worker.forward.interface import (
     Batch,
@@ -40,6 +43,7 @@ from penstock_worker.forward.interface import (
     require,
 )
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -80,8 +84,17 @@ _FLOATS = tuple(FLOAT_DTYPES.values())
 class CPUForward:
     """Adapts a Decoder to the interface `Forward`."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        join_logits: Callable[[np.ndarray], None] | None = None,
+        ends: CPUStageEnds | None = None,
+    ) -> None:
+        """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
+        those of a pipeline stage."""
         self._decoder = decoder
+        self._join_logits = join_logits
+        self._ends = ends
 
     @property
     def layers_done(self) -> int:
@@ -102,9 +115,15 @@ class CPUForward:
             tables=_int32(np.concatenate(batch.tables)),
             first_block=_int32(np.cumsum(lengths)[:-1]),
         )
+        if self._ends is not None:
+            self._ends.receive(len(batch.tokens))
+            if not self._ends.ranks.place.last:
+                rows = rows[:0]
         logits = self._decoder.logits(step, _int32(rows))
         if self._decoder.cancelled:
             raise StepCancelled
+        if self._join_logits is not None and len(rows):
+            self._join_logits(logits)
         return torch.from_numpy(logits)
 
 
@@ -115,44 +134,61 @@ def _int32(values: np.ndarray) -> np.ndarray:
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
-    if ranks.place.ranks > 1:
-        raise Unable(
-            f"the model is spread over {ranks.place.ranks} ranks ({ranks.place.layout}), and these "
-            "kernels compute a whole step in one call; several ranks need attention_backend "
-            "reference"
-        )
     isa = instruction_set()
     config = prepared.decoder
     require(MECHANISMS, config)
-    shape = DecoderShape(
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        setup.block_size,
-        None if config.latent is None else config.latent.rank,
+    shard = shard_of(config, ranks.place)
+    obstacle = (
+        _shape_obstacle(config, setup, ranks.place.tensor)
+        or _experts_obstacle(config)
+        or split_obstacle(config, ranks.place.tensor)
+        or _dummy_obstacle(setup)
     )
-    obstacle = shape.obstacle() or _experts_obstacle(config) or _dummy_obstacle(setup)
     if obstacle is not None:
         raise Unable(obstacle)
+    own = _shape(config, setup, shard.heads, shard.kv_heads)
     dtype = _dtype(setup, prepared.weights.dtype)
     cache = _cache(setup.kv_cache_dtype, dtype)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, _kind(dtype), threads)
-        program = compile_program(config, loader.read(setup.max_model_len))
-        return lambda blocks: CPUForward(
-            Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
-        )
+        if ranks.place.ranks == 1:
+            program = compile_program(config, loader.read(setup.max_model_len))
+            return lambda blocks: CPUForward(decoder(program, blocks))
+        split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
+        ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
+        read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
+        part = compile_program(shard.staged, read, split, ends)
+        join = split.join_logits if isinstance(split, RankSplit) else None
+        return lambda blocks: CPUForward(decoder(part, blocks), join, ends)
+
+    def decoder(program: Program, blocks: int) -> Decoder:
+        return Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
 
     return Recipe(
         backend=f"cpu {isa}",
         dtype=dtype,
         fingerprint=f"cpu {isa} {dtype} KV {cache}",
-        block_bytes=shape.block_bytes(cache, config.num_layers),
+        block_bytes=own.block_bytes(cache, len(shard.layers)),
         threads_by_share=False,
         build=build,
     )
+
+
+def _shape(config: ModelConfig, setup: Setup, heads: range, kv_heads: range) -> DecoderShape:
+    latent = None if config.latent is None else config.latent.rank
+    return DecoderShape(len(heads), len(kv_heads), config.head_dim, setup.block_size, latent)
+
+
+def _shape_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | None:
+    """Returns which heads the kernels can't compute on one of the tensor-parallel ranks, or None:
+    all ranks must come to the same answer."""
+    for heads, kv_heads in head_ranges(config, tensor):
+        obstacle = _shape(config, setup, heads, kv_heads).obstacle()
+        if obstacle is not None:
+            return obstacle
+    return None
 
 
 def _experts_obstacle(config: ModelConfig) -> str | None:

@@ -46,16 +46,19 @@ class CheckpointPacking:
         matrix: CheckpointMatrix,
         bias: np.ndarray | None = None,
         order: np.ndarray | None = None,
+        rows: range | None = None,
     ) -> PackedMatrix:
-        """`bias` is [outputs] float32, `order` the index at which each row is stored. Raises
-        UnsupportedModel for a scale that isn't finite."""
+        """`rows`: those that are packed, by default all. `bias` is [rows] float32, `order` the
+        index at which each of them is stored. What they become depends on the whole matrix, so
+        that it is the same on all ranks. Raises UnsupportedModel for a scale that isn't finite."""
         reason = _obstacle(matrix)
+        rows = range(matrix.outputs) if rows is None else rows
         if reason is None and isinstance(matrix, LevelMatrix):
-            return self._pack_levels(matrix, bias, order)
+            return self._pack_levels(matrix, bias, order, rows)
         kind = MatrixKind.BF16 if _fits_bfloat16(matrix) else MatrixKind.F32
         self.unpacked[matrix.levels_are, reason or "", kind.name] += 1
-        floats = (values.numpy() for values in _values(matrix))
-        shape = (matrix.outputs, matrix.inputs)
+        floats = (values.numpy() for values in _values(matrix, rows))
+        shape = (len(rows), matrix.inputs)
         return pack_floats(
             floats,
             shape,
@@ -78,15 +81,19 @@ class CheckpointPacking:
             )
 
     def _pack_levels(
-        self, matrix: LevelMatrix, bias: np.ndarray | None, order: np.ndarray | None
+        self,
+        matrix: LevelMatrix,
+        bias: np.ndarray | None,
+        order: np.ndarray | None,
+        rows: range,
     ) -> PackedMatrix:
         whole = range(matrix.outputs)
         scales, zeros = matrix.finite_scales(whole), matrix.zeros(whole)
         minima = -(zeros * scales)
         kind = levels_kind(matrix.bits, scales, zeros, minima)
-        shape = (matrix.outputs, matrix.inputs)
+        shape = (len(rows), matrix.inputs)
         return pack_levels(
-            _blocks(matrix, scales, minima),
+            _blocks(matrix, scales, minima, rows),
             shape,
             kind=kind,
             order=order,
@@ -124,20 +131,24 @@ def _fits_float16(values: np.ndarray) -> bool:
 
 
 def _fits_bfloat16(matrix: CheckpointMatrix) -> bool:
-    return all(torch.equal(each.bfloat16().float(), each) for each in _values(matrix))
+    rows = range(matrix.outputs)
+    return all(torch.equal(each.bfloat16().float(), each) for each in _values(matrix, rows))
 
 
-def _values(matrix: CheckpointMatrix) -> Iterator[torch.Tensor]:
+def _values(matrix: CheckpointMatrix, rows: range) -> Iterator[torch.Tensor]:
     columns = range(matrix.inputs)
-    for rows in chunks(range(matrix.outputs), matrix.inputs):
-        yield matrix.values(rows, columns)
+    for chunk in chunks(rows, matrix.inputs):
+        yield matrix.values(chunk, columns)
 
 
-def _blocks(matrix: LevelMatrix, scales: np.ndarray, minima: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields chunks of rows as LEVELS_BLOCK, each [rows, blocks]."""
+def _blocks(
+    matrix: LevelMatrix, scales: np.ndarray, minima: np.ndarray, of: range
+) -> Iterator[np.ndarray]:
+    """Yields chunks of some rows as LEVELS_BLOCK, each [rows, blocks]. `scales` and `minima` are
+    those of all rows."""
     count = -(-matrix.inputs // _GROUP)
     group = np.arange(count) * _GROUP // matrix.group
-    for rows in chunks(range(matrix.outputs), matrix.inputs):
+    for rows in chunks(of, matrix.inputs):
         here = slice(rows.start, rows.stop)
         levels = np.zeros((len(rows), count * _GROUP), dtype=np.uint8)
         levels[:, : matrix.inputs] = matrix.levels(rows, range(matrix.inputs))

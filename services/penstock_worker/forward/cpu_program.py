@@ -25,6 +25,7 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.forward.cpu_split import WHOLE, CPUStageEnds, Split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,39 +87,62 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelWeights:
-    """Weights of a model."""
+    """Weights of a model, or of a rank's part of it."""
 
     layers: Sequence[LayerWeights]
-    embedding: PackedMatrix
-    head: PackedMatrix
-    norm: NormWeights
+    """Of the rank's stage."""
+    embedding: PackedMatrix | None
+    """Of the first stage."""
+    head: PackedMatrix | None
+    """Of the last stage; so is `norm`."""
+    norm: NormWeights | None
     """Behind the last layer."""
     rotations: Sequence[RotationTable]
     """One for each of ModelConfig.ropes."""
 
 
-def compile_program(config: ModelConfig, weights: ModelWeights) -> Program:
-    """Returns what a step of the model does."""
-    return Program(tuple(_phases(config, weights)), config.vocab_size)
+def compile_program(
+    config: ModelConfig,
+    weights: ModelWeights,
+    split: Split = WHOLE,
+    ends: CPUStageEnds | None = None,
+) -> Program:
+    """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
+    sizes. `ends`: of a pipeline stage."""
+    return Program(tuple(_phases(config, weights, split, ends)), config.vocab_size)
 
 
-def _phases(config: ModelConfig, weights: ModelWeights) -> Iterator[Phase]:
-    yield Phase(
-        kind=PhaseKind.EMBED, matrices=(weights.embedding,), scale=config.embedding_multiplier
-    )
+def _phases(
+    config: ModelConfig, weights: ModelWeights, split: Split, ends: CPUStageEnds | None
+) -> Iterator[Phase]:
+    if weights.embedding is not None:
+        yield from split.embedded(
+            Phase(
+                kind=PhaseKind.EMBED,
+                matrices=(weights.embedding,),
+                scale=config.embedding_multiplier,
+            )
+        )
+    elif ends is not None:
+        yield from ends.begin()
     for number, layer in enumerate(weights.layers):
         spec = config.layer(number)
-        attention = _attention(config, spec, layer, weights.rotations, number)
+        attention = _attention(config, spec, layer, weights.rotations, number, split)
         kind = _Layer if layer.latent is None else _LatentLayer
-        *phases, last = kind(
-            spec, layer, attention, _experts(spec, layer), config.hidden_size
-        ).phases()
+        *phases, last = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         yield from phases
         yield replace(last, ends_layer=True)
-    yield Phase(
+    if weights.head is not None:
+        yield split.logits(_logits(config, weights.head, weights.norm))
+    elif ends is not None:
+        yield from ends.end()
+
+
+def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -> Phase:
+    return Phase(
         kind=PhaseKind.LOGITS,
-        matrices=(weights.head,),
-        norm=weights.norm,
+        matrices=(head,),
+        norm=norm,
         scale=config.logits_multiplier,
         soft_cap=config.logits_soft_cap,
         waits=False,
@@ -131,12 +155,14 @@ def _attention(
     weights: LayerWeights,
     rotations: Sequence[RotationTable],
     number: int,
+    split: Split,
 ) -> Attention:
     rule = spec.attention
+    heads, kv_heads = split.head_counts(config)
     return Attention(
         layer=number,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=config.head_dim,
         latent_dim=None if rule.latent is None else rule.latent.rank,
         rotation=None if rule.rope is None else rotations[rule.rope],
@@ -150,11 +176,12 @@ def _attention(
 
 @dataclass(frozen=True)
 class _Layer:
+    config: ModelConfig
     spec: LayerSpec
     weights: LayerWeights
     attention: Attention
     experts: Experts | None
-    hidden: int
+    split: Split
 
     def phases(self) -> Iterator[Phase]:
         if self.spec.order == "parallel":
@@ -204,7 +231,7 @@ class _Layer:
         return Phase(
             kind=PhaseKind.MAKE_INPUT,
             target=Buffer.INPUT,
-            width=self.hidden,
+            width=self.config.hidden_size,
             norm=norm,
             forms=_forms(*readers),
             waits=False,
@@ -212,41 +239,53 @@ class _Layer:
 
     def _heads(self, *, waits: bool = True) -> Phase:
         whole = self.spec.attention.norm == "whole"
-        return Phase(
-            kind=PhaseKind.HEADS,
-            source=Buffer.INPUT,
-            target=Buffer.QUERIES,
-            attention=self.attention,
-            whole=whole,
-            norm=None if whole else self.weights.query_norm,
-            other_norm=None if whole else self.weights.key_norm,
-            matrices=self._heads_matrices(),
-            waits=waits,
+        return self.split.heads(
+            Phase(
+                kind=PhaseKind.HEADS,
+                source=Buffer.INPUT,
+                target=Buffer.QUERIES,
+                attention=self.attention,
+                whole=whole,
+                norm=None if whole else self.weights.query_norm,
+                other_norm=None if whole else self.weights.key_norm,
+                matrices=self._heads_matrices(),
+                waits=waits,
+            )
         )
 
     def _placed(self) -> Iterator[Phase]:
         if self.spec.attention.norm == "whole":
-            yield Phase(
-                kind=PhaseKind.PLACE,
-                attention=self.attention,
-                norm=self.weights.query_norm,
-                other_norm=self.weights.key_norm,
+            yield from self.split.placed()
+            yield self.split.heads(
+                Phase(
+                    kind=PhaseKind.PLACE,
+                    attention=self.attention,
+                    norm=self.weights.query_norm,
+                    other_norm=self.weights.key_norm,
+                )
             )
 
     def _attended(self) -> Iterator[Phase]:
         """Attention, and its result as the input of a product."""
         attention = self.attention
-        yield Phase(
-            kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
+        yield self.split.heads(
+            Phase(
+                kind=PhaseKind.ATTEND,
+                source=Buffer.QUERIES,
+                target=Buffer.MIXED,
+                attention=attention,
+            )
         )
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.MIXED,
-            target=Buffer.INPUT,
-            width=attention.heads * attention.head_dim,
-            forms=_forms(self.weights.output),
-            attention=attention,
-            waits=False,
+        yield from self.split.attended(
+            Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.MIXED,
+                target=Buffer.INPUT,
+                width=attention.heads * attention.head_dim,
+                forms=_forms(self.weights.output),
+                attention=attention,
+                waits=False,
+            )
         )
 
     def _inner(self) -> Iterator[Phase]:
@@ -257,7 +296,7 @@ class _Layer:
             shared_gate = weights.experts.shared_gate if weights.experts is not None else None
             if shared_gate is not None:
                 yield self._scores(shared_gate)
-            yield Phase(
+            phase = Phase(
                 kind=PhaseKind.GATE_UP,
                 weighed=shared_gate is not None,
                 source=Buffer.INPUT,
@@ -266,6 +305,7 @@ class _Layer:
                 activation=self.spec.feed_forward.activation,
                 forms=_forms(weights.down),
             )
+            yield from self.split.inner(phase, weights.down.struct.inputs)
 
     def _routed(self) -> Iterator[Phase]:
         weights, experts = self.weights.experts, self.experts
@@ -274,13 +314,14 @@ class _Layer:
         yield self._scores(weights.router)
         readers = _forms(*weights.gates, *weights.ups)
         yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
-        yield Phase(
+        ups = Phase(
             kind=PhaseKind.EXPERTS_UP,
             experts=experts,
             activation=self.spec.feed_forward.activation,
             forms=_forms(*weights.downs),
         )
-        yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts)
+        yield from self.split.inner(ups, weights.downs[0].struct.inputs)
+        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts))
 
     def _scores(self, matrix: PackedMatrix) -> Phase:
         return _put(matrix, Buffer.SCORES)
@@ -302,16 +343,18 @@ class _Layer:
     def _added(self, parts: Sequence[Phase], norm: NormWeights | None) -> Iterator[Phase]:
         """The last phases of a branch, whose sum is normalised or not, and added to the
         residual."""
-        scale = self.spec.residual_multiplier
+        scale, parts = self.spec.residual_multiplier, [self.split.results(each) for each in parts]
         if norm is None:
             yield from (replace(each, scale=scale) for each in parts)
+            yield from self.split.joined(Buffer.RESIDUAL)
             return
         for number, each in enumerate(parts):
             yield replace(each, target=Buffer.RESULT, adds=number > 0)
+        yield from self.split.joined(Buffer.RESULT)
         yield Phase(
             kind=PhaseKind.ADD_NORM,
             source=Buffer.RESULT,
-            width=self.hidden,
+            width=self.config.hidden_size,
             norm=norm,
             scale=scale,
         )

@@ -22,6 +22,7 @@ from penstock_worker.forward.cpu_program import (
     LayerWeights,
     ModelWeights,
 )
+from penstock_worker.forward.cpu_split import WHOLE, Split
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,
@@ -30,8 +31,10 @@ from penstock_worker.layers.decoder_layer import (
 )
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.rotary import Rotary
+from penstock_worker.parallel.shard import Shard
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.stored import not_finite
 from penstock_worker.weights.weights import Weights
 
@@ -61,34 +64,56 @@ class CPUWeights:
     unquantised tensors only: what the file has quantised stays as it is."""
     threads: int
     arena: Arena = field(default_factory=Arena)
+    split: Split = WHOLE
+    """Which outputs of matrices are packed."""
+    shard: Shard | None = None
+    """This rank's place among several; only its stage is read."""
 
     def __post_init__(self) -> None:
         self._checkpoints = CheckpointPacking(self.threads, self.arena)
 
     def read(self, positions: int) -> ModelWeights:
         """Returns all weights. `positions` is the number of positions in the rotary tables."""
-        config = self.config
-        size = (config.vocab_size, config.hidden_size)
+        config, shard = self.config, self.shard
+        first, last = (True, True) if shard is None else (shard.place.first, shard.place.last)
+        numbers = range(config.num_layers) if shard is None else shard.layers
+        if shard is not None:
+            self.weights.ignore_those(Cut(shard).elsewhere)
         rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
-        layers = [self._layer(number) for number in range(config.num_layers)]
-        embedding = self._matrix("embed_tokens", *size, kind=self._embedding_kind())
-        if config.tie_word_embeddings:
-            self.weights.ignore("lm_head.weight")
-            head = embedding
-        else:
-            head = self._matrix("lm_head", *size, kind=self.kind)
-        if config.head_bias:
-            head = head.with_bias(self._vector("lm_head.bias", config.vocab_size))
-        norm = self._norm("norm", config.hidden_size)
+        layers = [self._layer(number) for number in numbers]
+        embedding = None
+        if first or (last and config.tie_word_embeddings):
+            embedding = self._ends_matrix("embed_tokens", self._embedding_kind())
+        head = self._head(embedding) if last else None
+        norm = self._norm("norm", config.hidden_size) if last else None
         self.weights.finish()
         self._checkpoints.report()
         return ModelWeights(
             layers=layers,
-            embedding=embedding,
+            embedding=embedding if first else None,
             head=head,
             norm=norm,
             rotations=[_table(each) for each in rotaries],
         )
+
+    def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
+        if not self.config.tie_word_embeddings or embedding is None:
+            head = self._ends_matrix("lm_head", self.kind)
+        else:
+            self.weights.ignore("lm_head.weight")
+            head = embedding
+        if not self.config.head_bias:
+            return head
+        bias = self._vector("lm_head.bias", self.config.vocab_size)
+        return head.with_bias(self._part("lm_head", bias))
+
+    def _ends_matrix(self, name: str, kind: MatrixKind | None) -> PackedMatrix:
+        return self._matrix(name, self.config.vocab_size, self.config.hidden_size, kind=kind)
+
+    def _part(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Returns the part of a vector that belongs to the outputs of a matrix that are packed."""
+        rows = self.split.rows(name, len(values))
+        return values[rows.start : rows.stop]
 
     def _embedding_kind(self) -> MatrixKind | None:
         # int8 makes products fast; rows that are only looked up would lose precision for nothing.
@@ -118,7 +143,10 @@ class CPUWeights:
             feed_forward_output_norm=norms.get("feed_forward_output_norm"),
             query_norm=norms.get("query_norm"),
             key_norm=norms.get("key_norm"),
-            sinks=self._vector(f"{attention}.sinks.weight", config.num_heads)
+            sinks=self._part(
+                f"{attention}.sinks",
+                self._vector(f"{attention}.sinks.weight", config.num_heads),
+            )
             if spec.attention.sinks
             else None,
         )
@@ -255,11 +283,13 @@ class CPUWeights:
     def _matrix(
         self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
     ) -> PackedMatrix:
-        shape = (outputs, inputs)
-        added = self._vector(f"{name}.bias", outputs) if bias else None
-        stored = self.weights.stored(f"{name}.weight", shape)
-        if kind is None and isinstance(stored, CheckpointTensor):
-            return self._checkpoints.pack(stored.quantised, added, stored.places())
+        added = self._part(name, self._vector(f"{name}.bias", outputs)) if bias else None
+        whole = self.weights.stored(f"{name}.weight", (outputs, inputs))
+        rows = self.split.rows(name, outputs)
+        stored, places = whole.own_rows(rows)
+        if kind is None and isinstance(whole, CheckpointTensor):
+            return self._checkpoints.pack(whole.quantised, added, places, rows)
+        shape = (len(rows), inputs)
         form = FORMATS.get(stored.format)
         plain = form is not None and form.plain
         if kind in QUANTISED and not plain:
@@ -271,7 +301,7 @@ class CPUWeights:
                     stored.content,
                     shape,
                     kind=kind,
-                    order=stored.places(),
+                    order=places,
                     bias=added,
                     threads=self.threads,
                     arena=self.arena,
@@ -281,10 +311,11 @@ class CPUWeights:
             stored.release()
             return packed
         # Another dtype was asked for, or the kernels don't know this format: decode to float32.
-        decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
+        decoded = torch.empty(shape, dtype=torch.float32)
+        whole.read_part_into(decoded, (rows, range(inputs)))
         return pack(
             "F32",
-            decoded.view(np.uint8),
+            decoded.numpy().view(np.uint8),
             shape,
             kind=MatrixKind.BF16 if kind is None else kind,
             bias=added,

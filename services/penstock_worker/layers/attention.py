@@ -74,7 +74,10 @@ class SelfAttention:
             query, key = (parts.norm_weight(name, dim) for name in names)
             head_norms = HeadNorms(query, key, config.norm.eps)
         elif spec.norm == "whole":
-            whole_norms = (parts.norm(names[0], queries), parts.norm(names[1], keys))
+            whole_norms = (
+                parts.norm_of_parts(names[0], queries, 0),
+                parts.norm_of_parts(names[1], keys, 1),
+            )
         shard = parts.shard
         return SelfAttention(
             layer - shard.layers.start,

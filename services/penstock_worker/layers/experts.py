@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import Parts
+from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 
 
@@ -73,13 +74,16 @@ class MixtureOfExperts:
         experts: list[FeedForward],
         shared: FeedForward | None,
         shared_gate: Product | None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`shared`: the expert that every row has. `shared_gate` maps [rows, hidden] to the logit
-        of its weight, [rows, 1]."""
+        of its weight, [rows, 1]. Each of `ranks` has a part of every expert's inner dimension, so
+        that a row's sum over experts is a part of its sum over ranks."""
         self._router = router
         self._experts = experts
         self._shared = shared
         self._shared_gate = shared_gate
+        self._ranks = ranks
 
     def __call__(self, hidden: Tensor) -> Tensor:
         weights = self._router(hidden)
@@ -91,7 +95,7 @@ class MixtureOfExperts:
                 out[rows] += found
         if self._shared is not None:
             out += self._shared_part(self._shared, hidden)
-        return out.to(hidden.dtype)
+        return self._ranks.sum(out).to(hidden.dtype)
 
     def _shared_part(self, shared: FeedForward, hidden: Tensor) -> Tensor:
         found = shared(hidden).float()
@@ -115,10 +119,13 @@ class MixtureOfExperts:
         return MixtureOfExperts(
             Router(spec, scores, correction),
             [
-                FeedForward.sized(parts, feed_forward, f"{prefix}.experts.{number}", spec.inner)
+                FeedForward.sized(
+                    parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
+                )
                 for number in range(spec.count)
             ],
             *_shared(parts, feed_forward, spec, prefix),
+            ranks=parts.ranks,
         )
 
 
@@ -133,4 +140,5 @@ def _shared(
             [(f"{prefix}.shared_expert_gate", 1)], parts.config.hidden_size, bias=False
         )
     at = f"{prefix}.shared_expert"
-    return FeedForward.sized(parts, feed_forward, at, spec.shared_inner), gate
+    shared = FeedForward.sized(parts, feed_forward, at, spec.shared_inner, summed=False)
+    return shared, gate

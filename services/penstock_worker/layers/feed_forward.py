@@ -25,12 +25,16 @@ class FeedForward:
         return self.down(self._ops.activate(self.up(hidden), spec.activation, gated=spec.gated))
 
     @staticmethod
-    def sized(parts: Parts, spec: FeedForwardSpec, prefix: str, inner: int) -> FeedForward:
-        """Loads the network whose tensors' names begin with `prefix`."""
+    def sized(
+        parts: Parts, spec: FeedForwardSpec, prefix: str, inner: int, *, summed: bool = True
+    ) -> FeedForward:
+        """Loads the network whose tensors' names begin with `prefix`. Not `summed`, its results are
+        this rank's part of a sum over ranks."""
         hidden = parts.config.hidden_size
         names = ["gate_proj", "up_proj"] if spec.gated else ["up_proj"]
         up = parts.product([(f"{prefix}.{name}", inner) for name in names], hidden, bias=spec.bias)
-        down = parts.summed(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
+        product = parts.summed if summed else parts.summand
+        down = product(f"{prefix}.down_proj", hidden, inner, bias=spec.bias)
         return FeedForward(parts.ops, spec, up, down)
 
     @staticmethod

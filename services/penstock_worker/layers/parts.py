@@ -12,7 +12,7 @@ from penstock.model_config import ModelConfig
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.parallel.shard import Shard
+from penstock_worker.parallel.shard import Shard, head_ranges
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
@@ -47,9 +47,13 @@ class Parts:
     def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
         """Returns a row-parallel projection: inputs are sharded, and the ranks' products are summed
         by an all-reduce. The bias is added by one of the ranks."""
-        place = self.ranks.place
-        mine = self.product([(name, outputs)], inputs, bias=bias and place.tensor_rank == 0)
-        return mine if place.tensor == 1 else Summed(mine, self.ranks)
+        mine = self.summand(name, outputs, inputs, bias=bias)
+        return mine if self.ranks.place.tensor == 1 else Summed(mine, self.ranks)
+
+    def summand(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
+        """As `summed`, without the sum over the ranks."""
+        own = bias and self.ranks.place.tensor_rank == 0
+        return self.product([(name, outputs)], inputs, bias=own)
 
     def norm(self, name: str, size: int) -> Norm:
         """Returns the norm of that name, of the model's kind."""
@@ -59,12 +63,41 @@ class Parts:
         bias = self.weights.take(f"{name}.bias", (size,)) if spec.bias else None
         return LayerNorm(self.ops, weight, bias, spec.eps)
 
+    def norm_of_parts(self, name: str, size: int, which: int) -> Norm:
+        """Returns the norm over all query heads (`which` is 0) or all key heads (1), of which this
+        rank computes its own."""
+        norm, tensor = self.norm(name, size), self.ranks.place.tensor
+        if tensor == 1:
+            return norm
+        dim = self.config.head_dim
+        heads = [each[which] for each in head_ranges(self.config, tensor)]
+        columns = [range(part.start * dim, part.stop * dim) for part in heads]
+        return NormOfParts(norm, self.ranks, columns)
+
     def norm_weight(self, name: str, size: int) -> Tensor:
         """Returns the factors of a norm, [size]. Where the model means 1 + weight, the sum is made
         in float32, as a narrower dtype would round it."""
         if not self.config.norm.plus_one:
             return self.weights.take(f"{name}.weight", (size,))
         return self.weights.take(f"{name}.weight", (size,), torch.float32) + 1.0
+
+
+class NormOfParts:
+    """A norm over columns that the tensor-parallel ranks share: they are gathered before it."""
+
+    def __init__(self, norm: Norm, ranks: Ranks, columns: Sequence[range]) -> None:
+        """`columns`: those of each tensor-parallel rank."""
+        self._norm = norm
+        self._ranks = ranks
+        self._columns = columns
+
+    def __call__(self, x: Tensor) -> Tensor:
+        own = self._columns[self._ranks.place.tensor_rank]
+        normed = self._norm(self._ranks.join_parts(x, self._columns))
+        return normed[:, own.start : own.stop]
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self(residual.add_(x))
 
 
 class Summed:

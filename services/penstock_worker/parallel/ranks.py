@@ -111,9 +111,25 @@ class Ranks:
             return x
         if not x.shape[0]:
             return x.new_empty(0, sum(sizes))
-        with self._communicating() as group:
-            parts = group.gather(lengthened(x, max(sizes)))
+        parts = self.gather(lengthened(x, max(sizes)))
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], 1)
+
+    def join_parts(self, x: Tensor, parts: Sequence[range]) -> Tensor:
+        """As `join_columns`, where ranks may have the same columns: each has `parts`[tensor rank],
+        and together they have all."""
+        if self.place.tensor == 1:
+            return x
+        found = self.gather(lengthened(x, max(map(len, parts))))
+        out = x.new_empty(x.shape[0], max(part.stop for part in parts))
+        for part, theirs in zip(parts, found, strict=True):
+            out[:, part.start : part.stop] = theirs[:, : len(part)]
+        return out
+
+    def gather(self, x: Tensor) -> Tensor:
+        """All-gather over the tensor-parallel ranks, all of which have the same shape. Returns
+        [tensor, *x.shape]."""
+        with self._communicating() as group:
+            return group.gather(x)
 
     def any(self, flags: list[bool]) -> list[bool]:
         """Returns, for each flag, whether it is true on any tensor-parallel rank of this stage."""

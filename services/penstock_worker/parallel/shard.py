@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.mechanisms import EXPERTS, LATENT, WHOLE_NORM, mechanisms
+from penstock.mechanisms import LATENT, mechanisms
 from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
 
@@ -47,13 +47,26 @@ class Shard:
         vocabulary size stays that of the whole model, because logits are gathered from all
         ranks."""
         return msgspec.structs.replace(
-            self.config,
-            num_layers=len(self.layers),
-            layers=tuple(self.config.layer(number) for number in self.layers),
+            self.staged,
             num_heads=len(self.heads),
             num_kv_heads=len(self.kv_heads),
             intermediate_size=len(self.inner),
         )
+
+    @property
+    def staged(self) -> ModelConfig:
+        """The model's configuration with this rank's layers, whose sizes are those of the whole
+        model."""
+        return msgspec.structs.replace(
+            self.config,
+            num_layers=len(self.layers),
+            layers=tuple(self.config.layer(number) for number in self.layers),
+        )
+
+    def inner_of(self, size: int) -> range:
+        """Returns this rank's columns of an inner dimension of `size`: the feed-forward's, or an
+        expert's."""
+        return deal_units(size, self.place.tensor)[self.place.tensor_rank]
 
     @property
     def vocab_sizes(self) -> list[int]:
@@ -66,7 +79,7 @@ def shard_of(config: ModelConfig, place: RankPlace) -> Shard:
     into so many parts."""
     _check(config, place)
     rank, tensor = place.tensor_rank, place.tensor
-    heads, kv_heads = _attention(config, tensor)[rank]
+    heads, kv_heads = head_ranges(config, tensor)[rank]
     return Shard(
         config=config,
         place=place,
@@ -98,7 +111,7 @@ def deal_units(count: int, hands: int, unit: int = UNIT) -> list[range]:
     return [range(low, high) for low, high in pairwise([0, *ends])]
 
 
-def _attention(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
+def head_ranges(config: ModelConfig, tensor: int) -> list[tuple[range, range]]:
     """Returns (query heads, KV heads) of each tensor-parallel rank."""
     kv_heads = config.num_kv_heads
     group = config.num_heads // kv_heads
@@ -121,21 +134,21 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
         )
     if place.tensor > min(config.intermediate_size, config.vocab_size):
         raise StartupError(f"tensor_parallel_size is {place.tensor}, more than the model's sizes")
-    if place.tensor > 1 and WHOLE_NORM in mechanisms(config):
-        raise StartupError(
-            f"tensor_parallel_size is {place.tensor}; the model has {WHOLE_NORM}, which one rank "
-            "must hold: 1 is allowed"
-        )
     if place.tensor > 1 and LATENT in mechanisms(config):
         raise StartupError(
             f"tensor_parallel_size is {place.tensor}; the model has {LATENT}, which one rank must "
             "hold: 1 is allowed (pipeline_parallel_size may be more)"
         )
-    if place.tensor > 1 and EXPERTS in mechanisms(config):
-        raise StartupError(
-            f"tensor_parallel_size is {place.tensor}; the model has {EXPERTS}, which can't be cut "
-            "yet: 1 is allowed (pipeline_parallel_size may be more)"
-        )
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is None:
+            continue
+        inner = min(experts.inner, experts.shared_inner or experts.inner)
+        if place.tensor > inner:
+            raise StartupError(
+                f"tensor_parallel_size is {place.tensor}; the model's experts have an inner "
+                f"dimension of {inner}, and each rank needs a part of it"
+            )
     if place.pipeline > config.num_layers:
         raise StartupError(
             f"pipeline_parallel_size is {place.pipeline}; the model has {config.num_layers} layers,"

@@ -32,23 +32,23 @@ class Cut:
             "k_proj": keys,
             "v_proj": keys,
             "sinks": shard.heads,
-            "gate_proj": shard.inner,
-            "up_proj": shard.inner,
             "embed_tokens": shard.vocab,
             "lm_head": shard.vocab,
         }
-        self._columns = {"o_proj": values, "down_proj": shard.inner}
+        self._columns = {"o_proj": values}
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         """Returns the range of indices that is read, for each dimension of a tensor. `name` is in
         our naming."""
         part = [range(size) for size in shape]
-        if "expert" in name:  # never cut: see shard_of
-            return tuple(part)
         module, _, kind = name.rpartition(".")
         module = module.rpartition(".")[2]
         if module in self._rows:
             part[0] = self._rows[module]
+        elif module in ("gate_proj", "up_proj"):  # Each expert's inner dimension is cut, too.
+            part[0] = self._shard.inner_of(shape[0])
+        elif module == "down_proj" and kind == "weight":
+            part[1] = self._shard.inner_of(shape[1])
         elif module in self._columns and kind == "weight":
             part[1] = self._columns[module]
         return tuple(part)

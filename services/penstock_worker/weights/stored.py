@@ -61,6 +61,27 @@ class StoredTensor:
         data = self.data.reshape(self.shape[0], -1)[rows.start : rows.stop].reshape(-1)
         return replace(self, shape=(len(rows), *self.shape[1:]), data=data)
 
+    def own_rows(self, rows: range) -> tuple[StoredTensor, np.ndarray | None]:
+        """Returns some rows of a tensor in the file's order, and the index at which each belongs
+        among them, [rows] int32; None if the order is the same.
+
+        Raises ValueError for rows that aren't neighbours in the file, in whatever order. Those of
+        whole heads are: rows are rearranged within heads.
+        """
+        part = self if self.rearrange is None else replace(self, rearrange=None)
+        if len(rows) < self.shape[0]:
+            if self.made is not None:
+                part = replace(part, data=self.content, made=None)
+            part = part.row_range(rows)
+        if self.rearrange is None:
+            return part, None
+        sources = self.sources()[rows.start : rows.stop] - rows.start
+        places = np.empty(len(rows), dtype=np.int32)
+        if not np.array_equal(np.sort(sources), np.arange(len(rows))):
+            raise ValueError(f"rows {rows} of {self.name} lie all over the file")
+        places[sources] = np.arange(len(rows), dtype=np.int32)
+        return part, places
+
     def read_into(self, out: Tensor, place: Place = Tensor.copy_) -> None:
         """Decodes into `out`, a contiguous tensor of the same shape, rounding to its dtype.
 

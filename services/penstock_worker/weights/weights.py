@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Protocol
 
@@ -91,6 +91,10 @@ class Weights:
     def ignore(self, name: str) -> None:
         """Marks a tensor that the model doesn't need, so that `finish` accepts it."""
         self._taken.add(name)
+
+    def ignore_those(self, unneeded: Callable[[str], bool]) -> None:
+        """As `ignore`, for all tensors whose name in our naming `unneeded` holds for."""
+        self._taken |= {name for name in self._tensors if unneeded(name)}
 
     def finish(self) -> None:
         """Raises UnsupportedModel if tensors are left over, because then the model isn't what its

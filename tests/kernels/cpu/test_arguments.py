@@ -136,12 +136,15 @@ def test_memory_of_a_block(cache: str, size: int) -> None:
     assert DecoderShape(**FINE).block_bytes(cache, 3) == size * 16 * 3
 
 
-def changed(program: Program, kind: PhaseKind, **fields: object) -> Program:
+def changed(program: Program, of: PhaseKind, **fields: object) -> Program:
     """With other fields in the first phase of that kind."""
     phases = list(program.phases)
-    at = next(n for n, phase in enumerate(phases) if phase.kind is kind)
+    at = next(n for n, phase in enumerate(phases) if phase.kind is of)
     phases[at] = dataclasses.replace(phases[at], **fields)
     return dataclasses.replace(program, phases=tuple(phases))
+
+
+EXCHANGE = {"kind": PhaseKind.EXCHANGE, "part": True, "exchange": print}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +163,18 @@ def changed(program: Program, kind: PhaseKind, **fields: object) -> Program:
         (PhaseKind.GATE_UP, {"source": Buffer.INNER}),
         (PhaseKind.LOGITS, {"norm": None}),
         (PhaseKind.LOGITS, {"ends_layer": True}),
+        (PhaseKind.PRODUCT, {"first": 16}),
+        (PhaseKind.PRODUCT, {"part": True, "first": 16, "width": 60}),
+        (PhaseKind.PRODUCT, {"part": True, "first": -16, "width": 60}),
+        (PhaseKind.HEADS, {"part": True, "first": 16, "width": 16}),
+        (PhaseKind.ATTEND, {"part": True, "first": 8, "width": 1000}),
+        (PhaseKind.GATE_UP, {"part": True, "first": 16, "width": 1000}),
+        (PhaseKind.GATE_UP, {"part": True, "first": 32, "width": 64}),
+        (PhaseKind.GATE_UP, {"part": True, "width": 1000, "forms": 4}),
+        (PhaseKind.LOGITS, {"part": True, "first": 16}),
+        (PhaseKind.MAKE_INPUT, EXCHANGE | {"width": 0}),
+        (PhaseKind.MAKE_INPUT, EXCHANGE | {"part": False}),
+        (PhaseKind.MAKE_INPUT, EXCHANGE | {"source": Buffer.INPUT}),
     ],
     ids=str,
 )
@@ -189,6 +204,13 @@ def test_experts_that_do_not_fit(kind: PhaseKind, fields: dict[str, int]) -> Non
     wrong = {n: other if n in ("gates", "downs") else value for n, value in fields.items()}
     spoilt = changed(program, kind, experts=dataclasses.replace(found, **wrong))
     with pytest.raises(ValueError, match=rf"\({kind.name}\) doesn't fit"):
+        Decoder(spoilt, 16, 1, cache="float32", threads=1)
+
+
+def test_an_exchange_with_nobody() -> None:
+    program = SlowDecoder(Sizes()).packed(num_blocks=1).program
+    spoilt = changed(program, PhaseKind.MAKE_INPUT, **EXCHANGE | {"exchange": None})
+    with pytest.raises(ValueError, match="phase 1 exchanges something with nobody"):
         Decoder(spoilt, 16, 1, cache="float32", threads=1)
 
 

@@ -20,7 +20,7 @@ from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.dummy import DummyWeights
 from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
-from tests.worker.models.family_cases import read
+from tests.worker.models.family_cases import ON_DEVICE, read
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def on_host(config: ModelConfig) -> ReferenceForward:
     return ReferenceForward(model(config, HOST, REFERENCE), ReferenceAttention(shape, BLOCKS))
 
 
-@pytest.mark.parametrize("case", ["gemma2", "gemma3-stretched", "olmo3", "granite-biases"])
+@pytest.mark.parametrize("case", ON_DEVICE)
 def test_logits_are_the_references(case: str) -> None:
     """A prompt in two chunks, beside another one, and a decode of both."""
     config = read(case)

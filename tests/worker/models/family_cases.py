@@ -334,6 +334,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+ON_DEVICE = ("gemma2", "gemma3-stretched", "olmo3", "granite-biases")
+"""Cases that the CUDA kernels compute in Triton's interpreter, which is slow."""
+
+
 def config_class(family: str) -> Any:
     """transformers' class of configurations."""
     import transformers

@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.forward.interface import Batch
+from penstock_worker.forward import cpu
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.dummy import DummyWeights
+from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.test_parity_on_cpu import REFUSED
+from tests.worker.random_weights import RandomWeights
 
 BLOCK, POSITIONS = 16, 256
+NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 TOKENS = np.random.default_rng(4).integers(0, SIZES["vocab_size"], 100)
 COMPANY = np.random.default_rng(5).integers(0, SIZES["vocab_size"], 70)
 
@@ -25,13 +30,13 @@ def forward(config: ModelConfig, dtype: torch.dtype) -> ReferenceForward:
     return ReferenceForward(model, ReferenceAttention(CacheShape.of(config, BLOCK, dtype), 32))
 
 
-def alone(of: ReferenceForward) -> torch.Tensor:
+def alone(of: Forward) -> torch.Tensor:
     table = np.arange(7)
     batch = Batch(TOKENS, [table], np.array([0]), np.array([len(TOKENS)]))
     return of.logits(batch, np.arange(len(TOKENS)))
 
 
-def in_chunks_and_company(of: ReferenceForward) -> torch.Tensor:
+def in_chunks_and_company(of: Forward) -> torch.Tensor:
     """In chunks of 1, 15, 50, 33 and 1 tokens, over scattered blocks, beside another sequence."""
     mine, other = np.arange(25, 18, -1), np.array([3, 11, 4, 9, 2])
     found, start, beside = [], 0, 0
@@ -57,6 +62,21 @@ def test_rows_depend_on_their_sequence_alone(case: str) -> None:
                 alone(forward(config, dtype)),
                 in_chunks_and_company(forward(config, dtype)),
             )
+        assert bool(one.isfinite().all())
+        assert one.std() > 0
+        assert torch.equal(one, other)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED])
+def test_on_the_cpu_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "open_weights", lambda *ignored, **also: RandomWeights())
+    for dtype in ("float32", "bfloat16"):
+        model = CPUModel(read(case), NO_FILES, dtype, positions=POSITIONS)
+        one, other = (
+            alone(model.forward(block_size=BLOCK, num_blocks=32, threads=1)),
+            in_chunks_and_company(model.forward(block_size=BLOCK, num_blocks=32, threads=2)),
+        )
         assert bool(one.isfinite().all())
         assert one.std() > 0
         assert torch.equal(one, other)

@@ -111,7 +111,7 @@ template <class Body> void by_experts(Thread& t, const PkExperts& e, int units, 
 
 inline void experts_up(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
-  const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.ups[0].outputs);
+  const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
   by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
     inner_unit(p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count);
   });
@@ -127,7 +127,7 @@ inline void experts_down(Thread& t, const PkPhase& p) {
   by_experts(t, e, pk::padded(e.downs[0].outputs, 16) / 16, [&](int expert, int tile, int place, int count) {
     alignas(64) float out[16 * pk::ROWS];
     tile_product(e.downs[expert], tile, a, place, count, out);
-    for (int r = 0; r < count; r++) store(result_at(t, place + r) + 16 * tile, load(out + 16 * r));
+    for (int r = 0; r < count; r++) store(result_at(t, place + r) + p.first + 16 * tile, load(out + 16 * r));
   });
 }
 
@@ -136,7 +136,7 @@ inline void combine(Thread& t, const PkPhase& p) {
   const Places& places = t.scratch.places;
   t.share_out(t.batch.rows, [&](int r) {
     float* target = t.row(p.target, r);
-    for (int i = 0; i < e.downs[0].outputs; i += 16) {
+    for (int i = p.first; i < p.first + e.downs[0].outputs; i += 16) {
       V sum = zero();
       for (int k = r * e.active; k < (r + 1) * e.active; k++) sum = fma(load(result_at(t, places.place[k]) + i), set1(places.shares[k]), sum);
       sum = mul(sum, set1(p.scale));

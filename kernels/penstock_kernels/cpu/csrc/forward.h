@@ -2,6 +2,7 @@
 #pragma once
 #include <omp.h>
 
+#include "exchange.h"
 #include "experts.h"
 #include "heads.h"
 #include "latents.h"
@@ -27,13 +28,14 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_COMBINE: return combine(t, p);
     case PK_PLACE_LATENT: return place_latent<Cache>(t, p);
     case PK_BY_HEAD: return by_head(t, p);
+    case PK_EXCHANGE: return exchange(t, p);
   }
 }
 
 inline void count_layer(Thread& t) {
   if (t.number != 0) return;
   if (t.batch.layers_done) *t.batch.layers_done = *t.batch.layers_done + 1;
-  if (t.batch.cancelled && *t.batch.cancelled) t.scratch.given_up->store(1, std::memory_order_relaxed);
+  if (t.batch.cancelled && *t.batch.cancelled) t.scratch.given_up->store(GIVEN_UP, std::memory_order_relaxed);
 }
 
 template <class Cache> void run_program(Thread& t) {
@@ -41,6 +43,7 @@ template <class Cache> void run_program(Thread& t) {
     const PkPhase& p = t.program.phases[i];
     t.cursors = t.scratch.cursors + static_cast<size_t>(i) * t.threads;
     run_phase<Cache>(t, p);
+    if (p.kind == PK_EXCHANGE && broken_off(t)) return;
     if (p.ends_layer) count_layer(t);
     if (p.waits) t.wait();
     // Set before the barrier, so that all threads see the same.

@@ -26,7 +26,7 @@ template <class Cache> class Heads {
       for (int r = 0; r < rows; r++) {
         float* values = heads + r * dim;
         if (beyond_key >= 0) put_value(row + r, beyond_key, values);
-        else if (p_.whole) copy(values, t_.row(beyond_query < 0 ? PK_QUERIES : PK_KEYS, row + r) + within * dim);
+        else if (p_.whole) copy(values, beyond_query < 0 ? t_.row(PK_QUERIES, row + r) + p_.first + within * dim : t_.row(PK_KEYS, row + r) + p_.first_key + within * dim);
         else if (beyond_query < 0) put_query(row + r, head, values);
         else put_key(row + r, beyond_query, values);
       }
@@ -38,12 +38,13 @@ template <class Cache> class Heads {
     const int dim = a_.head_dim;
     t_.share_out(t_.batch.rows, [&](int row) {
       float *queries = t_.row(PK_QUERIES, row), *keys = t_.row(PK_KEYS, row);
-      normalise(queries, p_.norm, a_.heads * dim, queries);
-      normalise(keys, p_.other_norm, a_.kv_heads * dim, keys);
-      for (int head = 0; head < a_.heads; head++) turn_query(queries + head * dim, position_of(row));
+      normalise(queries, p_.norm, p_.part ? p_.width : a_.heads * dim, queries);
+      normalise(keys, p_.other_norm, p_.part ? p_.key_width : a_.kv_heads * dim, keys);
+      for (int head = 0; head < a_.heads; head++) turn_query(queries + p_.first + head * dim, position_of(row));
       for (int head = 0; head < a_.kv_heads; head++) {
-        turn(keys + head * dim, position_of(row));
-        cache_key(row, head, keys + head * dim);
+        float* key = keys + p_.first_key + head * dim;
+        turn(key, position_of(row));
+        cache_key(row, head, key);
       }
     });
   }
@@ -56,7 +57,7 @@ template <class Cache> class Heads {
   void put_query(int row, int head, float* values) {
     if (p_.norm.kind != PK_NORM_NONE) normalise(values, p_.norm, a_.head_dim, values);
     turn_query(values, position_of(row));
-    copy(values, t_.row(PK_QUERIES, row) + head * a_.head_dim);
+    copy(values, t_.row(PK_QUERIES, row) + p_.first + head * a_.head_dim);
   }
 
   void put_key(int row, int head, float* values) {

@@ -12,7 +12,7 @@ inline void product(Thread& t, const PkPhase& p) {
     alignas(64) float out[16 * pk::ROWS];
     tile_product(matrix, tile, a, row, rows, out);
     for (int r = 0; r < rows; r++) {
-      float* target = t.row(p.target, row + r) + 16 * tile;
+      float* target = t.row(p.target, row + r) + p.first + 16 * tile;
       const V scaled = mul(load(out + 16 * r), scale);
       store(target, p.adds ? add(load(target), scaled) : scaled);
     }
@@ -29,7 +29,7 @@ inline V activate(int kind, V x) {
 }
 
 // 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
-// input.  gate: null without one.  weights: [rows] factors, or null.
+// input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.
 inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
                        const float* weights = nullptr) {
   alignas(64) float out[4][16 * pk::ROWS];
@@ -47,13 +47,13 @@ inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& u
   for (int r = 0; r < rows; r++) {
     V low = value(out[0] + 16 * r, out[1] + 16 * r), high = value(out[2] + 16 * r, out[3] + 16 * r);
     if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
-    set_group(inner, p.forms, row + r, unit, low, high);
+    set_group(inner, p.forms, row + r, p.first / 32 + unit, low, high);
   }
 }
 
 inline void gate_up(Thread& t, const PkPhase& p) {
   const PkMatrix *gate = p.matrices[0].tiles ? &p.matrices[0] : nullptr, &up = p.matrices[1];
-  const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, up.outputs);
+  const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, p.part ? p.width : up.outputs);
   t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) {
     float weights[pk::ROWS];
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
@@ -64,13 +64,13 @@ inline void gate_up(Thread& t, const PkPhase& p) {
 inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {
   alignas(64) float out[16 * pk::ROWS];
   const PkMatrix& head = p.matrices[0];
-  const int vocab = t.program.vocab, lanes = vocab - 16 * tile < 16 ? vocab - 16 * tile : 16;
+  const int vocab = t.program.vocab, left = head.outputs - 16 * tile, lanes = left < 16 ? left : 16;
   tile_product(head, tile, a, row, rows, out);
   for (int r = 0; r < rows; r++) {
     V logits = mul(load(out + 16 * r), set1(p.scale));
     if (p.soft_cap > 0.0f) logits = capped(logits, p.soft_cap);
     store(out + 16 * r, logits);
-    __builtin_memcpy(t.batch.logits + static_cast<size_t>(first + row + r) * vocab + 16 * tile, out + 16 * r, lanes * sizeof(float));
+    __builtin_memcpy(t.batch.logits + static_cast<size_t>(first + row + r) * vocab + p.first + 16 * tile, out + 16 * r, lanes * sizeof(float));
   }
 }
 
@@ -87,7 +87,7 @@ inline void logits(Thread& t, const PkPhase& p) {
       set_row(a, forms, r, t.own.row, head.inputs);
     }
     t.wait();
-    const Share tiles = t.mine(pk::padded(t.program.vocab, 16) / 16);
+    const Share tiles = t.mine(pk::padded(head.outputs, 16) / 16);
     for (int tile = tiles.begin; tile < tiles.end; tile++)
       for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, first);
   }

@@ -37,26 +37,29 @@ class Reader {
 
   bool fits_in(const PkPhase& p) {
     if (p.ends_layer && !p.waits) return false;
+    if (!part(p)) return false;
     if (!(fits(p.norm) && fits(p.other_norm)) || (p.attention && !fits(p.attention)) || (p.experts && !fits(p.experts))) return false;
     switch (p.kind) {
-      case PK_EMBED: return floats(p.target) && p.matrices[0].outputs >= m_.vocab && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
+      case PK_EMBED: return floats(p.target) && (p.part || p.matrices[0].outputs >= m_.vocab) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_MAKE_INPUT: return made(p);
       case PK_HEADS: return heads(p);
       case PK_PLACE: return placed(p);
-      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, queries(p)) && holds(PK_MIXED, values(p));
+      case PK_ATTEND: return p.attention && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_QUERIES, p.first + queries(p)) && holds(PK_MIXED, p.first + values(p));
       case PK_PRODUCT: return product(p);
       case PK_GATE_UP: return gate_up(p);
       case PK_ADD_NORM:
         return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
       case PK_LOGITS:
-        return floats(p.source) && p.norm.kind && is(p.matrices[0], m_.vocab, width(p.source)) && holds(PK_INPUT, width(p.source));
+        return floats(p.source) && p.norm.kind && is(p.matrices[0], p.part ? p.matrices[0].outputs : m_.vocab, width(p.source)) &&
+               p.first + static_cast<int64_t>(p.matrices[0].outputs) <= m_.vocab && holds(PK_INPUT, width(p.source));
       case PK_ROUTE:
         return p.experts && holds(PK_SCORES, p.experts->count) && p.experts->ups[0].inputs == width_[0] && p.forms && (forms_[0] & p.forms) == p.forms;
       case PK_EXPERTS_UP: return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
-      case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.experts->downs[0].outputs);
+      case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
+      case PK_EXCHANGE: return exchanged(p);
       default: return false;
     }
   }
@@ -78,6 +81,24 @@ class Reader {
     return outputs <= INT32_MAX && is(matrix, static_cast<int>(outputs), width_[at]) && (forms_[at] & pk::form_of(matrix.kind));
   }
 
+  // Whether what a phase computes begins at a whole tile; of GATE_UP, at a whole group.
+  static bool part(const PkPhase& p) {
+    if (p.kind == PK_EXCHANGE) return p.part && p.first >= 0;
+    if (!p.part) return p.first == 0 && p.first_key == 0;
+    if (p.first < 0 || p.first_key < 0 || p.width < 0 || p.key_width < 0) return false;
+    if (p.kind == PK_EMBED) return true;
+    return p.first % (p.kind == PK_GATE_UP || p.kind == PK_EXPERTS_UP ? 32 : 16) == 0 && p.first_key % 16 == 0;
+  }
+
+  bool exchanged(const PkPhase& p) {
+    if (!m_.exchange || p.width < 1) return false;
+    if (p.experts) return experts(p) && p.width == p.experts->downs[0].inputs && p.forms;
+    if (p.attention && (p.source != PK_MIXED || p.first + values(p) > p.width)) return false;
+    if (p.source != PK_INNER) return floats(p.source) && holds(p.source, p.width);
+    forms_[1] = p.forms;
+    return p.width == width_[1] && p.forms;
+  }
+
   bool made(const PkPhase& p) {
     if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.width) || !holds(PK_INPUT, p.width)) return false;
     if (p.attention && (p.source != PK_MIXED || p.width != values(p))) return false;
@@ -87,22 +108,26 @@ class Reader {
   }
 
   bool heads(const PkPhase& p) const {
-    if (!p.attention || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, queries(p)) || (p.whole && !holds(PK_KEYS, keys(p)))) return false;
+    if (!p.attention || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, p.first + queries(p)) || (p.whole && !holds(PK_KEYS, p.first_key + keys(p)))) return false;
     return reads(p.source, p.matrices[0], queries(p)) && reads(p.source, p.matrices[1], keys(p)) && reads(p.source, p.matrices[2], keys(p));
   }
 
-  // Whether all experts have the shapes of the first, and results the residual's width.
+  // Whether all experts have the shapes of the first, and results the residual's width (or a part of it).
   bool experts(const PkPhase& p) const {
     if (!p.experts) return false;
     const PkExperts& e = *p.experts;
-    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs;
+    const int inner = e.ups[0].outputs, hidden = e.ups[0].inputs, results = e.downs[0].outputs, whole = p.part ? e.downs[0].inputs : inner;
     for (int i = 0; i < e.count; i++)
-      if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], width(PK_RESIDUAL), inner) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
-    return holds(PK_INPUT, hidden);
+      if (!is(e.ups[i], inner, hidden) || !is(e.downs[i], results, whole) || (e.gates && !is(e.gates[i], inner, hidden))) return false;
+    if (p.kind == PK_EXPERTS_UP && (p.first + static_cast<int64_t>(inner) > whole || (p.part && !(p.forms & pk::FLOATS)))) return false;
+    if (!p.part && results != width(PK_RESIDUAL)) return false;
+    return holds(PK_INPUT, hidden) && (p.kind != PK_EXPERTS_DOWN || holds(PK_RESIDUAL, p.first + static_cast<int64_t>(results)));
   }
 
   bool placed(const PkPhase& p) const {
-    return p.attention && p.norm.kind && p.other_norm.kind && holds(PK_QUERIES, queries(p)) && holds(PK_KEYS, keys(p));
+    if (!p.attention || !p.norm.kind || !p.other_norm.kind) return false;
+    const int64_t all_queries = p.part ? p.width : queries(p), all_keys = p.part ? p.key_width : keys(p);
+    return holds(PK_QUERIES, all_queries) && holds(PK_KEYS, all_keys) && p.first + queries(p) <= all_queries && p.first_key + keys(p) <= all_keys;
   }
 
   bool latent(const PkPhase& p) const {
@@ -127,14 +152,16 @@ class Reader {
 
   bool product(const PkPhase& p) const {
     const PkMatrix& matrix = p.matrices[0];
-    return floats(p.target) && reads(p.source, matrix, matrix.outputs) && holds(p.target, matrix.outputs);
+    return floats(p.target) && reads(p.source, matrix, matrix.outputs) && holds(p.target, p.first + static_cast<int64_t>(matrix.outputs));
   }
 
   bool gate_up(const PkPhase& p) {
     const PkMatrix &gate = p.matrices[0], &up = p.matrices[1];
     if (p.source != PK_INPUT || p.target != PK_INNER || !activates(p, gate.tiles) || (p.weighed && !holds(PK_SCORES, 1))) return false;
-    if (!reads(p.source, up, up.outputs) || (gate.tiles && !reads(p.source, gate, up.outputs)) || !holds(PK_INNER, up.outputs)) return false;
-    width_[1] = up.outputs;
+    if (!reads(p.source, up, up.outputs) || (gate.tiles && !reads(p.source, gate, up.outputs))) return false;
+    const int whole = p.part ? p.width : up.outputs;
+    if (!holds(PK_INNER, whole) || p.first + static_cast<int64_t>(up.outputs) > whole || (p.part && !(p.forms & pk::FLOATS))) return false;
+    width_[1] = whole;
     forms_[1] = p.forms;
     return true;
   }

@@ -8,7 +8,12 @@ inline void embed(Thread& t, const PkPhase& p) {
   const Share rows = t.mine(t.batch.rows);
   for (int r = rows.begin; r < rows.end; r++) {
     float* out = t.row(p.target, r);
-    matrix_row(p.matrices[0], t.batch.tokens[r], out);
+    const int at = t.batch.tokens[r] - p.first;
+    if (p.part && (at < 0 || at >= p.matrices[0].outputs)) {
+      for (int i = 0; i < p.matrices[0].inputs; i++) out[i] = 0.0f;
+      continue;
+    }
+    matrix_row(p.matrices[0], at, out);
     if (p.scale == 1.0f) continue;
     for (int i = 0; i < p.matrices[0].inputs; i++) out[i] *= p.scale;
   }

@@ -8,6 +8,8 @@ namespace {
 // Rows of one step up to which each thread makes the inputs of a product for itself: cheaper than a
 // barrier.
 constexpr int PRIVATE_ROWS = 2;
+// Why the rest of a step isn't computed: between two layers, or in an exchange with other ranks.
+constexpr int GIVEN_UP = 1, BROKEN_OFF = 2;
 // Rows whose logits are computed at a time.
 constexpr int LOGITS_ROWS = 64;
 
@@ -33,7 +35,7 @@ struct Scratch {
   Activations input, inner;
   QueryTile* tiles;
   Cursor* cursors;             // of each phase and thread
-  std::atomic<int>* given_up;
+  std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
   size_t thread_bytes;
   int num_tiles, max_splits;
@@ -58,7 +60,7 @@ struct Limits {
       if (const PkExperts* e = m.phases[i].experts) {
         raise(experts, e->count);
         raise(active, e->active);
-        raise(expert_inner, e->ups[0].outputs);
+        raise(expert_inner, e->downs[0].inputs);
       }
       if (const PkByHead* h = m.phases[i].by_head) raise(by_head, h->matrices[0].inputs);
       if (m.phases[i].kind != PK_ATTEND) continue;

@@ -99,16 +99,24 @@ enum PkBuffer : int32_t {
 //   first numbers of a head of QUERIES.
 // BY_HEAD: target = a product of each head's numbers of the source; with attention, the source is what that
 //   has left.
+// EXCHANGE: hands `width` columns of the source to the caller, who completes what other ranks have computed
+//   of them.  With attention, the source is what that attention has left, whose splits are folded first.
+//   With experts, the source is what EXPERTS_UP has left.  Of that and of INNER the floats are handed out,
+//   and `forms` made of them afterwards.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
   PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PLACE_LATENT = 13,
-  PK_BY_HEAD = 14, PK_PHASE_KINDS = 15
+  PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_PHASE_KINDS = 16
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
 // share it).  ends_layer: it is counted, and looked whether the step is given up; needs `waits`.
+// part: the phase computes some columns of its target, those from `first` on (EMBED: the rows of tokens from
+// `first` on; the others become zeros).  The target then has `width` columns in all.  Of HEADS and PLACE these
+// are QUERIES, and KEYS have `key_width` columns, of which those from `first_key` on are computed.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
+  int32_t part, first, first_key, key_width;
   float scale, soft_cap;
   PkNorm norm, other_norm;
   const PkAttention* attention;
@@ -117,12 +125,17 @@ struct PkPhase {
   PkMatrix matrices[3];
 };
 
+// Exchanges a buffer's floats with other ranks, [rows, stride]: called by one thread, for phase number `phase`.
+// Not 0: the step is given up at once.
+typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_t stride);
+
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
-// block_size: tokens per KV block, a multiple of 16.
+// block_size: tokens per KV block, a multiple of 16.  exchange: null where no phase needs it.
 struct PkProgram {
   int32_t num_phases, vocab, block_size, cache, threads;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
+  PkExchange exchange;
 };
 
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens

@@ -1,0 +1,291 @@
+"""How ranks share a model on the CPU kernels.
+
+A matrix is cut by its outputs only, and every rank has a part of the columns of what is computed.
+Whatever sums over columns (a product, a norm) reads them all, so they are gathered before it. No
+sum is cut anywhere: a row's bits are those of one rank, in every format of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.parallel.shard import Shard, deal_units, head_ranges
+
+TILE = 16
+"""Outputs that the kernels compute together."""
+GROUP = 32
+"""Inputs that share a scale."""
+_FLOATS = 1
+"""Form of a product's input: pk::FLOATS in csrc/types.h."""
+
+
+class Split:
+    """One rank, which computes all. A method takes a phase as it is compiled for one rank, and
+    returns what this rank does instead."""
+
+    def rows(self, name: str, outputs: int) -> range:
+        """Returns the outputs of a matrix (or the numbers of a vector) that this rank computes.
+        `name` is in our naming."""
+        return range(outputs)
+
+    def head_counts(self, config: ModelConfig) -> tuple[int, int]:
+        """Returns how many query heads and KV heads this rank has. `config`: of all ranks."""
+        return config.num_heads, config.num_kv_heads
+
+    def embedded(self, phase: Phase) -> Iterator[Phase]:
+        """EMBED."""
+        yield phase
+
+    def heads(self, phase: Phase) -> Phase:
+        """HEADS, PLACE or ATTEND."""
+        return phase
+
+    def placed(self) -> Iterator[Phase]:
+        """In front of PLACE: what norms over all heads need."""
+        yield from ()
+
+    def attended(self, phase: Phase) -> Iterator[Phase]:
+        """MAKE_INPUT of what attention has left."""
+        yield phase
+
+    def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
+        """GATE_UP or EXPERTS_UP, for an inner dimension of `width`."""
+        yield phase
+
+    def results(self, phase: Phase) -> Phase:
+        """A phase that computes columns of the hidden size."""
+        return phase
+
+    def joined(self, buffer: Buffer) -> Iterator[Phase]:
+        """Behind `results`, in front of what reads the buffer's rows."""
+        yield from ()
+
+    def logits(self, phase: Phase) -> Phase:
+        """LOGITS."""
+        return phase
+
+
+@dataclass(frozen=True)
+class RankSplit(Split):
+    """One of several tensor-parallel ranks."""
+
+    shard: Shard
+    ranks: Ranks
+
+    @property
+    def _config(self) -> ModelConfig:
+        return self.shard.config
+
+    def rows(self, name: str, outputs: int) -> range:
+        parts = self._parts(name.removesuffix(".weight").rpartition(".")[2], outputs)
+        return range(outputs) if parts is None else self._own(parts)
+
+    def head_counts(self, config: ModelConfig) -> tuple[int, int]:
+        return len(self.shard.heads), len(self.shard.kv_heads)
+
+    def _parts(self, module: str, outputs: int) -> list[range] | None:
+        match module:
+            case "q_proj":
+                return self._heads
+            case "k_proj" | "v_proj":
+                return self._keys
+            case "sinks":
+                return [heads for heads, _ in head_ranges(self._config, self.shard.place.tensor)]
+            case "o_proj" | "down_proj":
+                return self._hidden
+            case "gate_proj" | "up_proj":
+                return self._deal(outputs, GROUP)
+            case "embed_tokens" | "lm_head":
+                return self._vocab
+        return None
+
+    def _deal(self, count: int, unit: int) -> list[range]:
+        return deal_units(count, self.shard.place.tensor, unit)
+
+    def _own(self, parts: Sequence[range]) -> range:
+        return parts[self.shard.place.tensor_rank]
+
+    @property
+    def _heads(self) -> list[range]:
+        return self._head_columns(0)
+
+    @property
+    def _keys(self) -> list[range]:
+        return self._head_columns(1)
+
+    def _head_columns(self, which: int) -> list[range]:
+        dim = self._config.head_dim
+        found = [each[which] for each in head_ranges(self._config, self.shard.place.tensor)]
+        return [range(part.start * dim, part.stop * dim) for part in found]
+
+    @property
+    def _hidden(self) -> list[range]:
+        return self._deal(self._config.hidden_size, TILE)
+
+    @property
+    def _vocab(self) -> list[range]:
+        return self._deal(self._config.vocab_size, GROUP)
+
+    def _gathered(self, source: Buffer, parts: Sequence[range]) -> Phase:
+        return Phase(
+            kind=PhaseKind.EXCHANGE,
+            source=source,
+            width=max(part.stop for part in parts),
+            part=True,
+            exchange=ColumnExchange(self.ranks, tuple(parts)),
+        )
+
+    def embedded(self, phase: Phase) -> Iterator[Phase]:
+        yield replace(phase, part=True, first=self._own(self._vocab).start)
+        yield Phase(
+            kind=PhaseKind.EXCHANGE,
+            source=phase.target,
+            width=self._config.hidden_size,
+            part=True,
+            exchange=RowExchange(self.ranks),
+        )
+
+    def heads(self, phase: Phase) -> Phase:
+        queries, keys = self._heads, self._keys
+        return replace(
+            phase,
+            part=True,
+            first=self._own(queries).start,
+            width=queries[-1].stop,
+            first_key=self._own(keys).start,
+            key_width=keys[-1].stop,
+        )
+
+    def placed(self) -> Iterator[Phase]:
+        yield self._gathered(Buffer.QUERIES, self._heads)
+        yield self._gathered(Buffer.KEYS, self._keys)
+
+    def attended(self, phase: Phase) -> Iterator[Phase]:
+        parts = self._heads
+        gathered = self._gathered(Buffer.MIXED, parts)
+        first = self._own(parts).start
+        yield replace(gathered, attention=phase.attention, first=first)
+        yield replace(phase, attention=None, width=gathered.width)
+
+    def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
+        parts = self._deal(width, GROUP)
+        first = self._own(parts).start
+        yield replace(phase, part=True, first=first, width=width, forms=_FLOATS)
+        gathered = self._gathered(Buffer.INNER, parts)
+        yield replace(gathered, experts=phase.experts, forms=phase.forms)
+
+    def results(self, phase: Phase) -> Phase:
+        first = self._own(self._hidden).start
+        return replace(phase, part=True, first=first, width=self._config.hidden_size)
+
+    def joined(self, buffer: Buffer) -> Iterator[Phase]:
+        yield self._gathered(buffer, self._hidden)
+
+    def logits(self, phase: Phase) -> Phase:
+        return replace(phase, part=True, first=self._own(self._vocab).start)
+
+    def join_logits(self, logits: np.ndarray) -> None:
+        """Completes logits, [rows, vocab] float32."""
+        ColumnExchange(self.ranks, tuple(self._vocab))(logits)
+
+
+WHOLE = Split()
+
+
+def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
+    """Returns which of the model's sizes gives too little to each of so many ranks, or None."""
+    if tensor == 1:
+        return None
+    sizes = {
+        "the hidden size": (config.hidden_size, TILE),
+        "the vocabulary": (config.vocab_size, GROUP),
+    }
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is None:
+            sizes["the feed-forward's inner dimension"] = (config.intermediate_size, GROUP)
+            continue
+        sizes["the experts' inner dimension"] = (experts.inner, GROUP)
+        if experts.shared_inner:
+            sizes["the shared expert's inner dimension"] = (experts.shared_inner, GROUP)
+    for name, (size, unit) in sizes.items():
+        if -(-size // unit) < tensor:
+            return f"{name} is {size}: too little for {tensor} ranks, with at least {unit} for each"
+    return None
+
+
+@dataclass(frozen=True)
+class ColumnExchange:
+    """Gathers columns: each rank has computed its part."""
+
+    ranks: Ranks
+    parts: tuple[range, ...]
+    """By tensor-parallel rank. Where ranks have computed the same columns, these are equal."""
+
+    def __call__(self, values: np.ndarray) -> None:
+        rank = self.ranks.place.tensor_rank
+        own = self.parts[rank]
+        mine = np.zeros((len(values), max(map(len, self.parts))), dtype=np.float32)
+        mine[:, : len(own)] = values[:, own.start : own.stop]
+        found = self.ranks.gather(torch.from_numpy(mine)).numpy()
+        for other, (part, theirs) in enumerate(zip(self.parts, found, strict=True)):
+            if other != rank:
+                values[:, part.start : part.stop] = theirs[:, : len(part)]
+
+
+@dataclass(frozen=True)
+class RowExchange:
+    """Gathers rows: of each, one rank has the numbers and the others have zeros."""
+
+    ranks: Ranks
+
+    def __call__(self, values: np.ndarray) -> None:
+        found = self.ranks.gather(torch.from_numpy(np.array(values))).numpy()
+        # Not a sum: that would make 0 of -0.
+        bits = np.bitwise_or.reduce(found.view(np.int32), axis=0)
+        values[:] = bits.view(np.float32)
+
+
+@dataclass
+class CPUStageEnds:
+    """What a pipeline stage receives from the one before it, and sends to the next."""
+
+    ranks: Ranks
+    hidden: int
+    _given: np.ndarray = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))
+
+    def receive(self, rows: int) -> None:
+        """Waits for the previous stage: in front of the step, so that the kernels' threads don't
+        spin meanwhile."""
+        if not self.ranks.place.first:
+            self._given = self.ranks.receive((rows, self.hidden), torch.float32).numpy()
+
+    def begin(self) -> Iterator[Phase]:
+        """Takes EMBED's place in a later stage."""
+        yield self._crossed(self._arrive)
+
+    def end(self) -> Iterator[Phase]:
+        """Behind an earlier stage's last layer."""
+        yield self._crossed(self._leave)
+
+    def _crossed(self, exchange: Exchange) -> Phase:
+        return Phase(
+            kind=PhaseKind.EXCHANGE,
+            source=Buffer.RESIDUAL,
+            width=self.hidden,
+            part=True,
+            exchange=exchange,
+        )
+
+    def _arrive(self, values: np.ndarray) -> None:
+        values[:] = self._given
+
+    def _leave(self, values: np.ndarray) -> None:
+        self.ranks.send(torch.from_numpy(np.array(values)))

@@ -1,0 +1,32 @@
+"""Random weights without any file, alike in every process: for models that are compared with
+themselves."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+
+from penstock_worker.weights.names import ROPE_FACTORS
+from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
+
+
+class RandomWeights(Weights):
+    """Has every tensor that is asked for, in whatever shape. Norms and biases are random, too."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__({}, dtype)
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        random = np.random.default_rng(zlib.crc32(name.encode()))
+        values = random.standard_normal(shape, dtype=np.float32)
+        if name == ROPE_FACTORS or (len(shape) == 1 and name.endswith(".weight")):
+            values = 1.0 + 0.3 * values
+        elif len(shape) == 1:
+            values *= 0.3
+        else:
+            values *= shape[-1] ** -0.5
+        data = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint8)
+        return StoredTensor(name, shape, "F32", data)
