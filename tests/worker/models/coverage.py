@@ -33,9 +33,7 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 if case not in test_parity_on_cpu.REFUSED
             ),
             "bits": _families(_cases(test_family_bits.test_on_the_cpu_kernels)),
-            "GGUF": _families(
-                case for case in gguf if case not in test_gguf_families.NOT_ON_CPU
-            ),
+            "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },
         "reference": {
