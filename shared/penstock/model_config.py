@@ -40,6 +40,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     logits_soft_cap: float | None = None
     """Logits x become soft_cap * tanh(x / soft_cap)."""
     head_bias: bool = False
+    embedding_norm: bool = False
+    """Whether embeddings are normalised before the first layer."""
 
     @property
     def latent(self) -> LatentSpec | None:
@@ -72,10 +74,32 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     layer_norm_eps: float = 1e-12
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     relative_buckets: int = 0
+    layers: ModelConfig | None = None
+    """Of an encoder that isn't BERT but has a decoder's layers, which attend both ways: what they
+    are. What is said above is then only what others ask for. A window counts in both
+    directions."""
+    head_bias: bool = True
+    """Whether the inner layer of the classification head has a bias."""
+
+    @staticmethod
+    def of_layers(family: str, layers: ModelConfig, *, head_bias: bool = True) -> EncoderConfig:
+        """An encoder with a decoder's layers."""
+        return EncoderConfig(
+            family=family,
+            vocab_size=layers.vocab_size,
+            hidden_size=layers.hidden_size,
+            intermediate_size=layers.intermediate_size,
+            num_layers=layers.num_layers,
+            num_heads=layers.num_heads,
+            max_position=layers.max_position,
+            layer_norm_eps=layers.norm.eps,
+            layers=layers,
+            head_bias=head_bias,
+        )
 
     @property
     def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
+        return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
 
 
 PoolingMode = Literal["mean", "max", "cls", "last"]

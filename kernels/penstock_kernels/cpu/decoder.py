@@ -90,6 +90,8 @@ class DecoderStep:
     """KV blocks of all sequences, one sequence after another."""
     first_block: np.ndarray
     """[sequences]: where the blocks of each sequence begin in `tables`."""
+    types: np.ndarray | None = None
+    """[rows]: of an encoder with token types; None: all 0."""
 
 
 @dataclass
@@ -158,11 +160,12 @@ class Decoder:
         return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
 
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
-        """Computes the step, writes its keys and values, and returns the logits of some rows.
+        """Computes the step, writes its keys and values, and returns the logits of some rows, or
+        what else the program gives.
 
-        `rows` is [n] int32. Returns [n, vocab] float32. A row's bits depend on its sequence alone.
+        `rows` is [n] int32. Returns [n, program.outputs] float32. A row's bits depend on its sequence alone.
         """
-        out = np.empty((len(rows), self.program.vocab), dtype=np.float32)
+        out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
@@ -173,6 +176,7 @@ class Decoder:
             tables=step.tables.ctypes.data,
             first_block=step.first_block.ctypes.data,
             wanted=rows.ctypes.data,
+            types=None if step.types is None else step.types.ctypes.data,
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
@@ -191,6 +195,7 @@ class Decoder:
             block_size=self.block_size,
             cache=CACHE_KINDS[self.cache].number,
             threads=self.threads,
+            outputs=self.program.outputs,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
         )

@@ -57,6 +57,9 @@ class PhaseKind(enum.IntEnum):
     COMBINE = 12
     PLACE_LATENT = 13
     BY_HEAD = 14
+    LOOK_UP = 15
+    NORM = 16
+    ROWS = 17
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -98,7 +101,8 @@ class Attention:
     """Attention of a layer."""
 
     layer: int
-    """Which of the KV cache's layers it has."""
+    """Which of the KV cache's layers it has. Those of an encoder share some, as its keys are not
+    read again."""
     heads: int
     kv_heads: int
     head_dim: int
@@ -114,6 +118,8 @@ class Attention:
     """A token sees the tokens before it in its own run of so many positions."""
     sinks: np.ndarray | None = None
     """[heads] float32."""
+    both_ways: bool = False
+    """Whether a token sees those behind it as well, in a window of as many."""
 
     @property
     def value_dim(self) -> int:
@@ -132,6 +138,7 @@ class Attention:
             rotary_dims=0 if turn is None else 2 * turn.cosines.shape[1],
             window=self.window or 0,
             chunk=self.chunk or 0,
+            both_ways=self.both_ways,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,
             cosines=None if turn is None else _address(turn.cosines),
@@ -225,6 +232,8 @@ class Phase:
     adds: bool = True
     weighed: bool = False
     """Of GATE_UP: a row is multiplied by the logistic function of its first number in SCORES."""
+    first: int = 0
+    """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
@@ -259,6 +268,8 @@ class Phase:
                 yield Buffer.INNER, self.matrices[1].struct.outputs
             case PhaseKind.LOGITS if first is not None:
                 yield Buffer.INPUT, first.struct.inputs
+            case PhaseKind.NORM:
+                yield self.target, self.width
 
     def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
         """Fills the library's struct. `attentions`: by layer of the KV cache."""
@@ -272,6 +283,7 @@ class Phase:
             "whole",
             "adds",
             "weighed",
+            "first",
         )
         for name in ("kind", *plain):
             setattr(struct, name, int(getattr(self, name)))
@@ -297,6 +309,12 @@ class Program:
     phases: tuple[Phase, ...]
     vocab: int
     """Logits of a row."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a row of what a step gives: logits, or what ROWS copies."""
+        last = self.phases[-1]
+        return last.width if last.kind is PhaseKind.ROWS else self.vocab
 
     @cached_property
     def attentions(self) -> tuple[Attention, ...]:

@@ -29,8 +29,9 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
+from penstock_worker.forward.cpu_packing import KINDS, ON_LOAD
 from penstock_worker.forward.cpu_program import compile_program
-from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
+from penstock_worker.forward.cpu_weights import CPUWeights
 from penstock_worker.forward.interface import (
     Batch,
     Forward,
@@ -70,6 +71,8 @@ MECHANISMS = frozenset(
         mechanism.EXPERTS,
         mechanism.SHARED_EXPERT_GATE,
         mechanism.QUERY_GROWTH,
+        mechanism.EMBEDDING_NORM,
+        mechanism.NO_FIRST_NORM,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
@@ -123,23 +126,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         )
     isa = instruction_set()
     config = prepared.decoder
-    require(MECHANISMS, config)
-    shape = DecoderShape(
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        setup.block_size,
-        None if config.latent is None else config.latent.rank,
-    )
-    obstacle = shape.obstacle() or _experts_obstacle(config) or _dummy_obstacle(setup)
-    if obstacle is not None:
-        raise Unable(obstacle)
-    dtype = _dtype(setup, prepared.weights.dtype)
-    cache = _cache(setup.kv_cache_dtype, dtype)
+    shape = shape_of(config, setup)
+    dtype = dtype_of(setup, prepared.weights.dtype)
+    cache = cache_of(setup.kv_cache_dtype, dtype)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
-        loader = CPUWeights(config, weights, _kind(dtype), threads)
+        loader = CPUWeights(config, weights, kind_of(dtype), threads)
         program = compile_program(config, loader.read(setup.max_model_len))
         return lambda blocks: CPUForward(
             Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
@@ -155,6 +148,22 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     )
 
 
+def shape_of(config: ModelConfig, setup: Setup) -> DecoderShape:
+    """Returns the model's shape. Raises Unable if the kernels can't run it."""
+    require(MECHANISMS, config)
+    shape = DecoderShape(
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        setup.block_size,
+        None if config.latent is None else config.latent.rank,
+    )
+    obstacle = shape.obstacle() or _experts_obstacle(config) or dummy_obstacle(setup)
+    if obstacle is not None:
+        raise Unable(obstacle)
+    return shape
+
+
 def _experts_obstacle(config: ModelConfig) -> str | None:
     """Returns which mixtures of experts the kernels can't compute, or None."""
     for layer in config.layers:
@@ -166,12 +175,12 @@ def _experts_obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def _dummy_obstacle(setup: Setup) -> str | None:
+def dummy_obstacle(setup: Setup) -> str | None:
     """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
-def _dtype(setup: Setup, stored: str) -> str:
+def dtype_of(setup: Setup, stored: str) -> str:
     """Returns float32, bfloat16, int8, or the name of a GGUF quantisation, which means: as the file
     has it."""
     if setup.quantization in ON_LOAD:
@@ -190,7 +199,7 @@ def _dtype(setup: Setup, stored: str) -> str:
     return "float32" if stored == "float16" else stored
 
 
-def _kind(dtype: str) -> MatrixKind | None:
+def kind_of(dtype: str) -> MatrixKind | None:
     """Returns the kind that all matrices are packed as; None means each as the file has it."""
     return (KINDS | ON_LOAD).get(dtype)
 
@@ -208,7 +217,7 @@ def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
         )
 
 
-def _cache(requested: str, dtype: str) -> str:
+def cache_of(requested: str, dtype: str) -> str:
     """Returns the KV cache's dtype, a key of CACHE_KINDS."""
     if requested == "auto":
         return "float32" if dtype == "float32" else "bfloat16"

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TypedDict
 
 import numpy as np
-import torch
 
 from penstock.layer_spec import FeedForwardSpec, LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
-from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
+from penstock_worker.forward.cpu_packing import QUANTISED, CPUPacking
 from penstock_worker.forward.cpu_program import (
     ExpertWeights,
     LatentWeights,
@@ -30,16 +29,7 @@ from penstock_worker.layers.decoder_layer import (
 )
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.rotary import Rotary
-from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
-from penstock_worker.weights.stored import not_finite
 from penstock_worker.weights.weights import Weights
-
-KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
-"""Matrix kind by the dtype in which all matrices are computed."""
-ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
-"""Matrix kind by the setting `quantization`: what unquantised matrices become on load."""
-QUANTISED = frozenset(ON_LOAD.values())
 
 
 class FeedForwardMatrices(TypedDict):
@@ -63,7 +53,7 @@ class CPUWeights:
     arena: Arena = field(default_factory=Arena)
 
     def __post_init__(self) -> None:
-        self._checkpoints = CheckpointPacking(self.threads, self.arena)
+        self._packing = CPUPacking(self.weights, self.threads, self.arena)
 
     def read(self, positions: int) -> ModelWeights:
         """Returns all weights. `positions` is the number of positions in the rotary tables."""
@@ -80,13 +70,17 @@ class CPUWeights:
         if config.head_bias:
             head = head.with_bias(self._vector("lm_head.bias", config.vocab_size))
         norm = self._norm("norm", config.hidden_size)
+        embedding_norm = None
+        if config.embedding_norm:
+            embedding_norm = self._norm("embedding_norm", config.hidden_size)
         self.weights.finish()
-        self._checkpoints.report()
+        self._packing.report()
         return ModelWeights(
             layers=layers,
             embedding=embedding,
             head=head,
             norm=norm,
+            embedding_norm=embedding_norm,
             rotations=[_table(each) for each in rotaries],
         )
 
@@ -222,7 +216,7 @@ class CPUWeights:
         """Returns those norms that the layer has, by their fields in LayerWeights."""
         hidden, dim = self.config.hidden_size, self.config.head_dim
         names = {}
-        if spec.order != "post":
+        if spec.order != "post" and spec.first_norm:
             names["attention_norm"] = ATTENTION_NORM
         if spec.order in ("pre", "sandwich") or (spec.order == "parallel" and spec.two_norms):
             names["feed_forward_norm"] = FEED_FORWARD_NORM
@@ -250,47 +244,12 @@ class CPUWeights:
         return NormWeights(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
-        return self.weights.take(name, (size,), torch.float32).numpy()
+        return self._packing.vector(name, size)
 
     def _matrix(
         self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
     ) -> PackedMatrix:
-        shape = (outputs, inputs)
-        added = self._vector(f"{name}.bias", outputs) if bias else None
-        stored = self.weights.stored(f"{name}.weight", shape)
-        if kind is None and isinstance(stored, CheckpointTensor):
-            return self._checkpoints.pack(stored.quantised, added, stored.places())
-        form = FORMATS.get(stored.format)
-        plain = form is not None and form.plain
-        if kind in QUANTISED and not plain:
-            kind = None
-        if plain or (kind is None and form is not None and form.packed):
-            try:
-                packed = pack(
-                    stored.format,
-                    stored.content,
-                    shape,
-                    kind=kind,
-                    order=stored.places(),
-                    bias=added,
-                    threads=self.threads,
-                    arena=self.arena,
-                )
-            except NotFiniteError:
-                raise not_finite(stored) from None
-            stored.release()
-            return packed
-        # Another dtype was asked for, or the kernels don't know this format: decode to float32.
-        decoded = self.weights.take(f"{name}.weight", shape, torch.float32).numpy()
-        return pack(
-            "F32",
-            decoded.view(np.uint8),
-            shape,
-            kind=MatrixKind.BF16 if kind is None else kind,
-            bias=added,
-            threads=self.threads,
-            arena=self.arena,
-        )
+        return self._packing.matrix(name, outputs, inputs, kind=kind, bias=bias)
 
 
 def _table(rotary: Rotary) -> RotationTable:

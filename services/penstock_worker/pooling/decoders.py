@@ -21,6 +21,7 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.pooling.heads import Head, decoder_head
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 
 
 class DecoderBody:
@@ -46,6 +47,22 @@ class DecoderBody:
         self._forward.cancel()
 
 
+def headless(config: ModelConfig) -> ModelConfig:
+    """The output head is not computed. Declared as tied to the embedding, it isn't read either."""
+    return msgspec.structs.replace(config, tie_word_embeddings=True, head_bias=False)
+
+
+def head_of(weights: Weights, config: ModelConfig, setup: Setup) -> Head | None:
+    """Returns the classification head that is asked for, and passes over what else the file has of
+    heads."""
+    head = None
+    if setup.pooling is not None and setup.pooling.labels:
+        head = decoder_head(weights, len(setup.pooling.labels), config.hidden_size)
+    for name in ("score.weight", "lm_head.bias"):
+        weights.ignore(name)
+    return head
+
+
 def build_decoder(
     prepared: PreparedModel, setup: Setup
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
@@ -54,17 +71,13 @@ def build_decoder(
     config = prepared.config
     if not isinstance(config, ModelConfig):
         raise TypeError(f"{type(config).__name__} is no decoder's")
-    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
-    headless = msgspec.structs.replace(config, tie_word_embeddings=True)
+    own = headless(config)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shape = CacheShape.of(config, setup.block_size, cache)
-    weights = open_weights(prepared.weights, headless, dtype)
-    head = None
-    if setup.pooling is not None and setup.pooling.labels:
-        head = decoder_head(weights, len(setup.pooling.labels), config.hidden_size)
-    weights.ignore("score.weight")
-    model = DecoderModel(headless, weights, setup.max_model_len)
+    weights = open_weights(prepared.weights, own, dtype)
+    head = head_of(weights, own, setup)
+    model = DecoderModel(own, weights, setup.max_model_len)
     return (
         ReferenceAttention.block_bytes(shape),
         lambda blocks: DecoderBody(

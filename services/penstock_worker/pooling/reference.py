@@ -42,7 +42,9 @@ def recipe(
         def load(phases: Phases) -> PoolingParts:
             model, head = build_encoder(prepared, setup, dtype)
             blocks = BLOCKS_EACH * setup.max_num_seqs
-            runner = _runner(prepared, setup, threads, phases, EncoderBody(model), head, blocks)
+            runner = pooling_runner(
+                prepared, setup, threads, phases, EncoderBody(model), head, blocks
+            )
             return PoolingParts(runner, blocks)
 
         return PoolingRecipe("reference", name, "cpu", fingerprint, load)
@@ -63,11 +65,11 @@ def _load_decoder(
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
     timed = phases.watch(copies, "make", "copies")
-    runner = _runner(prepared, setup, threads, phases, body, head, blocks, timed)
+    runner = pooling_runner(prepared, setup, threads, phases, body, head, blocks, timed)
     return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())
 
 
-def _runner(
+def pooling_runner(
     prepared: PreparedModel,
     setup: Setup,
     threads: int,
@@ -77,6 +79,8 @@ def _runner(
     blocks: int,
     copies: Copies = NO_COPIES,
 ) -> StepRunner[Any]:
+    """Returns what computes steps of a pooling model on a CPU. `threads`: shares of a step that are
+    computed at once; 1 for a body with threads of its own."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     pooler = HostPooler(phases.watch(body, "rows", "forward"), head, setup.pooling)

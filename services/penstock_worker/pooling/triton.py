@@ -27,6 +27,7 @@ from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.decoders import headless
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
@@ -78,6 +79,8 @@ def _encoder(
     device: torch.device,
 ) -> PoolingRecipe:
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    if config.layers is not None:
+        raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
     if config.head_dim > generating.LARGEST_HEAD:
         raise Unable(f"a head's size is {config.head_dim}, over {generating.LARGEST_HEAD}")
 
@@ -151,7 +154,8 @@ class PooledVectors:
     def take(self, weights: Weights) -> None:
         if self._labels:
             self.head = decoder_head(weights, self._labels, self._config.hidden_size, self._ops)
-        weights.ignore("score.weight")
+        for name in ("score.weight", "lm_head.bias"):
+            weights.ignore(name)
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.norm
@@ -165,14 +169,12 @@ def _decoder(
     threads: int,
     ranks: Ranks,
 ) -> PoolingRecipe:
-    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
-    headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
     vectors = PooledVectors(config, len(pooling.labels), ops)
     # Nothing is decoded, so there are no steps to capture.
     inner = generating.recipe(
-        msgspec.structs.replace(prepared, config=headless),
+        msgspec.structs.replace(prepared, config=headless(config)),
         msgspec.structs.replace(setup, enforce_eager=True),
         threads,
         ranks,

@@ -50,6 +50,9 @@ HARMLESS = frozenset(
         "keys_to_ignore_at_inference",
         "label2id",
         "length_penalty",
+        "matryoshka_dimensions",  # this and the next two are read with the pooling
+        "sbert_ce_default_activation_function",
+        "sentence_transformers",
         "max_length",
         "min_length",
         "model_type",

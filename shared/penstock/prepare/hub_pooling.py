@@ -56,7 +56,7 @@ def read_pooling(
     if any(name.endswith(CLASSIFIES) for name in names):
         labels = _labels(stated)
         return PoolingConfig(
-            mode="cls" if encoder else "last",
+            mode=_classifier_mode(stated) if encoder else "last",
             normalize=False,
             size=size,
             labels=labels,
@@ -71,6 +71,14 @@ def read_pooling(
     if any(name.endswith("Model") for name in names):
         return default_for_decoders(config)
     return None
+
+
+def _classifier_mode(stated: Fields) -> PoolingMode:
+    """What an encoder's classification head sees: the first token, unless ModernBERT says so."""
+    named, key = stated.text("classifier_pooling", "cls"), "classifier_pooling"
+    if named not in ("cls", "mean"):
+        raise stated.wrong(key, "cls or mean")
+    return "mean" if named == "mean" else "cls"
 
 
 def default_for_decoders(config: ModelConfig | EncoderConfig) -> PoolingConfig:
