@@ -106,6 +106,29 @@ PoolingMode = Literal["mean", "max", "cls", "last"]
 Activation = Literal["identity", "sigmoid", "softmax"]
 
 
+class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A product that an input's vector goes through before it is normalised
+    (sentence-transformers' Dense)."""
+
+    file: str
+    """safetensors: linear.weight, [outputs, inputs], and with `bias` linear.bias."""
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: Literal["identity", "tanh"] = "identity"
+
+
+class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds a query and a document in the prompt of a generative cross-encoder."""
+
+    before: str
+    between: str
+    behind: str
+
+    def filled(self, query: str, document: str) -> str:
+        return f"{self.before}{query}{self.between}{document}{self.behind}"
+
+
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the last layer's output, [tokens, hidden].
 
@@ -114,6 +137,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
     labels: of a classification head, in order; empty: there is none.  activation: of its scores.
     max_input: tokens that the model was made for, where its files say less than its positions.
+    dense: what an embedding goes through.  answers: ids of the tokens for no and yes: the one
+    label's score is what the second's logit has more than the first's.  template: of their prompt.
     """
 
     mode: PoolingMode
@@ -123,6 +148,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     activation: Activation = "identity"
     max_input: int | None = None
+    dense: tuple[DenseLayer, ...] = ()
+    answers: tuple[int, int] | None = None
+    template: PairTemplate | None = None
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):

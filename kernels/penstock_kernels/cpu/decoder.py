@@ -163,7 +163,8 @@ class Decoder:
         """Computes the step, writes its keys and values, and returns the logits of some rows, or
         what else the program gives.
 
-        `rows` is [n] int32. Returns [n, program.outputs] float32. A row's bits depend on its sequence alone.
+        `rows` is [n] int32. Returns [n, program.outputs] float32. A row's bits depend on its
+        sequence alone.
         """
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TypedDict
 
 import numpy as np
+import torch
 
 from penstock.layer_spec import FeedForwardSpec, LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_worker.forward.cpu_packing import QUANTISED, CPUPacking

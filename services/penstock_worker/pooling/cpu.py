@@ -38,7 +38,12 @@ from penstock_worker.pooling.encoder.cpu_model import BLOCK, CPUEncoder
 from penstock_worker.pooling.encoder.cpu_program import EncoderCompiler
 from penstock_worker.pooling.encoders import inputs_of, open_encoder
 from penstock_worker.pooling.heads import Head
-from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts, PoolingRecipe
+from penstock_worker.pooling.recipe import (
+    BLOCKS_EACH,
+    PoolingParts,
+    PoolingRecipe,
+    pooling_fingerprint,
+)
 from penstock_worker.pooling.reference import pooling_runner
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -72,7 +77,7 @@ def recipe(
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
     isa, dtype = instruction_set(), dtype_of(setup, prepared.weights.dtype)
-    fingerprint = f"pooling cpu {isa} {dtype} {setup.pooling}"
+    fingerprint = f"pooling cpu {isa} {dtype} {pooling_fingerprint(setup)}"
     config = prepared.config
     if isinstance(config, EncoderConfig):
         _require_encoder(config, setup)
@@ -117,7 +122,6 @@ def _load_encoder(
 ) -> PoolingParts:
     weights, head = open_encoder(prepared, config, setup, torch.float32)
     program = _program(config, weights, setup, threads, dtype)
-    weights.finish()
     model = CPUEncoder(config, program, longest=setup.max_model_len, threads=threads)
     blocks = BLOCKS_EACH * setup.max_num_seqs
     runner = pooling_runner(prepared, setup, 1, phases, CPUEncoderBody(model), head, blocks)
@@ -128,7 +132,9 @@ def _program(
     config: EncoderConfig, weights: Weights, setup: Setup, threads: int, dtype: str
 ) -> Program:
     if config.layers is None:
-        return EncoderCompiler(config, CPUPacking(weights, threads), kind_of(dtype)).program()
+        program = EncoderCompiler(config, CPUPacking(weights, threads), kind_of(dtype)).program()
+        weights.finish()
+        return program
     own = headless(config.layers)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
     return compile_rows(own, read, both_ways=True)
@@ -145,7 +151,7 @@ def _load_decoder(
 ) -> PoolingParts:
     own, cache = headless(config), cache_of(setup.kv_cache_dtype, dtype)
     weights = open_weights(prepared.weights, own, torch.float32)
-    head: Head | None = head_of(weights, own, setup)
+    head: Head | None = head_of(weights, config, setup.pooling)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
     program = compile_rows(own, read)
     size = shape.block_bytes(cache, config.num_layers)

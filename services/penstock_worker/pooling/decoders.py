@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model_config import ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -19,7 +19,7 @@ from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, answer_head, decoder_head
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -52,12 +52,16 @@ def headless(config: ModelConfig) -> ModelConfig:
     return msgspec.structs.replace(config, tie_word_embeddings=True, head_bias=False)
 
 
-def head_of(weights: Weights, config: ModelConfig, setup: Setup) -> Head | None:
+def head_of(
+    weights: Weights, config: ModelConfig, pooling: PoolingConfig | None, ops: HeadOps = VECTORS
+) -> Head | None:
     """Returns the classification head that is asked for, and passes over what else the file has of
-    heads."""
+    heads. `config` is that of the whole model."""
     head = None
-    if setup.pooling is not None and setup.pooling.labels:
-        head = decoder_head(weights, len(setup.pooling.labels), config.hidden_size)
+    if pooling is not None and pooling.answers is not None:
+        head = answer_head(weights, config, pooling.answers, ops)
+    elif pooling is not None and pooling.labels:
+        head = decoder_head(weights, len(pooling.labels), config.hidden_size, ops)
     for name in ("score.weight", "lm_head.bias"):
         weights.ignore(name)
     return head
@@ -76,7 +80,7 @@ def build_decoder(
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shape = CacheShape.of(config, setup.block_size, cache)
     weights = open_weights(prepared.weights, own, dtype)
-    head = head_of(weights, own, setup)
+    head = head_of(weights, config, setup.pooling)
     model = DecoderModel(own, weights, setup.max_model_len)
     return (
         ReferenceAttention.block_bytes(shape),

@@ -139,7 +139,7 @@ def build_encoder(
     model: Encoder
     if config.layers is None:
         model = EncoderModel(config, weights, ops)
+        weights.finish()
     else:
         model = LayeredEncoder(config, config.layers, weights, setup.max_model_len)
-    weights.finish()
     return model, head

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
-from penstock.model_config import EncoderConfig
+from penstock.model_config import EncoderConfig, ModelConfig
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
@@ -91,6 +91,22 @@ def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:
 def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:
     """Returns a head of one matrix without a bias."""
     return ops.product(weights.take("score.weight", (labels, hidden), torch.float32))
+
+
+def answer_head(
+    weights: Weights, config: ModelConfig, answers: tuple[int, int], ops: HeadOps = VECTORS
+) -> Head:
+    """Returns a head of one label, made of the output head's rows for two tokens: what the second's
+    logit has more than the first's. Its logistic function is the second's probability, of the two.
+
+    Source: the model card of Qwen3-Reranker. Raises UnsupportedModel for a missing tensor.
+    """
+    name = "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    stored = weights.stored(name, (config.vocab_size, config.hidden_size))
+    rows = torch.empty(2, 1, config.hidden_size)
+    for row, token in zip(rows, answers, strict=True):
+        stored.row_range(range(token, token + 1)).read_into(row)
+    return ops.product((rows[1] - rows[0]).to(weights.device))
 
 
 def _dense(

@@ -16,6 +16,7 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder
+from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.host_pooler import HostPooler
@@ -24,6 +25,7 @@ from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
+    pooling_fingerprint,
     pooling_slots,
 )
 from penstock_worker.steps.runner import StepRunner
@@ -36,7 +38,7 @@ def recipe(
     """For any pooling model. Raises StartupError for settings that no backend can follow."""
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
-    fingerprint = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
+    fingerprint = f"pooling reference {name} torch {torch.__version__} {pooling_fingerprint(setup)}"
     if isinstance(prepared.config, EncoderConfig):
 
         def load(phases: Phases) -> PoolingParts:
@@ -83,6 +85,7 @@ def pooling_runner(
     computed at once; 1 for a body with threads of its own."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    pooler = HostPooler(phases.watch(body, "rows", "forward"), head, setup.pooling)
+    watched, dense = phases.watch(body, "rows", "forward"), load_dense(setup.pooling.dense)
+    pooler = HostPooler(watched, head, setup.pooling, dense)
     kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

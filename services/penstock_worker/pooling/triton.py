@@ -27,17 +27,18 @@ from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.decoders import headless
+from penstock_worker.pooling.decoders import head_of, headless
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
 from penstock_worker.pooling.encoders import Inputs, build_encoder
-from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
+    pooling_fingerprint,
     pooling_slots,
 )
 from penstock_worker.quantisation.interface import Product
@@ -118,7 +119,7 @@ def _encoder(
         device_name=device_name(device),
         fingerprint=(
             f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
-            f"{name} {order} {pooling}"
+            f"{name} {order} {pooling_fingerprint(setup)}"
         ),
         load=load,
     )
@@ -144,18 +145,14 @@ def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
 class PooledVectors:
     """The Purpose of a decoder of which the rows after the last norm are wanted."""
 
-    def __init__(self, config: ModelConfig, labels: int, ops: TritonHeadOps) -> None:
-        """`labels` is the number of labels of the classification head, 0 if there is none."""
+    def __init__(self, config: ModelConfig, pooling: PoolingConfig, ops: TritonHeadOps) -> None:
         self.head: Head | None = None
         self._config = config
-        self._labels = labels
+        self._pooling = pooling
         self._ops = ops
 
     def take(self, weights: Weights) -> None:
-        if self._labels:
-            self.head = decoder_head(weights, self._labels, self._config.hidden_size, self._ops)
-        for name in ("score.weight", "lm_head.bias"):
-            weights.ignore(name)
+        self.head = head_of(weights, self._config, self._pooling, self._ops)
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.norm
@@ -171,7 +168,7 @@ def _decoder(
 ) -> PoolingRecipe:
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    vectors = PooledVectors(config, len(pooling.labels), ops)
+    vectors = PooledVectors(config, pooling, ops)
     # Nothing is decoded, so there are no steps to capture.
     inner = generating.recipe(
         msgspec.structs.replace(prepared, config=headless(config)),
@@ -202,6 +199,6 @@ def _decoder(
         inner.backend,
         inner.dtype,
         inner.device_name,
-        f"pooling {inner.fingerprint} {pooling}",
+        f"pooling {inner.fingerprint} {pooling_fingerprint(setup)}",
         load,
     )

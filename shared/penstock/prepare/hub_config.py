@@ -32,6 +32,8 @@ HARMLESS = frozenset(
         "bos_token_id",
         "cache_implementation",
         "chunk_size_feed_forward",
+        "classifier_from_token",  # read with the pooling, as the next
+        "is_original_qwen3_reranker",
         "decoder_start_token_id",
         "do_sample",
         "dtype",
