@@ -41,7 +41,11 @@ PLAIN = {
         "isa_portable.cpp",
     )
 }
-X86 = {"isa_avx2.cpp": AVX2, "isa_avx512.cpp": AVX512}
+X86 = {
+    "isa_avx2.cpp": AVX2,
+    "isa_avx512.cpp": AVX512,
+    "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512[-2:]],
+}
 
 
 class BuildKernels(build_ext):

@@ -200,7 +200,7 @@ def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig |
     if settings.convert == "classify" and not stated.labels:
         raise StartupError(f"convert is classify; {model.name} has no classification head")
     if settings.convert == "embed":
-        return msgspec.structs.replace(stated, labels=())
+        return msgspec.structs.replace(stated, labels=(), answers=None, template=None)
     return stated
 
 

@@ -160,5 +160,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     feed_forward: FeedForwardSpec = FeedForwardSpec()
     order: Literal["pre", "post", "sandwich", "parallel"] = "pre"
     two_norms: bool = False
+    first_norm: bool = True
+    """Of order `pre`: whether there is a norm before attention (ModernBERT's first layer has
+    none)."""
     residual_multiplier: float = 1.0
     """Of what attention and feed-forward add."""

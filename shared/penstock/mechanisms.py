@@ -35,6 +35,8 @@ EMBEDDING_MULTIPLIER = "an embedding multiplier"
 LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
+EMBEDDING_NORM = "a norm of embeddings"
+NO_FIRST_NORM = "a layer without a norm before attention"
 QUERY_GROWTH = "queries that grow with their position"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
@@ -63,6 +65,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield SEVERAL_ROTATIONS
     if any(rope.query_growth for rope in config.ropes):
         yield QUERY_GROWTH
+    if config.embedding_norm:
+        yield EMBEDDING_NORM
     if config.embedding_multiplier != 1.0:
         yield EMBEDDING_MULTIPLIER
     if config.logits_multiplier != 1.0 or config.logits_soft_cap is not None or config.head_bias:
@@ -78,6 +82,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield OUTPUT_NORMS
     if layer.order == "parallel":
         yield PARALLEL
+    if not layer.first_norm:
+        yield NO_FIRST_NORM
     if layer.residual_multiplier != 1.0:
         yield RESIDUAL_MULTIPLIER
 

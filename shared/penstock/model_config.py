@@ -40,6 +40,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     logits_soft_cap: float | None = None
     """Logits x become soft_cap * tanh(x / soft_cap)."""
     head_bias: bool = False
+    embedding_norm: bool = False
+    """Whether embeddings are normalised before the first layer."""
 
     @property
     def latent(self) -> LatentSpec | None:
@@ -81,14 +83,59 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     layer_norm_eps: float = 1e-12
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     relative_buckets: int = 0
+    layers: ModelConfig | None = None
+    """Of an encoder that isn't BERT but has a decoder's layers, which attend both ways: what they
+    are. What is said above is then only what others ask for. A window counts in both
+    directions."""
+    head_bias: bool = True
+    """Whether the inner layer of the classification head has a bias."""
+
+    @staticmethod
+    def of_layers(family: str, layers: ModelConfig, *, head_bias: bool = True) -> EncoderConfig:
+        """An encoder with a decoder's layers."""
+        return EncoderConfig(
+            family=family,
+            vocab_size=layers.vocab_size,
+            hidden_size=layers.hidden_size,
+            intermediate_size=layers.intermediate_size,
+            num_layers=layers.num_layers,
+            num_heads=layers.num_heads,
+            max_position=layers.max_position,
+            layer_norm_eps=layers.norm.eps,
+            layers=layers,
+            head_bias=head_bias,
+        )
 
     @property
     def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
+        return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
 
 
 PoolingMode = Literal["mean", "max", "cls", "last"]
 Activation = Literal["identity", "sigmoid", "softmax"]
+
+
+class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A product that an input's vector goes through before it is normalised
+    (sentence-transformers' Dense)."""
+
+    file: str
+    """safetensors: linear.weight, [outputs, inputs], and with `bias` linear.bias."""
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: Literal["identity", "tanh"] = "identity"
+
+
+class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds a query and a document in the prompt of a generative cross-encoder."""
+
+    before: str
+    between: str
+    behind: str
+
+    def filled(self, query: str, document: str) -> str:
+        return f"{self.before}{query}{self.between}{document}{self.behind}"
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +146,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
     labels: of a classification head, in order; empty: there is none.  activation: of its scores.
     max_input: tokens that the model was made for, where its files say less than its positions.
+    dense: what an embedding goes through.  answers: ids of the tokens for no and yes: the one
+    label's score is what the second's logit has more than the first's.  template: of their prompt.
     """
 
     mode: PoolingMode
@@ -108,6 +157,9 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     activation: Activation = "identity"
     max_input: int | None = None
+    dense: tuple[DenseLayer, ...] = ()
+    answers: tuple[int, int] | None = None
+    template: PairTemplate | None = None
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):

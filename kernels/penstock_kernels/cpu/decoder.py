@@ -91,6 +91,8 @@ class DecoderStep:
     """KV blocks of all sequences, one sequence after another."""
     first_block: np.ndarray
     """[sequences]: where the blocks of each sequence begin in `tables`."""
+    types: np.ndarray | None = None
+    """[rows]: of an encoder with token types; None: all 0."""
 
 
 @dataclass
@@ -160,13 +162,14 @@ class Decoder:
         return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
 
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
-        """Computes the step, writes its keys and values, and returns the logits of some rows.
+        """Computes the step, writes its keys and values, and returns the logits of some rows, or
+        what else the program gives.
 
-        `rows` is [n] int32. Returns [n, vocab] float32, whose columns are what the program's last
-        phase computes of them. A row's bits depend on its sequence alone. Raises what an exchange
-        with other ranks raises.
+        `rows` is [n] int32. Returns [n, program.outputs] float32; of logits, the columns that the
+        program's last phase computes. A row's bits depend on its sequence alone. Raises what an
+        exchange with other ranks raises.
         """
-        out = np.empty((len(rows), self.program.vocab), dtype=np.float32)
+        out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
@@ -177,6 +180,7 @@ class Decoder:
             tables=step.tables.ctypes.data,
             first_block=step.first_block.ctypes.data,
             wanted=rows.ctypes.data,
+            types=None if step.types is None else step.types.ctypes.data,
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
@@ -196,6 +200,7 @@ class Decoder:
             block_size=self.block_size,
             cache=CACHE_KINDS[self.cache].number,
             threads=self.threads,
+            outputs=self.program.outputs,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,

@@ -58,6 +58,9 @@ class PhaseKind(enum.IntEnum):
     PLACE_LATENT = 13
     BY_HEAD = 14
     EXCHANGE = 15
+    LOOK_UP = 16
+    NORM = 17
+    ROWS = 18
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -99,7 +102,8 @@ class Attention:
     """Attention of a layer."""
 
     layer: int
-    """Which of the KV cache's layers it has."""
+    """Which of the KV cache's layers it has. Those of an encoder share some, as its keys are not
+    read again."""
     heads: int
     kv_heads: int
     head_dim: int
@@ -115,6 +119,8 @@ class Attention:
     """A token sees the tokens before it in its own run of so many positions."""
     sinks: np.ndarray | None = None
     """[heads] float32."""
+    both_ways: bool = False
+    """Whether a token sees those behind it as well, in a window of as many."""
 
     @property
     def value_dim(self) -> int:
@@ -133,6 +139,7 @@ class Attention:
             rotary_dims=0 if turn is None else 2 * turn.cosines.shape[1],
             window=self.window or 0,
             chunk=self.chunk or 0,
+            both_ways=self.both_ways,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,
             cosines=None if turn is None else _address(turn.cosines),
@@ -234,6 +241,7 @@ class Phase:
     part: bool = False
     """Whether the phase computes some of the `width` columns of its target, from `first` on."""
     first: int = 0
+    """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types."""
     first_key: int = 0
     """Of HEADS and PLACE: as `first` is for QUERIES, for KEYS."""
     key_width: int = 0
@@ -276,6 +284,8 @@ class Phase:
                 yield Buffer.INPUT, first.struct.inputs
             case PhaseKind.EXCHANGE if self.experts is None:
                 yield self.source, self.width
+            case PhaseKind.NORM:
+                yield self.target, self.width
 
     def _whole(self, own: int) -> int:
         """Returns the target's width; the phase computes `own` columns of it."""
@@ -313,6 +323,12 @@ class Program:
     phases: tuple[Phase, ...]
     vocab: int
     """Logits of a row."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a row of what a step gives: logits, or what ROWS copies."""
+        last = self.phases[-1]
+        return last.width if last.kind is PhaseKind.ROWS else self.vocab
 
     @cached_property
     def attentions(self) -> tuple[Attention, ...]:

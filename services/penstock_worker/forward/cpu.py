@@ -31,9 +31,10 @@ from penstock_kernels.cpu.decoder import (
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.cpu_packing import KINDS, ON_LOAD
 from penstock_worker.forward.cpu_program import compile_program
 from penstock_worker.forward.cpu_split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
-from penstock_worker.forward.cpu_weights import KINDS, ON_LOAD, CPUWeights
+from penstock_worker.forward.cpu_weights import CPUWeights
 from penstock_worker.forward.interface import (
     Batch,
     Forward,
@@ -42,6 +43,7 @@ from penstock_worker.forward.interface import (
     Unable,
     require,
 )
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.weights.opening import open_weights
@@ -74,6 +76,8 @@ MECHANISMS = frozenset(
         mechanism.EXPERTS,
         mechanism.SHARED_EXPERT_GATE,
         mechanism.QUERY_GROWTH,
+        mechanism.EMBEDDING_NORM,
+        mechanism.NO_FIRST_NORM,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
@@ -136,23 +140,14 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     StartupError for settings that no backend can follow."""
     isa = instruction_set()
     config = prepared.decoder
-    require(MECHANISMS, config)
+    shape = shape_of(config, setup, ranks.place)
     shard = shard_of(config, ranks.place)
-    obstacle = (
-        _shape_obstacle(config, setup, ranks.place.tensor)
-        or _experts_obstacle(config)
-        or split_obstacle(config, ranks.place.tensor)
-        or _dummy_obstacle(setup)
-    )
-    if obstacle is not None:
-        raise Unable(obstacle)
-    own = _shape(config, setup, shard.heads, shard.kv_heads)
-    dtype = _dtype(setup, prepared.weights.dtype)
-    cache = _cache(setup.kv_cache_dtype, dtype)
+    dtype = dtype_of(setup, prepared.weights.dtype)
+    cache = cache_of(setup.kv_cache_dtype, dtype)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
-        loader = CPUWeights(config, weights, _kind(dtype), threads)
+        loader = CPUWeights(config, weights, kind_of(dtype), threads)
         if ranks.place.ranks == 1:
             program = compile_program(config, loader.read(setup.max_model_len))
             return lambda blocks: CPUForward(decoder(program, blocks))
@@ -170,10 +165,26 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         backend=f"cpu {isa}",
         dtype=dtype,
         fingerprint=f"cpu {isa} {dtype} KV {cache}",
-        block_bytes=own.block_bytes(cache, len(shard.layers)),
+        block_bytes=shape.block_bytes(cache, len(shard.layers)),
         threads_by_share=False,
         build=build,
     )
+
+
+def shape_of(config: ModelConfig, setup: Setup, place: RankPlace = ALONE.place) -> DecoderShape:
+    """Returns the shape of a rank's part of the model. Raises Unable if the kernels can't run it,
+    on all ranks alike."""
+    require(MECHANISMS, config)
+    shard = shard_of(config, place)
+    obstacle = (
+        _heads_obstacle(config, setup, place.tensor)
+        or _experts_obstacle(config)
+        or split_obstacle(config, place.tensor)
+        or dummy_obstacle(setup)
+    )
+    if obstacle is not None:
+        raise Unable(obstacle)
+    return _shape(config, setup, shard.heads, shard.kv_heads)
 
 
 def _shape(config: ModelConfig, setup: Setup, heads: range, kv_heads: range) -> DecoderShape:
@@ -181,7 +192,7 @@ def _shape(config: ModelConfig, setup: Setup, heads: range, kv_heads: range) -> 
     return DecoderShape(len(heads), len(kv_heads), config.head_dim, setup.block_size, latent)
 
 
-def _shape_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | None:
+def _heads_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | None:
     """Returns which heads the kernels can't compute on one of the tensor-parallel ranks, or None:
     all ranks must come to the same answer."""
     for heads, kv_heads in head_ranges(config, tensor):
@@ -202,12 +213,12 @@ def _experts_obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def _dummy_obstacle(setup: Setup) -> str | None:
+def dummy_obstacle(setup: Setup) -> str | None:
     """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
 
 
-def _dtype(setup: Setup, stored: str) -> str:
+def dtype_of(setup: Setup, stored: str) -> str:
     """Returns float32, bfloat16, int8, or the name of a GGUF quantisation, which means: as the file
     has it."""
     if setup.quantization in ON_LOAD:
@@ -226,7 +237,7 @@ def _dtype(setup: Setup, stored: str) -> str:
     return "float32" if stored == "float16" else stored
 
 
-def _kind(dtype: str) -> MatrixKind | None:
+def kind_of(dtype: str) -> MatrixKind | None:
     """Returns the kind that all matrices are packed as; None means each as the file has it."""
     return (KINDS | ON_LOAD).get(dtype)
 
@@ -244,7 +255,7 @@ def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
         )
 
 
-def _cache(requested: str, dtype: str) -> str:
+def cache_of(requested: str, dtype: str) -> str:
     """Returns the KV cache's dtype, a key of CACHE_KINDS."""
     if requested == "auto":
         return "float32" if dtype == "float32" else "bfloat16"

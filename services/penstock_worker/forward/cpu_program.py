@@ -99,6 +99,7 @@ class ModelWeights:
     """Behind the last layer."""
     rotations: Sequence[RotationTable]
     """One for each of ModelConfig.ropes."""
+    embedding_norm: NormWeights | None = None
 
 
 def compile_program(
@@ -109,12 +110,35 @@ def compile_program(
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage."""
-    return Program(tuple(_phases(config, weights, split, ends)), config.vocab_size)
+    phases = [*_phases(config, weights, split, ends)]
+    if weights.head is not None:
+        phases.append(split.logits(_logits(config, weights.head, weights.norm)))
+    elif ends is not None:
+        phases += ends.end()
+    return Program(tuple(phases), config.vocab_size)
+
+
+def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:
+    """Returns what a step of a model does whose rows behind the last norm are wanted instead of
+    logits. both_ways: it is an encoder's."""
+    phases = _phases(config, weights, both_ways=both_ways)
+    return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
+
+
+def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
+    """The last phase of a program that gives rows of the residual."""
+    return Phase(kind=PhaseKind.ROWS, width=width, norm=norm, waits=False)
 
 
 def _phases(
-    config: ModelConfig, weights: ModelWeights, split: Split, ends: CPUStageEnds | None
+    config: ModelConfig,
+    weights: ModelWeights,
+    split: Split = WHOLE,
+    ends: CPUStageEnds | None = None,
+    *,
+    both_ways: bool = False,
 ) -> Iterator[Phase]:
+    """Everything but what is made of the last layer's rows."""
     if weights.embedding is not None:
         yield from split.embedded(
             Phase(
@@ -125,17 +149,19 @@ def _phases(
         )
     elif ends is not None:
         yield from ends.begin()
+    if weights.embedding_norm is not None:
+        width, norm = config.hidden_size, weights.embedding_norm
+        yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+    kinds: list[Attention] = []
     for number, layer in enumerate(weights.layers):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number, split)
+        if both_ways:
+            attention = _sharing(replace(attention, both_ways=True), kinds)
         kind = _Layer if layer.latent is None else _LatentLayer
         *phases, last = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         yield from phases
         yield replace(last, ends_layer=True)
-    if weights.head is not None:
-        yield split.logits(_logits(config, weights.head, weights.norm))
-    elif ends is not None:
-        yield from ends.end()
 
 
 def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -> Phase:
@@ -147,6 +173,16 @@ def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -
         soft_cap=config.logits_soft_cap,
         waits=False,
     )
+
+
+def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
+    """Of an encoder, layers with the same attention share the memory of keys and values. `kinds`:
+    those that have been met; a new one is added."""
+    for known in kinds:
+        if known.rotation is attention.rotation and known.window == attention.window:
+            return known
+    kinds.append(replace(attention, layer=len(kinds)))
+    return kinds[-1]
 
 
 def _attention(
@@ -233,7 +269,7 @@ class _Layer:
             target=Buffer.INPUT,
             width=self.config.hidden_size,
             norm=norm,
-            forms=_forms(*readers),
+            forms=forms_of(*readers),
             waits=False,
         )
 
@@ -282,7 +318,7 @@ class _Layer:
                 source=Buffer.MIXED,
                 target=Buffer.INPUT,
                 width=attention.heads * attention.head_dim,
-                forms=_forms(self.weights.output),
+                forms=forms_of(self.weights.output),
                 attention=attention,
                 waits=False,
             )
@@ -303,7 +339,7 @@ class _Layer:
                 target=Buffer.INNER,
                 matrices=(weights.gate, weights.up),
                 activation=self.spec.feed_forward.activation,
-                forms=_forms(weights.down),
+                forms=forms_of(weights.down),
             )
             yield from self.split.inner(phase, weights.down.struct.inputs)
 
@@ -312,13 +348,13 @@ class _Layer:
         if weights is None:
             return
         yield self._scores(weights.router)
-        readers = _forms(*weights.gates, *weights.ups)
+        readers = forms_of(*weights.gates, *weights.ups)
         yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
         ups = Phase(
             kind=PhaseKind.EXPERTS_UP,
             experts=experts,
             activation=self.spec.feed_forward.activation,
-            forms=_forms(*weights.downs),
+            forms=forms_of(*weights.downs),
         )
         yield from self.split.inner(ups, weights.downs[0].struct.inputs)
         yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts))
@@ -380,7 +416,7 @@ class _LatentLayer(_Layer):
                 target=Buffer.INPUT,
                 width=spec.query_rank,
                 norm=latent.query_norm,
-                forms=_forms(query),
+                forms=forms_of(query),
                 waits=False,
             )
         yield _put(query, Buffer.MIXED)
@@ -425,7 +461,7 @@ class _LatentLayer(_Layer):
             source=Buffer.QUERIES,
             target=Buffer.INPUT,
             width=attention.heads * spec.value,
-            forms=_forms(self.weights.output),
+            forms=forms_of(self.weights.output),
             waits=False,
         )
 
@@ -456,7 +492,8 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
     )
 
 
-def _forms(*readers: PackedMatrix) -> int:
+def forms_of(*readers: PackedMatrix) -> int:
+    """Returns the forms in which these matrices read their input."""
     forms = 0
     for matrix in readers:
         forms |= matrix.form

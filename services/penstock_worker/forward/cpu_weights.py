@@ -12,10 +12,10 @@ import torch
 
 from penstock.layer_spec import FeedForwardSpec, LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
-from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
+from penstock_worker.forward.cpu_packing import QUANTISED, CPUPacking
 from penstock_worker.forward.cpu_program import (
     ExpertWeights,
     LatentWeights,
@@ -32,17 +32,8 @@ from penstock_worker.layers.decoder_layer import (
 from penstock_worker.layers.latent_attention import per_head
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.shard import Shard
-from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
-from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.cut import Cut
-from penstock_worker.weights.stored import not_finite
 from penstock_worker.weights.weights import Weights
-
-KINDS = {"float32": MatrixKind.F32, "bfloat16": MatrixKind.BF16}
-"""Matrix kind by the dtype in which all matrices are computed."""
-ON_LOAD = {name: each.cpu for name, each in QUANTIZATIONS.items() if each.cpu is not None}
-"""Matrix kind by the setting `quantization`: what unquantised matrices become on load."""
-QUANTISED = frozenset(ON_LOAD.values())
 
 
 class FeedForwardMatrices(TypedDict):
@@ -70,7 +61,7 @@ class CPUWeights:
     """This rank's place among several; only its stage is read."""
 
     def __post_init__(self) -> None:
-        self._checkpoints = CheckpointPacking(self.threads, self.arena)
+        self._packing = CPUPacking(self.weights, self.threads, self.arena)
 
     def read(self, positions: int) -> ModelWeights:
         """Returns all weights. `positions` is the number of positions in the rotary tables."""
@@ -81,18 +72,21 @@ class CPUWeights:
             self.weights.ignore_those(Cut(shard).elsewhere)
         rotaries = [Rotary.load(rope, self.weights, positions) for rope in config.ropes]
         layers = [self._layer(number) for number in numbers]
-        embedding = None
+        embedding = embedding_norm = None
         if first or (last and config.tie_word_embeddings):
             embedding = self._ends_matrix("embed_tokens", self._embedding_kind())
+        if first and config.embedding_norm:
+            embedding_norm = self._norm("embedding_norm", config.hidden_size)
         head = self._head(embedding) if last else None
         norm = self._norm("norm", config.hidden_size) if last else None
         self.weights.finish()
-        self._checkpoints.report()
+        self._packing.report()
         return ModelWeights(
             layers=layers,
             embedding=embedding if first else None,
             head=head,
             norm=norm,
+            embedding_norm=embedding_norm,
             rotations=[_table(each) for each in rotaries],
         )
 
@@ -250,7 +244,7 @@ class CPUWeights:
         """Returns those norms that the layer has, by their fields in LayerWeights."""
         hidden, dim = self.config.hidden_size, self.config.head_dim
         names = {}
-        if spec.order != "post":
+        if spec.order != "post" and spec.first_norm:
             names["attention_norm"] = ATTENTION_NORM
         if spec.order in ("pre", "sandwich") or (spec.order == "parallel" and spec.two_norms):
             names["feed_forward_norm"] = FEED_FORWARD_NORM
@@ -278,50 +272,13 @@ class CPUWeights:
         return NormWeights(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
-        return self.weights.take(name, (size,), torch.float32).numpy()
+        return self._packing.vector(name, size)
 
     def _matrix(
         self, name: str, outputs: int, inputs: int, *, kind: MatrixKind | None, bias: bool = False
     ) -> PackedMatrix:
-        added = self._part(name, self._vector(f"{name}.bias", outputs)) if bias else None
-        whole = self.weights.stored(f"{name}.weight", (outputs, inputs))
         rows = self.split.rows(name, outputs)
-        stored, places = whole.own_rows(rows)
-        if kind is None and isinstance(whole, CheckpointTensor):
-            return self._checkpoints.pack(whole.quantised, added, places, rows)
-        shape = (len(rows), inputs)
-        form = FORMATS.get(stored.format)
-        plain = form is not None and form.plain
-        if kind in QUANTISED and not plain:
-            kind = None
-        if plain or (kind is None and form is not None and form.packed):
-            try:
-                packed = pack(
-                    stored.format,
-                    stored.content,
-                    shape,
-                    kind=kind,
-                    order=places,
-                    bias=added,
-                    threads=self.threads,
-                    arena=self.arena,
-                )
-            except NotFiniteError:
-                raise not_finite(stored) from None
-            stored.release()
-            return packed
-        # Another dtype was asked for, or the kernels don't know this format: decode to float32.
-        decoded = torch.empty(shape, dtype=torch.float32)
-        whole.read_part_into(decoded, (rows, range(inputs)))
-        return pack(
-            "F32",
-            decoded.numpy().view(np.uint8),
-            shape,
-            kind=MatrixKind.BF16 if kind is None else kind,
-            bias=added,
-            threads=self.threads,
-            arena=self.arena,
-        )
+        return self._packing.matrix(name, outputs, inputs, kind=kind, bias=bias, rows=rows)
 
 
 def _table(rotary: Rotary) -> RotationTable:

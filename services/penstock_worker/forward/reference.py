@@ -47,6 +47,8 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
+        mechanism.EMBEDDING_NORM,
+        mechanism.NO_FIRST_NORM,
         mechanism.SHARED_EXPERT_GATE,
         mechanism.QUERY_GROWTH,
     }

@@ -108,7 +108,7 @@ def load_layer(parts: Parts, layer: int) -> DecoderLayer | ParallelLayer:
         return ParallelLayer(first, attention, own, feed_forward, spec.residual_multiplier)
     before, behind = spec.order in ("pre", "sandwich"), spec.order in ("post", "sandwich")
     return DecoderLayer(
-        norm(ATTENTION_NORM, before),
+        norm(ATTENTION_NORM, before and spec.first_norm),
         attention,
         norm(FEED_FORWARD_NORM, before),
         feed_forward,

@@ -10,6 +10,7 @@ from penstock_worker.pooling.recipe import PoolingRecipe
 
 _MODULES = {
     "triton": "penstock_worker.pooling.triton",
+    "cpu": "penstock_worker.pooling.cpu",
     "reference": "penstock_worker.pooling.reference",
     "transformers": "penstock_worker.pooling.transformers",
 }

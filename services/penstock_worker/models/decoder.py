@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.model_config import ModelConfig
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.decoder_layer import load_layer
+from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.reference_ops import REFERENCE
@@ -70,6 +71,9 @@ class DecoderModel:
             self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
             self._embed = TokenEmbedding(parts.ops.table(self.embedding), self.shard, self._ranks)
+        self._embedding_norm: Norm = NO_NORM
+        if place.first and config.embedding_norm:
+            self._embedding_norm = parts.norm("embedding_norm", config.hidden_size)
         self._multiplier = None
         if config.embedding_multiplier != 1.0:
             # In the rows' dtype, as the models were trained.
@@ -130,7 +134,7 @@ class DecoderModel:
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         rows = self._embed(tokens)
-        return rows if self._multiplier is None else rows * self._multiplier
+        return self._embedding_norm(rows if self._multiplier is None else rows * self._multiplier)
 
     def send(self, hidden: Tensor) -> None:
         """Sends to the next stage, if there is one. `hidden` must not be modified any more."""

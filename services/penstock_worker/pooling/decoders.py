@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model_config import ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -19,8 +19,9 @@ from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, answer_head, decoder_head
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 
 
 class DecoderBody:
@@ -46,6 +47,26 @@ class DecoderBody:
         self._forward.cancel()
 
 
+def headless(config: ModelConfig) -> ModelConfig:
+    """The output head is not computed. Declared as tied to the embedding, it isn't read either."""
+    return msgspec.structs.replace(config, tie_word_embeddings=True, head_bias=False)
+
+
+def head_of(
+    weights: Weights, config: ModelConfig, pooling: PoolingConfig | None, ops: HeadOps = VECTORS
+) -> Head | None:
+    """Returns the classification head that is asked for, and passes over what else the file has of
+    heads. `config` is that of the whole model."""
+    head = None
+    if pooling is not None and pooling.answers is not None:
+        head = answer_head(weights, config, pooling.answers, ops)
+    elif pooling is not None and pooling.labels:
+        head = decoder_head(weights, len(pooling.labels), config.hidden_size, ops)
+    for name in ("score.weight", "lm_head.bias"):
+        weights.ignore(name)
+    return head
+
+
 def build_decoder(
     prepared: PreparedModel, setup: Setup
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
@@ -54,17 +75,13 @@ def build_decoder(
     config = prepared.config
     if not isinstance(config, ModelConfig):
         raise TypeError(f"{type(config).__name__} is no decoder's")
-    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
-    headless = msgspec.structs.replace(config, tie_word_embeddings=True)
+    own = headless(config)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shape = CacheShape.of(config, setup.block_size, cache)
-    weights = open_weights(prepared.weights, headless, dtype)
-    head = None
-    if setup.pooling is not None and setup.pooling.labels:
-        head = decoder_head(weights, len(setup.pooling.labels), config.hidden_size)
-    weights.ignore("score.weight")
-    model = DecoderModel(headless, weights, setup.max_model_len)
+    weights = open_weights(prepared.weights, own, dtype)
+    head = head_of(weights, config, setup.pooling)
+    model = DecoderModel(own, weights, setup.max_model_len)
     return (
         ReferenceAttention.block_bytes(shape),
         lambda blocks: DecoderBody(

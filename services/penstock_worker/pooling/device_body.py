@@ -19,8 +19,7 @@ from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.interface import DeviceForward
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.uploads import Uploads
-from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoders import Inputs, inputs_of
+from penstock_worker.pooling.encoders import Encoder, Inputs, inputs_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class DeviceEncoderBody(LayerByLayer):
     """An encoder's layers, and the pooling of each input's rows."""
 
     def __init__(
-        self, model: EncoderModel, mode: PoolingMode, device: torch.device, memory: DeviceMemory
+        self, model: Encoder, mode: PoolingMode, device: torch.device, memory: DeviceMemory
     ) -> None:
         """`mode` says how an input's rows become its vector. `memory` is the device's."""
         super().__init__()

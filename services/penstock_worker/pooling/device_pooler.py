@@ -17,6 +17,7 @@ from penstock.model_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots
+from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.device_body import DeviceBody, Hidden
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, finished, scored
@@ -41,10 +42,11 @@ class DevicePooler:
         self.body = body
         self._head = head
         self._config = config
+        self._dense = load_dense(config.dense)
         self._transfers = ways or transfers(body.device)
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> DevicePoolingLaunch:
-        launch = DevicePoolingLaunch.of(scheduled, slots, self._config)
+        launch = DevicePoolingLaunch.of(scheduled, slots, self._config, self._dense)
         launch.fetch(self.body.hidden(scheduled, slots), self._head, self._transfers)
         launch.advance()
         return launch
@@ -57,19 +59,22 @@ class DevicePoolingLaunch:
     works: list[SlotWork]
     slots: dict[int, Slot]  # The slots of the works, as they were when queued.
     config: PoolingConfig
+    dense: Head
     _fetched: Fetched | None = None
     _places: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     """By slot: (index of the fetched tensor with its numbers, row there or None for the whole
     tensor)."""
 
     @staticmethod
-    def of(works: list[SlotWork], slots: Slots, config: PoolingConfig) -> DevicePoolingLaunch:
+    def of(
+        works: list[SlotWork], slots: Slots, config: PoolingConfig, dense: Head
+    ) -> DevicePoolingLaunch:
         """Raises PlanError for a slot that asks for text."""
         for work in works:
             if slots[work.slot].pooling is None:
                 raise PlanError(f"slot {work.slot} asks a pooling model for text")
         held = {work.slot: slots[work.slot] for work in works}
-        return DevicePoolingLaunch(works, held, config)
+        return DevicePoolingLaunch(works, held, config, dense)
 
     def fetch(self, hidden: Hidden, head: Head | None, transfers: Transfers) -> None:
         """Queues what is requested of inputs that end in this step, and the copies to the host."""
@@ -122,6 +127,8 @@ class DevicePoolingLaunch:
             return SlotResult(work.slot)
         tensor, row = place
         own = values[tensor] if row is None else values[tensor][row].clone()
+        if slot.pooling.task == "embed":
+            own = self.dense(own)
         return SlotResult(
             work.slot, 0, vectors=as_vectors(finished(own, slot.pooling, self.config))
         )

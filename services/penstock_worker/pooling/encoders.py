@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.families import ENCODERS
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
+from penstock_worker.pooling.encoder.layered import LayeredEncoder
 from penstock_worker.pooling.encoder.model import EncoderModel
 from penstock_worker.pooling.encoder.names import encoder_name
 from penstock_worker.pooling.encoder.ops import EncoderOps
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
+from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 
+class Encoder(Protocol):
+    """An encoder in torch."""
+
+    @property
+    def config(self) -> EncoderConfig: ...
+
+    def hidden(
+        self,
+        tokens: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        layer_done: Callable[[], None],
+    ) -> Tensor:
+        """As EncoderModel's."""
+
+
 class EncoderBody(LayerByLayer):
     """An encoder's layers."""
 
-    def __init__(self, model: EncoderModel) -> None:
+    def __init__(self, model: Encoder) -> None:
         super().__init__()
         self._model = model
 
@@ -70,6 +91,36 @@ def inputs_of(works: list[SlotWork], slots: Slots, config: EncoderConfig) -> Inp
     return Inputs(np.array(tokens, dtype=np.int64), known, [work.count for work in works])
 
 
+def open_encoder(
+    prepared: PreparedModel,
+    config: EncoderConfig,
+    setup: Setup,
+    dtype: torch.dtype,
+    *,
+    head_ops: HeadOps = VECTORS,
+    device: torch.device = CPU,
+) -> tuple[Weights, Head | None]:
+    """Returns the weights, of which the classification head has been taken, and that. Raises
+    UnsupportedModel for tensors of it that don't fit."""
+    files, family, pooling = prepared.weights.files, config.family, setup.pooling
+    if config.layers is not None:
+        names = ENCODERS[family].layer_names
+        found = by_our_names(safetensors_tensors(files), names, config.layers)
+    elif prepared.weights.format == "gguf":
+        found = encoder_gguf_tensors(files)
+    else:
+        found = safetensors_tensors(files, lambda name: encoder_name(name, family))
+    weights = Weights(found, dtype, device)
+    head = None
+    if pooling is not None and pooling.labels:
+        head = encoder_head(config, weights, len(pooling.labels), head_ops)
+    # A head that isn't requested, and BERT's pooler, which only heads use.
+    for name in found:
+        if name.startswith(("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.")):
+            weights.ignore(name)
+    return weights, head
+
+
 def build_encoder(
     prepared: PreparedModel,
     setup: Setup,
@@ -78,26 +129,17 @@ def build_encoder(
     ops: EncoderOps = REFERENCE,
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
-) -> tuple[EncoderModel, Head | None]:
+) -> tuple[Encoder, Head | None]:
     """Reads the weights to `device`. Returns the model and its classification head. Raises
     UnsupportedModel for weights that don't fit the configuration."""
-    config, pooling = prepared.config, setup.pooling
+    config = prepared.config
     if not isinstance(config, EncoderConfig):
         raise TypeError(f"{type(config).__name__} is no encoder's")
-    family = config.family
-    files = prepared.weights.files
-    if prepared.weights.format == "gguf":
-        tensors = encoder_gguf_tensors(files)
+    weights, head = open_encoder(prepared, config, setup, dtype, head_ops=head_ops, device=device)
+    model: Encoder
+    if config.layers is None:
+        model = EncoderModel(config, weights, ops)
+        weights.finish()
     else:
-        tensors = safetensors_tensors(files, lambda name: encoder_name(name, family))
-    weights = Weights(tensors, dtype, device)
-    model = EncoderModel(config, weights, ops)
-    head = None
-    if pooling is not None and pooling.labels:
-        head = encoder_head(config, weights, len(pooling.labels), head_ops)
-    # A head that isn't requested, and BERT's pooler, which only heads use.
-    for name in tensors:
-        if name.startswith(("pooler.", "classifier.", "pre_classifier.")):
-            weights.ignore(name)
-    weights.finish()
+        model = LayeredEncoder(config, config.layers, weights, setup.max_model_len)
     return model, head

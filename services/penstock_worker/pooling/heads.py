@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
-from penstock.model_config import EncoderConfig
+from penstock.model_config import EncoderConfig, ModelConfig
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
@@ -25,7 +26,7 @@ class HeadOps(Protocol):
         """`weight` is [outputs, inputs], `bias` [outputs]."""
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
-        """`kind` is tanh or relu."""
+        """`kind` is tanh, relu or gelu."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class VectorProduct:
         return product if self.bias is None else product + self.bias
 
 
+_ACTIVATIONS: Mapping[str, Head] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+}
+
+
 class VectorOps:
     """Plain torch, for the vector of one input at a time, so that the result doesn't depend on the
     batch."""
@@ -48,7 +56,7 @@ class VectorOps:
         return VectorProduct(weight, bias)
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
-        return torch.tanh(x) if kind == "tanh" else torch.relu(x)
+        return _ACTIVATIONS[kind](x)
 
 
 VECTORS: HeadOps = VectorOps()
@@ -61,9 +69,23 @@ def encoder_head(
     tensors."""
     size = config.hidden_size
     head = ENCODERS[config.family].head
-    first = _dense(weights, head.inner, size, size, ops)
+    if head is None:
+        raise UnsupportedModel(f"a classification head of {config.family} is not served")
+    first = _dense(weights, head.inner, size, size, ops, bias=config.head_bias)
+    norm = _norm(weights, head.norm, config)
     second = _dense(weights, head.outer, labels, size, ops)
-    return lambda vectors: second(ops.activate(first(vectors), head.activation))
+    return lambda vectors: second(norm(ops.activate(first(vectors), head.activation)))
+
+
+def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:
+    """Returns the head's layer norm, which treats each input by itself; without a name, nothing is
+    normalised."""
+    if not name or config.layers is None:
+        return lambda vectors: vectors
+    shape, spec = (config.hidden_size,), config.layers.norm
+    weight = weights.take(f"{name}.weight", shape, torch.float32)
+    bias = weights.take(f"{name}.bias", shape, torch.float32) if spec.bias else None
+    return lambda vectors: torch.nn.functional.layer_norm(vectors, shape, weight, bias, spec.eps)
 
 
 def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECTORS) -> Head:
@@ -71,6 +93,25 @@ def decoder_head(weights: Weights, labels: int, hidden: int, ops: HeadOps = VECT
     return ops.product(weights.take("score.weight", (labels, hidden), torch.float32))
 
 
-def _dense(weights: Weights, name: str, outputs: int, inputs: int, ops: HeadOps) -> Product:
+def answer_head(
+    weights: Weights, config: ModelConfig, answers: tuple[int, int], ops: HeadOps = VECTORS
+) -> Head:
+    """Returns a head of one label, made of the output head's rows for two tokens: what the second's
+    logit has more than the first's. Its logistic function is the second's probability, of the two.
+
+    Source: the model card of Qwen3-Reranker. Raises UnsupportedModel for a missing tensor.
+    """
+    name = "embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    stored = weights.stored(name, (config.vocab_size, config.hidden_size))
+    rows = torch.empty(2, 1, config.hidden_size)
+    for row, token in zip(rows, answers, strict=True):
+        stored.row_range(range(token, token + 1)).read_into(row)
+    return ops.product((rows[1] - rows[0]).to(weights.device))
+
+
+def _dense(
+    weights: Weights, name: str, outputs: int, inputs: int, ops: HeadOps, *, bias: bool = True
+) -> Product:
     matrix = weights.take(f"{name}.weight", (outputs, inputs), torch.float32)
-    return ops.product(matrix, weights.take(f"{name}.bias", (outputs,), torch.float32))
+    added = weights.take(f"{name}.bias", (outputs,), torch.float32) if bias else None
+    return ops.product(matrix, added)

@@ -32,6 +32,8 @@ class HostPooler:
     body: Body
     head: Head | None
     config: PoolingConfig
+    dense: Head
+    """What an embedding goes through."""
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
         rows = self.body.rows(scheduled, slots)
@@ -45,6 +47,6 @@ class HostPooler:
         if end < len(slot.token_ids):
             slot.computed = end
             return SlotResult(work.slot)
-        vectors = as_vectors(pooled(rows, slot.pooling, self.config, self.head))
+        vectors = as_vectors(pooled(rows, slot.pooling, self.config, self.head, self.dense))
         slot.computed = end
         return SlotResult(work.slot, 0, vectors=vectors)

@@ -17,16 +17,24 @@ LEAST_NORM = 1e-12
 """Smallest length that a vector is divided by."""
 
 
-def pooled(rows: Tensor, asked: Pooling, config: PoolingConfig, head: Head | None) -> Tensor:
-    """Returns what is asked of one input: [size], [labels] or [tokens, size], float32.
+def pooled(
+    rows: Tensor,
+    asked: Pooling,
+    config: PoolingConfig,
+    head: Head | None,
+    dense: Head = lambda vector: vector,
+) -> Tensor:
+    """Returns what is asked of one input: [size], [labels] or [tokens, hidden], float32.
 
-    `rows` is [tokens, hidden]; if the mode is `last`, the last row suffices.
+    `rows` is [tokens, hidden]; if the mode is `last`, the last row suffices. `dense` is what an
+    embedding goes through.
     """
     wide = rows.float().clone()
     if asked.task == "token_embed":
         return finished(wide, asked, config)
     vector = _pooled_vector(wide, config.mode)
-    return finished(scored(vector, head) if asked.task == "classify" else vector, asked, config)
+    own = scored(vector, head) if asked.task == "classify" else dense(vector)
+    return finished(own, asked, config)
 
 
 def scored(vectors: Tensor, head: Head | None) -> Tensor:

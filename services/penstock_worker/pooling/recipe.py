@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
@@ -38,6 +40,13 @@ class PoolingRecipe:
     fingerprint: str  # Everything but the model that the numbers depend on.
     load: Callable[[Phases], PoolingParts]
     """Reads the weights. The phases measure the parts of a step."""
+
+
+def pooling_fingerprint(setup: Setup) -> str:
+    """What vectors depend on of the pooling. Dense layers are part of the model's digest."""
+    if setup.pooling is None:
+        return ""
+    return str(msgspec.structs.replace(setup.pooling, dense=(), template=None))
 
 
 def pooling_slots(prepared: PreparedModel, setup: Setup, blocks: int) -> Slots:

@@ -19,6 +19,7 @@ from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder
+from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.host_pooler import HostPooler
@@ -27,6 +28,7 @@ from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
+    pooling_fingerprint,
     pooling_slots,
 )
 from penstock_worker.steps.runner import StepRunner
@@ -45,13 +47,15 @@ def recipe(
         raise Unable(f"the model has {BY_TRANSFORMERS}")
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
-    fingerprint = f"pooling reference {name} torch {torch.__version__} {setup.pooling}"
+    fingerprint = f"pooling reference {name} torch {torch.__version__} {pooling_fingerprint(setup)}"
     if isinstance(prepared.config, EncoderConfig):
 
         def load(phases: Phases) -> PoolingParts:
             model, head = build_encoder(prepared, setup, dtype)
             blocks = BLOCKS_EACH * setup.max_num_seqs
-            runner = _runner(prepared, setup, threads, phases, EncoderBody(model), head, blocks)
+            runner = pooling_runner(
+                prepared, setup, threads, phases, EncoderBody(model), head, blocks
+            )
             return PoolingParts(runner, blocks)
 
         return PoolingRecipe("reference", name, "cpu", fingerprint, load)
@@ -73,11 +77,11 @@ def load_decoder(
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
     timed = phases.watch(copies, "make", "copies")
-    runner = _runner(prepared, setup, threads, phases, body, head, blocks, timed)
+    runner = pooling_runner(prepared, setup, threads, phases, body, head, blocks, timed)
     return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())
 
 
-def _runner(
+def pooling_runner(
     prepared: PreparedModel,
     setup: Setup,
     threads: int,
@@ -87,8 +91,11 @@ def _runner(
     blocks: int,
     copies: Copies = NO_COPIES,
 ) -> StepRunner[Any]:
+    """Returns what computes steps of a pooling model on a CPU. `threads`: shares of a step that are
+    computed at once; 1 for a body with threads of its own."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    pooler = HostPooler(phases.watch(body, "rows", "forward"), head, setup.pooling)
+    watched, dense = phases.watch(body, "rows", "forward"), load_dense(setup.pooling.dense)
+    pooler = HostPooler(watched, head, setup.pooling, dense)
     kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

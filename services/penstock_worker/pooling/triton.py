@@ -27,16 +27,18 @@ from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.decoders import head_of, headless
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
 from penstock_worker.pooling.encoders import Inputs, build_encoder
-from penstock_worker.pooling.heads import Head, decoder_head
+from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.kind import Pool
 from penstock_worker.pooling.recipe import (
     BLOCKS_EACH,
     PoolingParts,
     PoolingRecipe,
+    pooling_fingerprint,
     pooling_slots,
 )
 from penstock_worker.quantisation.interface import Product
@@ -78,6 +80,8 @@ def _encoder(
     device: torch.device,
 ) -> PoolingRecipe:
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
+    if config.layers is not None:
+        raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
     if config.head_dim > generating.LARGEST_HEAD:
         raise Unable(f"a head's size is {config.head_dim}, over {generating.LARGEST_HEAD}")
 
@@ -115,7 +119,7 @@ def _encoder(
         device_name=device_name(device),
         fingerprint=(
             f"pooling triton {triton.__version__} torch {torch.__version__} {capability(device)} "
-            f"{name} {order} {pooling}"
+            f"{name} {order} {pooling_fingerprint(setup)}"
         ),
         load=load,
     )
@@ -141,17 +145,14 @@ def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
 class PooledVectors:
     """The Purpose of a decoder of which the rows after the last norm are wanted."""
 
-    def __init__(self, config: ModelConfig, labels: int, ops: TritonHeadOps) -> None:
-        """`labels` is the number of labels of the classification head, 0 if there is none."""
+    def __init__(self, config: ModelConfig, pooling: PoolingConfig, ops: TritonHeadOps) -> None:
         self.head: Head | None = None
         self._config = config
-        self._labels = labels
+        self._pooling = pooling
         self._ops = ops
 
     def take(self, weights: Weights) -> None:
-        if self._labels:
-            self.head = decoder_head(weights, self._labels, self._config.hidden_size, self._ops)
-        weights.ignore("score.weight")
+        self.head = head_of(weights, self._config, self._pooling, self._ops)
 
     def of(self, model: DecoderModel) -> RowsHead:
         return model.norm
@@ -165,14 +166,12 @@ def _decoder(
     threads: int,
     ranks: Ranks,
 ) -> PoolingRecipe:
-    # The output head is not computed. Declared as tied to the embedding, it isn't read either.
-    headless = msgspec.structs.replace(config, tie_word_embeddings=True)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
-    vectors = PooledVectors(config, len(pooling.labels), ops)
+    vectors = PooledVectors(config, pooling, ops)
     # Nothing is decoded, so there are no steps to capture.
     inner = generating.recipe(
-        msgspec.structs.replace(prepared, config=headless),
+        msgspec.structs.replace(prepared, config=headless(config)),
         msgspec.structs.replace(setup, enforce_eager=True),
         threads,
         ranks,
@@ -200,6 +199,6 @@ def _decoder(
         inner.backend,
         inner.dtype,
         inner.device_name,
-        f"pooling {inner.fingerprint} {pooling}",
+        f"pooling {inner.fingerprint} {pooling_fingerprint(setup)}",
         load,
     )

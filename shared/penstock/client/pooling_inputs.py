@@ -53,8 +53,8 @@ def text_input(
     limit: int | None,
     add_special: bool = True,
 ) -> PoolInput:
-    """A text, or two that belong together, as the model's own tokenizer puts them. Raises
-    InvalidRequest."""
+    """A text, or two that belong together, as the model's own tokenizer or its template puts them.
+    Raises InvalidRequest."""
     size = len(text) + len(pair or "")
     most = welcome.limits.max_model_len * MAX_CHARACTERS_PER_TOKEN
     most = most if limit is None else max(most, MAX_CUT_CHARACTERS)
@@ -65,6 +65,14 @@ def text_input(
             param="input",
             code="context_length_exceeded",
         )
+    template = pooling_model(welcome).template
+    if pair is not None and template is not None:
+        if limit is not None:
+            raise InvalidRequest(
+                "this model's prompt ends with its question, and can't be cut",
+                param="truncate_prompt_tokens",
+            )
+        text, pair = template.filled(text, pair), None
     prompt_token_ids, types = tokenizer.encode_typed(
         text, pair, add_special=add_special, limit=limit
     )

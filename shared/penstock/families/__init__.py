@@ -5,6 +5,7 @@ from penstock.families.bert import BERT
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from penstock.families.distilbert import DISTILBERT
+from penstock.families.embeddinggemma import EMBEDDING_GEMMA
 from penstock.families.encoder import EncoderFamily
 from penstock.families.ernie4_5 import ERNIE4_5
 from penstock.families.exaone4 import EXAONE4
@@ -19,6 +20,7 @@ from penstock.families.granite import GRANITE, GRANITE_MOE
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
 from penstock.families.mixtral import MIXTRAL
+from penstock.families.modernbert import MODERNBERT
 from penstock.families.mpnet import MPNET
 from penstock.families.nemotron import NEMOTRON
 from penstock.families.olmo2 import OLMO2, OLMO3
@@ -88,7 +90,7 @@ HUB_CLASSES: dict[str, Family] = {
 """By the class that a hub folder's config.json names."""
 
 ENCODERS: dict[str, EncoderFamily] = {
-    each.name: each for each in (BERT, ROBERTA, DISTILBERT, MPNET)
+    each.name: each for each in (BERT, ROBERTA, DISTILBERT, MPNET, MODERNBERT, EMBEDDING_GEMMA)
 }
 """By EncoderConfig.family."""
 

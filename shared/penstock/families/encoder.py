@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from penstock.families.family import TensorNames
+from penstock.formats.fields import Fields
+from penstock.model_config import EncoderConfig
 
 
 class ClassifierHead(NamedTuple):
@@ -12,7 +16,9 @@ class ClassifierHead(NamedTuple):
 
     inner: str
     outer: str
-    activation: Literal["tanh", "relu"]
+    activation: Literal["tanh", "relu", "gelu"]
+    norm: str = ""
+    """A layer norm behind the activation."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,9 @@ class EncoderFamily:
     """EncoderConfig.family, and what a checkpoint may put in front of its tensors' names."""
     model_types: tuple[str, ...]
     """Values of `model_type` in config.json."""
-    head: ClassifierHead
+    head: ClassifierHead | None = None
+    both_ways_key: str = ""
+    """A flag of config.json without which a model of this type is a decoder."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """config.json's own names for keys that BERT's has."""
     first_behind_padding: bool = False
@@ -34,3 +42,8 @@ class EncoderFamily:
     """Of the relative attention bias, where config.json doesn't say; 0: the family has none."""
     tensors: tuple[tuple[str, str], ...] = ()
     """(a part of a tensor's name, BERT's name for it)."""
+    read_layers: Callable[[Fields], EncoderConfig] | None = None
+    """Reads config.json of a family that isn't BERT but has a decoder's layers. Raises
+    UnsupportedModel."""
+    layer_names: TensorNames = field(default_factory=TensorNames)
+    """Of such a family."""

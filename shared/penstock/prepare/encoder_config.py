@@ -8,9 +8,11 @@ from __future__ import annotations
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES
 from penstock.families.bounds import MAX_LAYERS
+from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig
-from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE
+from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config
+from penstock.prepare.hub_config import HARMLESS
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -21,13 +23,53 @@ ACTIVATIONS = {
 }
 
 
+HARMLESS_OF_ENCODERS = frozenset(
+    {
+        "adapters",
+        "attention_probs_dropout_prob",
+        "classifier_dropout",
+        "directionality",
+        "dropout",
+        "gradient_checkpointing",
+        "hidden_dropout_prob",
+        "output_past",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "qa_dropout",
+        "seq_classif_dropout",
+        "sinusoidal_pos_embds",
+        "tie_weights_",
+        "tie_word_embeddings",
+        "transformers.js_config",
+    }
+)
+"""Keys of BERT and its relatives that don't change what is computed: training, other heads, and how
+a table that the file has was made."""
+
+
 def is_encoder(fields: Fields) -> bool:
     """Whether config.json is of a family that attends both ways."""
-    return fields.text("model_type", "") in ENCODER_TYPES
+    family = ENCODER_TYPES.get(fields.text("model_type", ""))
+    if family is None:
+        return False
+    return not family.both_ways_key or fields.flag(family.both_ways_key, False)
 
 
 def read_encoder_config(fields: Fields) -> EncoderConfig:
-    """Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
+    """Raises UnsupportedModel for a variant that the blocks of the model can't compute, and for a
+    setting that nobody here knows and that could change the output."""
+    family = ENCODER_TYPES[fields.text("model_type")]
+    config = (family.read_layers or _read_bert)(fields)
+    refuse_unknown(fields, HARMLESS | HARMLESS_OF_ENCODERS)
+    if config.layers is not None:
+        check_config(config.layers, fields.where)
+    return check_encoder_config(config, fields.where)
+
+
+def _read_bert(fields: Fields) -> EncoderConfig:
     family = ENCODER_TYPES[fields.text("model_type")]
 
     def key(name: str) -> str:
@@ -47,7 +89,7 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
         raise UnsupportedModel(f"{fields.where}: a {family.name} that is a decoder is not served")
     first = fields.integer("pad_token_id", 1) + 1 if family.first_behind_padding else 0
     types, buckets = family.token_types, family.relative_buckets
-    config = EncoderConfig(
+    return EncoderConfig(
         family=family.name,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=fields.integer(key("hidden_size")),
@@ -63,7 +105,6 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
             fields.integer("relative_attention_num_buckets", buckets) if buckets else 0
         ),
     )
-    return check_encoder_config(config, fields.where)
 
 
 def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
@@ -83,7 +124,7 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
         value = getattr(config, field)
         if not least <= value <= most:
             raise UnsupportedModel(f"{where}: {field} is {value}; {least} to {most} are allowed")
-    if config.hidden_size % config.num_heads:
+    if config.layers is None and config.hidden_size % config.num_heads:
         raise UnsupportedModel(
             f"{where}: {config.num_heads} attention heads don't divide the hidden size "
             f"{config.hidden_size}"

@@ -26,6 +26,7 @@ from penstock.prepare.by_transformers import is_for_transformers, read_for_trans
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
+from penstock.prepare.generative_reranker import read_reranker
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.hub_pooling import read_pooling
 from penstock.prepare.hub_tokenizer import HubTokenizer, read_tokenizer
@@ -56,12 +57,13 @@ def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
         )
     stated = _read_json(path / CONFIG)
     config = _config(stated, model_impl)
-    pooling = read_pooling(path, stated, config)
     weights = find_safetensors(path)
     held = check_shards(path, weights)
     refuse_more_than_is_held(config, held, stated.where)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
     tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
+    reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
+    pooling = reranker or read_pooling(path, stated, config)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(

@@ -32,6 +32,8 @@ HARMLESS = frozenset(
         "bos_token_id",
         "cache_implementation",
         "chunk_size_feed_forward",
+        "classifier_from_token",  # read with the pooling, as the next
+        "is_original_qwen3_reranker",
         "decoder_start_token_id",
         "do_sample",
         "dtype",
@@ -50,6 +52,9 @@ HARMLESS = frozenset(
         "keys_to_ignore_at_inference",
         "label2id",
         "length_penalty",
+        "matryoshka_dimensions",  # this and the next two are read with the pooling
+        "sbert_ce_default_activation_function",
+        "sentence_transformers",
         "max_length",
         "min_length",
         "model_type",

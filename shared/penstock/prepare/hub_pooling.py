@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import UnsupportedModel
+from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model_config import (
     Activation,
+    DenseLayer,
     EncoderConfig,
     ModelConfig,
     PoolingConfig,
@@ -21,9 +23,12 @@ from penstock.model_config import (
 )
 
 MODULES = "modules.json"
+DENSE_WEIGHTS = "model.safetensors"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 MAX_BYTES = 1 << 20
 MAX_LABELS = 65_536
+MAX_DENSE = 65_536
+"""Outputs of a dense layer over a vector."""
 
 CLASSIFIES = "ForSequenceClassification"
 
@@ -40,7 +45,8 @@ _MODES: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean", "max": "max", "l
 def pooling_inputs(path: Path) -> list[Path]:
     """The files whose change makes a prepared folder stale."""
     named = [path / MODULES, path / SENTENCE_CONFIG]
-    return [file for file in named if file.is_file()] + sorted(path.glob("*_*/config.json"))
+    modules = [*path.glob("*_*/config.json"), *path.glob(f"*_*/{DENSE_WEIGHTS}")]
+    return [file for file in named if file.is_file()] + sorted(modules)
 
 
 def read_pooling(
@@ -56,7 +62,7 @@ def read_pooling(
     if any(name.endswith(CLASSIFIES) for name in names):
         labels = _labels(stated)
         return PoolingConfig(
-            mode="cls" if encoder else "last",
+            mode=_classifier_mode(stated) if encoder else "last",
             normalize=False,
             size=size,
             labels=labels,
@@ -73,6 +79,14 @@ def read_pooling(
     return None
 
 
+def _classifier_mode(stated: Fields) -> PoolingMode:
+    """What an encoder's classification head sees: the first token, unless ModernBERT says so."""
+    named, key = stated.text("classifier_pooling", "cls"), "classifier_pooling"
+    if named not in ("cls", "mean"):
+        raise stated.wrong(key, "cls or mean")
+    return "mean" if named == "mean" else "cls"
+
+
 def default_for_decoders(config: ModelConfig | EncoderConfig) -> PoolingConfig:
     """Of a decoder whose folder says nothing: the last token has seen all others."""
     return PoolingConfig(mode="last", normalize=True, size=config.hidden_size)
@@ -83,16 +97,20 @@ def _from_modules(
 ) -> PoolingConfig:
     mode: PoolingMode | None = None
     normalize = False
+    dense: list[DenseLayer] = []
     for module in _modules(path / MODULES):
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Pooling":
             mode = _mode(_read(_inside(path, module) / "config.json"))
         elif kind == "Normalize":
             normalize = True
+        elif kind == "Dense":
+            width = dense[-1].outputs if dense else config.hidden_size
+            dense.append(read_dense(_inside(path, module), width))
         elif kind not in ("Transformer", "Dropout"):
             raise UnsupportedModel(
                 f"{path / MODULES}: a module of type {kind!r} is not served; Transformer, "
-                "Pooling and Normalize are"
+                "Pooling, Dense and Normalize are"
             )
     if mode is None:
         raise UnsupportedModel(f"{path / MODULES} names no Pooling module")
@@ -100,14 +118,45 @@ def _from_modules(
         raise UnsupportedModel(
             f"{path / MODULES}: pooling {mode!r} over a decoder is not served; lasttoken is"
         )
+    size = dense[-1].outputs if dense else config.hidden_size
     named = "matryoshka_dimensions"
     dimensions = tuple(stated.listed(named, int)) if named in stated else ()
     return PoolingConfig(
         mode=mode,
         normalize=normalize,
-        size=config.hidden_size,
-        dimensions=tuple(sorted(d for d in dimensions if 0 < d <= config.hidden_size)),
+        size=size,
+        dimensions=tuple(sorted(d for d in dimensions if 0 < d <= size)),
         max_input=longest,
+        dense=tuple(dense),
+    )
+
+
+def read_dense(folder: Path, inputs: int) -> DenseLayer:
+    """A module of type Dense, which gets `inputs` numbers. Raises UnsupportedModel for one that
+    can't be computed."""
+    fields, weights = _read(folder / "config.json"), folder / DENSE_WEIGHTS
+    named = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
+    kind = named.rpartition(".")[2].lower()
+    if kind not in ("identity", "tanh"):
+        raise UnsupportedModel(
+            f"{fields.where}: the activation {named!r} is not served; Identity and Tanh are"
+        )
+    outputs = fields.integer("out_features")
+    if fields.integer("in_features") != inputs or not 1 <= outputs <= MAX_DENSE:
+        raise UnsupportedModel(
+            f"{fields.where}: {fields.integer('in_features')} x {outputs} is no layer for vectors "
+            f"of {inputs} numbers; at most {MAX_DENSE} outputs are allowed"
+        )
+    if not weights.is_file():
+        raise UnsupportedModel(f"{folder} holds no {DENSE_WEIGHTS}")
+    bias = fields.flag("bias", True)
+    refuse_unknown(fields, frozenset())
+    return DenseLayer(
+        file=str(weights),
+        inputs=inputs,
+        outputs=outputs,
+        bias=bias,
+        activation=kind,  # type: ignore[arg-type]
     )
 
 

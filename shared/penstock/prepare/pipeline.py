@@ -128,12 +128,17 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
 def _digest(checkpoint: Checkpoint) -> str:
     """sha256 over everything that outputs depend on. Paths and times are not part of it, so two
     machines with the same files agree; of the weights, evenly spread samples are read."""
-    settings = (checkpoint.config, checkpoint.add_bos, checkpoint.pooling)
+    pooling = checkpoint.pooling
+    dense = () if pooling is None else pooling.dense
+    if pooling is not None:
+        bare = tuple(msgspec.structs.replace(layer, file="") for layer in dense)
+        pooling = msgspec.structs.replace(pooling, dense=bare)
+    settings = (checkpoint.config, checkpoint.add_bos, pooling)
     digest = hashlib.sha256(msgspec.json.encode(settings))
     if checkpoint.weights.quantised is not None:
         digest.update(msgspec.json.encode(checkpoint.weights.quantised))
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
-    for file in checkpoint.weights.files:
+    for file in (*checkpoint.weights.files, *(layer.file for layer in dense)):
         digest.update(sample_digest(Path(file)))
     return digest.hexdigest()

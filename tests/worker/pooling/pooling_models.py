@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
@@ -37,7 +38,9 @@ def save(folder: Path, kind: str, **config: Any) -> Any:
     import transformers
 
     torch.manual_seed(7)
-    family = kind.removesuffix("ForSequenceClassification").removesuffix("Model")
+    family = kind
+    for end in ("ForSequenceClassification", "ForCausalLM", "Model"):
+        family = family.removesuffix(end)
     sizes = dict(SIZES)
     if family == "DistilBert":
         names = {"hidden_size": "dim", "intermediate_size": "hidden_dim"}
@@ -71,6 +74,42 @@ def sentence_files(folder: Path, mode: str, *, normalize: bool, longest: int | N
     if longest is not None:
         stated = json.dumps({"max_seq_length": longest})
         (folder / "sentence_bert_config.json").write_text(stated)
+
+
+def dense_files(
+    folder: Path, layers: list[tuple[int, int, bool, str]]
+) -> list[dict[str, torch.Tensor]]:
+    """Mean pooling, random Dense layers (inputs, outputs, bias, activation) and Normalize, as
+    sentence-transformers writes them. Returns the layers' tensors."""
+    sentence_files(folder, "mean_tokens", normalize=True)
+    modules = json.loads((folder / "modules.json").read_text())
+    tensors = []
+    for number, (inputs, outputs, bias, activation) in enumerate(layers, 2):
+        own = folder / f"{number}_Dense"
+        own.mkdir()
+        path = "torch.nn." if activation == "ReLU" else "torch.nn.modules.linear."
+        stated = {"in_features": inputs, "out_features": outputs, "bias": bias}
+        stated["activation_function"] = f"{path}{activation}"
+        (own / "config.json").write_text(json.dumps(stated))
+        found = {"linear.weight": 0.1 * torch.randn(outputs, inputs)}
+        if bias:
+            found["linear.bias"] = torch.randn(outputs)
+        save_file(found, own / "model.safetensors")
+        tensors.append(found)
+        kind = {"path": own.name, "type": "sentence_transformers.models.Dense"}
+        modules.insert(number, {"idx": number, "name": str(number), **kind})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return tensors
+
+
+def name_words(folder: Path, words: dict[str, int]) -> None:
+    """Gives some of the tokenizer's words other names."""
+    file = folder / "tokenizer.json"
+    found = json.loads(file.read_text())
+    for word, number in words.items():
+        del found["model"]["vocab"][f"w{number}"]
+        found["model"]["vocab"][word] = number
+    file.write_text(json.dumps(found))
 
 
 def facts_of(

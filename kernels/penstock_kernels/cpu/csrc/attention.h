@@ -87,17 +87,23 @@ inline int first_key(const PkAttention& a, int position) {
   return behind > chunk ? behind : chunk;
 }
 
+// The last key that a token sees, in a sequence that ends at position `end`.
+inline int last_key(const PkAttention& a, int position, int end) {
+  if (!a.both_ways) return position;
+  return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
+}
+
 // The keys that the rows of a tile see. A row is a query head of a token; `group` rows are one token's.
 class Reach {
  public:
-  Reach(const PkAttention& a, int position, int rows, int group) {
+  Reach(const PkAttention& a, int position, int end, int rows, int group) {
     for (int r = 0; r < rows; r++) {
-      last_[r] = position + r / group;
-      first_[r] = first_key(a, last_[r]);
+      last_[r] = last_key(a, position + r / group, end);
+      first_[r] = first_key(a, position + r / group);
     }
   }
   int first(int row) const { return first_[row]; }
-  int last(int row) const { return last_[row]; }  // its own
+  int last(int row) const { return last_[row]; }
 
  private:
   int first_[pk::MAX_TILE_ROWS], last_[pk::MAX_TILE_ROWS];

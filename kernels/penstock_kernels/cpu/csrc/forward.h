@@ -29,6 +29,9 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_PLACE_LATENT: return place_latent<Cache>(t, p);
     case PK_BY_HEAD: return by_head(t, p);
     case PK_EXCHANGE: return exchange(t, p);
+    case PK_LOOK_UP: return look_up(t, p);
+    case PK_NORM: return norm(t, p);
+    case PK_ROWS: return give_rows(t, p);
   }
 }
 
@@ -81,7 +84,7 @@ inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, float
       for (int row = 0; row < rows; row += pk::ROWS) {
         alignas(64) float part[16 * pk::ROWS];
         const int count = rows - row < pk::ROWS ? rows - row : pk::ROWS;
-        tile_product(matrix, tile, a, row, count, part);
+        tile_products(matrix, tile, 1, a, row, count, part);
         const int lanes = matrix.outputs - 16 * tile < 16 ? matrix.outputs - 16 * tile : 16;
         for (int r = 0; r < count; r++)
           __builtin_memcpy(out + static_cast<size_t>(row + r) * matrix.outputs + 16 * tile, part + 16 * r, lanes * sizeof(float));

@@ -19,9 +19,11 @@ template <class Cache> class Heads {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
       const PkMatrix* matrix = beyond_query < 0 ? &p_.matrices[0] : beyond_key < 0 ? &p_.matrices[1] : &p_.matrices[2];
       const int within = beyond_query < 0 ? head : beyond_key < 0 ? beyond_query : beyond_key;
-      for (int i = 0; i < per_head; i++) {
-        tile_product(*matrix, within * per_head + i, a, row, rows, tile);
-        for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * i, load(tile + 16 * r));
+      for (int i = 0; i < per_head; i += 2) {
+        const int tiles = per_head - i < 2 ? 1 : 2;
+        tile_products(*matrix, within * per_head + i, tiles, a, row, rows, tile);
+        for (int j = 0; j < tiles; j++)
+          for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * (i + j), load(tile + 16 * (j * pk::ROWS + r)));
       }
       for (int r = 0; r < rows; r++) {
         float* values = heads + r * dim;
@@ -90,10 +92,7 @@ template <class Cache> class Heads {
     for (int d = 0; d < a_.head_dim; d += 16) store(out + d, load(values + d));
   }
 
-  int position_of(int row) const {
-    const int sequence = t_.sequence_of(row);
-    return t_.batch.starts[sequence] + row - t_.batch.first_row[sequence];
-  }
+  int position_of(int row) const { return t_.position_of(row); }
 };
 
 }  // namespace

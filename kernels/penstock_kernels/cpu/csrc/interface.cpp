@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <initializer_list>
 
 namespace {
 
@@ -27,6 +26,15 @@ bool has_avx512() {
 #endif
 }
 
+// Without what the kernels of 16 lanes need beyond it.
+bool has_wide_floats() {
+#if defined(PK_X86)
+  return has_avx2() && __builtin_cpu_supports("avx512f");
+#else
+  return false;
+#endif
+}
+
 const pk::Kernels* named(const char* name) {
 #if defined(PK_X86)
   if (!std::strcmp(name, "avx512")) return has_avx512() ? pk::avx512_kernels() : nullptr;
@@ -36,8 +44,11 @@ const pk::Kernels* named(const char* name) {
 }
 
 const pk::Kernels* best() {
-  for (const char* name : {"avx512", "avx2"})
-    if (const pk::Kernels* kernels = named(name)) return kernels;
+  if (const pk::Kernels* kernels = named("avx512")) return kernels;
+#if defined(PK_X86)
+  if (has_wide_floats()) pk::wide_floats.store(pk::avx512_floats(), std::memory_order_relaxed);
+#endif
+  if (const pk::Kernels* kernels = named("avx2")) return kernels;
   return pk::portable_kernels();
 }
 
@@ -53,6 +64,8 @@ const pk::Kernels& kernels() {
 
 namespace pk {
 
+std::atomic<FloatTiles> wide_floats{nullptr};
+
 void give_way() { sched_yield(); }
 
 }  // namespace pk
@@ -64,6 +77,7 @@ const char* pk_instruction_set() { return kernels().name; }
 int pk_use(const char* name) {
   const pk::Kernels* wanted = named(name);
   if (!wanted) return -1;
+  pk::wide_floats.store(nullptr, std::memory_order_relaxed);
   chosen.store(wanted, std::memory_order_release);
   return 0;
 }

@@ -155,8 +155,9 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
 
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+  constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : 12;
   while (rows > 0) {
-    const int count = rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
+    const int count = rows >= 12 && most >= 12 ? 12 : rows >= 8 && most >= 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
     switch (count) {
       case 1: tile_rows<Format, 1>(matrix, tile, a, row, out); break;
       case 2: tile_rows<Format, 2>(matrix, tile, a, row, out); break;
@@ -188,6 +189,22 @@ inline void tile_product(const PkMatrix& matrix, int tile, const Activations& a,
     case PK_F4W: return tile_of<Looked<PK_F4W>>(matrix, tile, a, row, rows, out);
     default: return tile_of<SignedHalves>(matrix, tile, a, row, rows, out);
   }
+}
+
+// Tiles that are multiplied together: two of floats share the reading of rows.
+inline int tiles_together(const PkMatrix& matrix) { return matrix.kind == PK_F32 ? 2 : 1; }
+
+// out: [count][pk::ROWS][16], of one tile or two, from `tile` on.  By wider registers than these kernels' own where the
+// processor has them: a lane's sum is the same.
+inline void tile_products(const PkMatrix& matrix, int tile, int count, const Activations& a, int row, int rows, float* out) {
+  const pk::FloatTiles wide = matrix.kind == PK_F32 ? pk::wide_floats.load(std::memory_order_relaxed) : nullptr;
+  if (!wide) {
+    for (int i = 0; i < count; i++) tile_product(matrix, tile + i, a, row, rows, out + 16 * pk::ROWS * i);
+    return;
+  }
+  const size_t size = pk::tile_bytes(PK_F32, a.groups);
+  wide(reinterpret_cast<const float*>(matrix.tiles + tile * size), size / sizeof(float), count, a.groups,
+       a.floats + static_cast<size_t>(row) * a.stride, a.stride, rows, matrix.bias ? matrix.bias + 16 * tile : nullptr, out);
 }
 
 // Lane `lane` of 16 scales, as floats.

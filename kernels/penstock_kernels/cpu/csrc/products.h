@@ -8,14 +8,17 @@ inline void product(Thread& t, const PkPhase& p) {
   const PkMatrix& matrix = p.matrices[0];
   const Activations a = t.input(p.source, matrix.inputs);
   const V scale = set1(p.scale);
-  t.by_tiles(pk::padded(matrix.outputs, 16) / 16, [&](int tile, int row, int rows) {
-    alignas(64) float out[16 * pk::ROWS];
-    tile_product(matrix, tile, a, row, rows, out);
-    for (int r = 0; r < rows; r++) {
-      float* target = t.row(p.target, row + r) + p.first + 16 * tile;
-      const V scaled = mul(load(out + 16 * r), scale);
-      store(target, p.adds ? add(load(target), scaled) : scaled);
-    }
+  const int tiles = pk::padded(matrix.outputs, 16) / 16, together = tiles_together(matrix);
+  t.by_tiles((tiles + together - 1) / together, [&](int unit, int row, int rows) {
+    alignas(64) float out[2][16 * pk::ROWS];
+    const int first = unit * together, count = tiles - first < together ? tiles - first : together;
+    tile_products(matrix, first, count, a, row, rows, out[0]);
+    for (int i = 0; i < count; i++)
+      for (int r = 0; r < rows; r++) {
+        float* target = t.row(p.target, row + r) + p.first + 16 * (first + i);
+        const V scaled = mul(load(out[i] + 16 * r), scale);
+        store(target, p.adds ? add(load(target), scaled) : scaled);
+      }
   });
 }
 
@@ -36,16 +39,14 @@ inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& u
   // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
   const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
   if (tiles == 1) __builtin_memset(out, 0, sizeof out);
-  for (int i = 0; i < tiles; i++) {
-    if (gate) tile_product(*gate, 2 * unit + i, a, row, rows, out[2 * i]);
-    tile_product(up, 2 * unit + i, a, row, rows, out[2 * i + 1]);
-  }
+  if (gate) tile_products(*gate, 2 * unit, tiles, a, row, rows, out[0]);
+  tile_products(up, 2 * unit, tiles, a, row, rows, out[2]);
   const auto value = [&](const float* g, const float* u) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(load(g), load(u));
     return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
   };
   for (int r = 0; r < rows; r++) {
-    V low = value(out[0] + 16 * r, out[1] + 16 * r), high = value(out[2] + 16 * r, out[3] + 16 * r);
+    V low = value(out[0] + 16 * r, out[2] + 16 * r), high = value(out[1] + 16 * r, out[3] + 16 * r);
     if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
     set_group(inner, p.forms, row + r, p.first / 32 + unit, low, high);
   }

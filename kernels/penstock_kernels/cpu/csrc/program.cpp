@@ -21,7 +21,7 @@ bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
          a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
-         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->keys && a->values;
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && !(a->both_ways && a->chunk) && a->keys && a->values;
 }
 
 bool fits(const PkExperts* e) {
@@ -57,6 +57,10 @@ class Reader {
       case PK_EXPERTS_UP: return experts(p) && activates(p, p.experts->gates);
       case PK_EXPERTS_DOWN: return experts(p);
       case PK_COMBINE: return experts(p) && floats(p.target) && holds(p.target, p.first + static_cast<int64_t>(p.experts->downs[0].outputs));
+      case PK_LOOK_UP: return floats(p.target) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
+      case PK_NORM:
+        return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
+      case PK_ROWS: return floats(p.source) && p.width > 0 && p.width == m_.outputs && holds(p.source, p.width);
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
       case PK_EXCHANGE: return exchanged(p);
@@ -84,6 +88,7 @@ class Reader {
   // Whether what a phase computes begins at a whole tile; of GATE_UP, at a whole group.
   static bool part(const PkPhase& p) {
     if (p.kind == PK_EXCHANGE) return p.part && p.first >= 0;
+    if (p.kind == PK_LOOK_UP) return !p.part && p.first_key == 0;
     if (!p.part) return p.first == 0 && p.first_key == 0;
     if (p.first < 0 || p.first_key < 0 || p.width < 0 || p.key_width < 0) return false;
     if (p.kind == PK_EMBED) return true;

@@ -19,6 +19,31 @@ inline void embed(Thread& t, const PkPhase& p) {
   }
 }
 
+// What positions or types add to an embedding.
+inline void look_up(Thread& t, const PkPhase& p) {
+  const int width = p.matrices[0].inputs;
+  t.share_out(t.batch.rows, [&](int r) {
+    const int position = t.position_of(r), type = t.batch.types ? t.batch.types[r] : 0;
+    float* out = t.row(p.target, r);
+    matrix_row(p.matrices[0], p.first < 0 ? type : p.first + position, t.own.row);
+    for (int i = 0; i < width; i++) out[i] += t.own.row[i];
+  });
+}
+
+inline void norm(Thread& t, const PkPhase& p) {
+  t.share_out(t.batch.rows, [&](int r) { normalise(t.row(p.source, r), p.norm, p.width, t.row(p.target, r)); });
+}
+
+// Rows as what the step gives.
+inline void give_rows(Thread& t, const PkPhase& p) {
+  t.share_out(t.batch.num_wanted, [&](int i) {
+    const float* x = t.row(p.source, t.batch.wanted[i]);
+    float* out = t.batch.logits + static_cast<size_t>(i) * p.width;
+    if (p.norm.kind != PK_NORM_NONE) return normalise(x, p.norm, p.width, out);
+    for (int j = 0; j < p.width; j++) out[j] = x[j];
+  });
+}
+
 // The rows as the input of a product, in the thread's own memory or in that of all.
 inline void make_input(Thread& t, const PkPhase& p) {
   const Activations a = t.input(PK_INPUT, p.width);

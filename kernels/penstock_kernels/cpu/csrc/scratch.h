@@ -13,8 +13,9 @@ constexpr int GIVEN_UP = 1, BROKEN_OFF = 2;
 // Rows whose logits are computed at a time.
 constexpr int LOGITS_ROWS = 64;
 
-// Query positions of one sequence, and one KV head: what a thread attends with at a time.
-struct QueryTile { int32_t sequence, row, count, position; };
+// Query positions of one sequence, and one KV head: what a thread attends with at a time.  end: tokens of
+// the sequence so far.
+struct QueryTile { int32_t sequence, row, count, position, end; };
 
 // Rows by the experts that they chose. A place is a row at one of its experts; the places of an expert
 // follow one another, in the order of rows.
@@ -140,7 +141,7 @@ inline void fill_tiles(const PkBatch& b, Scratch& s) {
   for (int i = 0; i < b.sequences; i++)
     for (int row = b.first_row[i]; row < b.first_row[i + 1]; row += pk::TILE_QUERIES) {
       const int left = b.first_row[i + 1] - row;
-      s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i]};
+      s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i], b.starts[i] + b.first_row[i + 1] - b.first_row[i]};
     }
 }
 

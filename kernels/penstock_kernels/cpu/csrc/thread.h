@@ -68,6 +68,11 @@ struct Thread {
     return low;
   }
 
+  int position_of(int row) const {
+    const int sequence = sequence_of(row);
+    return batch.starts[sequence] + row - batch.first_row[sequence];
+  }
+
   template <class Cache> Pages pages(const PkAttention& a, int sequence) const {
     const size_t head_cells = Cache::page_cells(a.head_dim), value_cells = Cache::page_cells(a.value_dim);
     return {batch.tables + batch.first_block[sequence], program.block_size / 16, head_cells * a.kv_heads, head_cells, value_cells * a.kv_heads, value_cells};

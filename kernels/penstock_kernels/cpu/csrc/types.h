@@ -1,5 +1,6 @@
 // What crosses the C interface, and what the three instruction sets share. No code of any of them.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,10 +40,11 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // value_dim: numbers of a head's value; head_dim, but where values are latents.
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
-// 0: there are none.  soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
+// 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
+// soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   void *keys, *values;
@@ -103,10 +105,13 @@ enum PkBuffer : int32_t {
 //   of them.  With attention, the source is what that attention has left, whose splits are folded first.
 //   With experts, the source is what EXPERTS_UP has left.  Of that and of INNER the floats are handed out,
 //   and `forms` made of them afterwards.
+// LOOK_UP: target += the rows of matrices[0] at `first` plus the row's position; with `first` below 0, at its type.
+// NORM: target = norm of the source's `width` numbers.
+// ROWS: the rows wanted, `width` numbers of the source as the norm has them, as what the step gives.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
   PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PLACE_LATENT = 13,
-  PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_PHASE_KINDS = 16
+  PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_PHASE_KINDS = 19
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -130,9 +135,10 @@ struct PkPhase {
 typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_t stride);
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
-// block_size: tokens per KV block, a multiple of 16.  exchange: null where no phase needs it.
+// block_size: tokens per KV block, a multiple of 16.  outputs: numbers of a row that ROWS gives.  exchange: null
+// where no phase needs it.
 struct PkProgram {
-  int32_t num_phases, vocab, block_size, cache, threads;
+  int32_t num_phases, vocab, block_size, cache, threads, outputs;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
   PkExchange exchange;
@@ -140,12 +146,13 @@ struct PkProgram {
 
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
 // computed before.  tables: physical blocks of all sequences, sequence s from first_block[s] on.
-// wanted: rows whose logits are asked for.  logits: [num_wanted, vocab].
+// types: [rows], for LOOK_UP; may be null: all 0.
+// wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 struct PkBatch {
   int32_t rows, sequences, num_wanted, reserved;
-  const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted;
+  const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types;
   float* logits;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;
@@ -246,6 +253,14 @@ constexpr size_t tile_bytes(int kind, int groups) {
 inline void prefetch(const uint8_t* at, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
+
+// Products of `rows` rows of x, [rows, stride], with one tile of floats or two, `next` floats apart, of so many groups,
+// plus bias (16 numbers each, or null). A sum goes through the inputs in order.  out: [2][ROWS][16].
+using FloatTiles = void (*)(const float* tile, size_t next, int tiles, int groups, const float* x, size_t stride, int rows, const float* bias, float* out);
+// For kernels with narrower registers than the processor has; null where there are none, or where an instruction
+// set was chosen by name.
+extern std::atomic<FloatTiles> wide_floats;
+FloatTiles avx512_floats();
 
 // One instruction set's entry points.
 struct Kernels {

@@ -5,6 +5,9 @@
 
 namespace {
 
+// Rows of a product by floats whose sums the registers hold.
+constexpr int FLOAT_ROWS = 6;
+
 struct V { __m256 lo, hi; };
 struct I { __m256i lo, hi; };
 struct W { __m256i lo, hi; };

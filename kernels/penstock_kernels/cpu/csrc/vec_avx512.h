@@ -5,6 +5,9 @@
 
 namespace {
 
+// Rows of a product by floats whose sums the registers hold.
+constexpr int FLOAT_ROWS = 12;
+
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
 using W = __m512i;   // 64 unsigned bytes: 16 lanes of 4

@@ -5,6 +5,9 @@
 
 namespace {
 
+// Rows of a product by floats whose sums the registers hold.
+constexpr int FLOAT_ROWS = 12;
+
 struct V { float x[16]; };
 struct I { int32_t x[16]; };
 struct W { uint8_t x[64]; };

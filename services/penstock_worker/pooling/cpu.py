@@ -1,0 +1,164 @@
+"""Pooling models on the CPU kernels: encoders and decoders as programs of the C++ library.
+
+Dtypes are those of `forward.cpu`. Keys and values of an encoder are float32 whatever its weights
+are, as nothing is kept of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape
+from penstock_kernels.cpu.library import instruction_set
+from penstock_kernels.cpu.program import Program
+from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.batch.slots import Slots
+from penstock_worker.forward.cpu import (
+    CPUForward,
+    cache_of,
+    dtype_of,
+    dummy_obstacle,
+    kind_of,
+    shape_of,
+)
+from penstock_worker.forward.cpu_packing import CPUPacking
+from penstock_worker.forward.cpu_program import compile_rows
+from penstock_worker.forward.cpu_weights import CPUWeights
+from penstock_worker.forward.interface import Unable
+from penstock_worker.machine.memory import pool_blocks
+from penstock_worker.metrics.phases import Phases
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.decoders import DecoderBody, head_of, headless
+from penstock_worker.pooling.encoder.cpu_model import BLOCK, CPUEncoder
+from penstock_worker.pooling.encoder.cpu_program import EncoderCompiler
+from penstock_worker.pooling.encoders import inputs_of, open_encoder
+from penstock_worker.pooling.heads import Head
+from penstock_worker.pooling.recipe import (
+    BLOCKS_EACH,
+    PoolingParts,
+    PoolingRecipe,
+    pooling_fingerprint,
+)
+from penstock_worker.pooling.reference import pooling_runner
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
+
+
+class CPUEncoderBody:
+    """An encoder's layers."""
+
+    def __init__(self, model: CPUEncoder) -> None:
+        self._model = model
+
+    @property
+    def layers_done(self) -> int:
+        return self._model.layers_done
+
+    def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
+        inputs = inputs_of(works, slots, self._model.config)
+        hidden = self._model.hidden(inputs.tokens, inputs.types, inputs.lengths)
+        return list(hidden.split(inputs.lengths))
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return []
+
+    def cancel(self) -> None:
+        self._model.cancel()
+
+
+def recipe(
+    prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE
+) -> PoolingRecipe:
+    """Raises ImportError without the library, Unable for a model that it can't run, and
+    StartupError for settings that no backend can follow."""
+    isa, dtype = instruction_set(), dtype_of(setup, prepared.weights.dtype)
+    fingerprint = f"pooling cpu {isa} {dtype} {pooling_fingerprint(setup)}"
+    config = prepared.config
+    if isinstance(config, EncoderConfig):
+        _require_encoder(config, setup)
+        return PoolingRecipe(
+            f"cpu {isa}",
+            dtype,
+            "cpu",
+            fingerprint,
+            lambda phases: _load_encoder(prepared, config, setup, threads, dtype, phases),
+        )
+    shape, cache = shape_of(config, setup), cache_of(setup.kv_cache_dtype, dtype)
+    return PoolingRecipe(
+        f"cpu {isa}",
+        dtype,
+        "cpu",
+        f"{fingerprint} KV {cache}",
+        lambda phases: _load_decoder(prepared, config, setup, threads, dtype, shape, phases),
+    )
+
+
+def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
+    """Raises Unable."""
+    obstacle = dummy_obstacle(setup)
+    if config.relative_buckets:
+        obstacle = "the model has a relative attention bias"
+    if config.layers is not None:
+        shape_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
+    else:
+        heads = config.num_heads
+        obstacle = obstacle or DecoderShape(heads, heads, config.head_dim, BLOCK).obstacle()
+    if obstacle is not None:
+        raise Unable(obstacle)
+
+
+def _load_encoder(
+    prepared: PreparedModel,
+    config: EncoderConfig,
+    setup: Setup,
+    threads: int,
+    dtype: str,
+    phases: Phases,
+) -> PoolingParts:
+    weights, head = open_encoder(prepared, config, setup, torch.float32)
+    program = _program(config, weights, setup, threads, dtype)
+    model = CPUEncoder(config, program, longest=setup.max_model_len, threads=threads)
+    blocks = BLOCKS_EACH * setup.max_num_seqs
+    runner = pooling_runner(prepared, setup, 1, phases, CPUEncoderBody(model), head, blocks)
+    return PoolingParts(runner, blocks)
+
+
+def _program(
+    config: EncoderConfig, weights: Weights, setup: Setup, threads: int, dtype: str
+) -> Program:
+    if config.layers is None:
+        program = EncoderCompiler(config, CPUPacking(weights, threads), kind_of(dtype)).program()
+        weights.finish()
+        return program
+    own = headless(config.layers)
+    read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
+    return compile_rows(own, read, both_ways=True)
+
+
+def _load_decoder(
+    prepared: PreparedModel,
+    config: ModelConfig,
+    setup: Setup,
+    threads: int,
+    dtype: str,
+    shape: DecoderShape,
+    phases: Phases,
+) -> PoolingParts:
+    own, cache = headless(config), cache_of(setup.kv_cache_dtype, dtype)
+    weights = open_weights(prepared.weights, own, torch.float32)
+    head: Head | None = head_of(weights, config, setup.pooling)
+    read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
+    program = compile_rows(own, read)
+    size = shape.block_bytes(cache, config.num_layers)
+    blocks = pool_blocks(setup, size)
+    decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
+    body = DecoderBody(CPUForward(decoder))
+    copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // size)
+    timed = phases.watch(copies, "make", "copies")
+    runner = pooling_runner(prepared, setup, 1, phases, body, head, blocks, timed)
+    return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())

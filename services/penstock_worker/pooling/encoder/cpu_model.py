@@ -1,0 +1,84 @@
+"""Encoders on the CPU kernels: one call into the C++ library computes a group of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import EncoderConfig
+from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.interface import StepCancelled
+
+GROUP_ROWS = 128
+"""Tokens that are computed together, so that what a layer makes of them stays in the second level
+of the cache, and weights are read once for all of them. A longer input is a group of its own."""
+BLOCK = 16
+"""Tokens of a block of the memory for keys and values."""
+
+
+class CPUEncoder:
+    """As EncoderModel, but not for several threads at once: it has threads of its own."""
+
+    def __init__(
+        self, config: EncoderConfig, program: Program, *, longest: int, threads: int
+    ) -> None:
+        """`longest`: tokens that an input may have."""
+        self.config = config
+        self._longest = longest
+        blocks = -(-longest // BLOCK) + GROUP_ROWS
+        self._decoder = Decoder(program, BLOCK, blocks, cache="float32", threads=threads)
+
+    @property
+    def layers_done(self) -> int:
+        return self._decoder.layers_done
+
+    def cancel(self) -> None:
+        self._decoder.cancel()
+
+    def hidden(self, tokens: np.ndarray, types: np.ndarray, lengths: list[int]) -> Tensor:
+        """As EncoderModel.hidden, without padding. Raises ValueError for an input that is longer
+        than any may be."""
+        if max(lengths) > self._longest:
+            raise ValueError(f"an input has {max(lengths)} tokens; at most {self._longest} may be")
+        out, start = [], 0
+        for group in _groups(lengths):
+            rows = slice(start, start + sum(group))
+            out.append(self._group(tokens[rows], types[rows], group))
+            start = rows.stop
+        return torch.from_numpy(np.concatenate(out))
+
+    def _group(self, tokens: np.ndarray, types: np.ndarray, lengths: list[int]) -> np.ndarray:
+        ends = np.cumsum([0, *lengths])
+        blocks = np.cumsum([0, *(-(-length // BLOCK) for length in lengths)])
+        step = DecoderStep(
+            tokens=_int32(tokens),
+            first_row=_int32(ends),
+            starts=np.zeros(len(lengths), dtype=np.int32),
+            tables=np.arange(blocks[-1], dtype=np.int32),
+            first_block=_int32(blocks[:-1]),
+            types=_int32(types) if self.config.token_types else None,
+        )
+        rows = self._decoder.logits(step, np.arange(len(tokens), dtype=np.int32))
+        if self._decoder.cancelled:
+            raise StepCancelled
+        return rows
+
+
+def _groups(lengths: list[int]) -> Iterator[list[int]]:
+    """Cuts inputs into groups of at most GROUP_ROWS tokens, or of one input."""
+    group: list[int] = []
+    for length in lengths:
+        if group and sum(group) + length > GROUP_ROWS:
+            yield group
+            group = []
+        group.append(length)
+    if group:
+        yield group
+
+
+def _int32(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.int32)

@@ -1,0 +1,98 @@
+"""Encoders that have a decoder's layers, in plain torch: attention looks both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.model_config import EncoderConfig, ModelConfig
+from penstock_kernels import reference as ops
+from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights.weights import Weights
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """StepAttention within each input. It keeps nothing."""
+
+    lengths: list[int]
+    """Tokens of each input."""
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: Rotation | None,
+        norms: HeadNorms | None = None,
+        rule: ScoreRule = PLAIN_RULE,
+    ) -> Tensor:
+        if norms is not None:
+            query = ops.rms_norm(query, norms.query, norms.eps)
+            key = ops.rms_norm(key, norms.key, norms.eps)
+        if rotation is not None:
+            query = ops.apply_rope(query, *rotation.rows)
+            key = ops.apply_rope(key, *rotation.rows)
+        out = torch.zeros(query.shape, dtype=query.dtype)
+        start = 0
+        for length in self.lengths:
+            rows = slice(start, start + length)
+            out[rows] = _within(query[rows], key[rows], value[rows], rule)
+            start = rows.stop
+        return out
+
+
+def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule) -> Tensor:
+    """Attention of one input: [tokens, heads, head_dim], computed in float32."""
+    shared = query.shape[1] // key.shape[1]
+    wide = [each.float().transpose(0, 1).contiguous() for each in (query, key, value)]
+    keys, values = (each.repeat_interleave(shared, 0) for each in wide[1:])
+    scale = query.shape[-1] ** -0.5 if rule.scale is None else rule.scale
+    scores = wide[0] @ keys.transpose(1, 2) * scale
+    if rule.soft_cap is not None:
+        scores = torch.tanh(scores / rule.soft_cap) * rule.soft_cap
+    if rule.window is not None:
+        place = torch.arange(query.shape[0])
+        hidden = (place[:, None] - place[None, :]).abs() >= rule.window
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return (torch.softmax(scores, -1) @ values).transpose(0, 1).to(query.dtype)
+
+
+class LayeredEncoder:
+    """As EncoderModel."""
+
+    def __init__(
+        self, config: EncoderConfig, layers: ModelConfig, weights: Weights, positions: int
+    ) -> None:
+        """`positions`: tokens that an input may have. Raises UnsupportedModel for weights that
+        don't fit the configuration."""
+        self.config = config
+        # There is no output head.
+        own = msgspec.structs.replace(layers, tie_word_embeddings=True, head_bias=False)
+        self._model = DecoderModel(own, weights, positions)
+
+    def hidden(
+        self,
+        tokens: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        layer_done: Callable[[], None],
+    ) -> Tensor:
+        """As EncoderModel's. There are no types."""
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        padding = (0, padded_rows(len(tokens)) - len(tokens))
+        rows = self._model.hidden(
+            torch.from_numpy(np.pad(tokens, padding)),
+            torch.from_numpy(np.pad(positions, padding)),
+            BothWays(lengths),
+            layer_done,
+        )
+        return self._model.norm(rows)
