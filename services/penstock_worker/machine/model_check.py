@@ -31,13 +31,21 @@ def examine_model(model: str) -> list[Finding]:
     findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
     findings.append(_memory(about))
     if isinstance(prepared.config, EncoderConfig):
-        return [*findings, Finding("backends", True, "an encoder: triton with a GPU, or reference")]
+        return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
     if isinstance(prepared.config, TransformersConfig):
         return [*findings, *_by_transformers(prepared.config)]
     needed = mechanisms(prepared.config)
     findings.append(Finding("implementation", True, f"Penstock's family {prepared.family}"))
     findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
     return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
+
+
+def _encoders_backends(config: EncoderConfig) -> str:
+    if config.relative_buckets:
+        return "an encoder with a relative bias: triton with a GPU, or reference"
+    if config.layers is not None:
+        return "an encoder with a decoder's layers: cpu, or reference"
+    return "an encoder: triton with a GPU, cpu, or reference"
 
 
 def _memory(about: Description) -> Finding:

@@ -1,0 +1,107 @@
+"""How fast are embeddings on the CPU? `python loadtest/embeddings.py --help`.
+
+all-MiniLM-L6-v2 by the CPU kernels, by the reference kernels, and by sentence-transformers where
+that can be imported: inputs of one length, so that nobody pays for padding, taken in turns, one
+thread each, by processor time.  The best of the rounds counts: whatever else the machine does only
+adds to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Facts, Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Pooling
+from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run
+
+PROGRAM = "loadtest/embeddings.py"
+MODEL = "all-minilm-l6-v2"
+SHAPES = ((8, 64), (32, 32), (128, 16), (256, 8))
+"""Tokens of an input, and how many of them."""
+
+Embed = Callable[[list[list[int]]], Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--rounds", type=int, default=7)
+    flags = command.parse_args(arguments)
+    report = Report("embeddings", PROGRAM, flags, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        document = {"model": MODEL, "rows": measure(Path(folder), flags.rounds)}
+    report.finish(document, lambda facts: to_markdown({**facts, **document}))
+    return 0
+
+
+def measure(cache: Path, rounds: int) -> list[dict[str, Any]]:
+    """Tokens per second of processor time, by shape and by who computes."""
+    torch.set_num_threads(1)
+    ways = {name: _ours(name, cache) for name in ("cpu", "reference")}
+    theirs = _sentence_transformers(cache)
+    if theirs is not None:
+        ways["sentence-transformers"] = theirs
+    rows = []
+    for length, count in SHAPES:
+        say(f"{count} inputs of {length} tokens")
+        inputs = random_inputs([length] * count, vocab=30_000)
+        best = dict.fromkeys(ways, float("inf"))
+        for _ in range(rounds + 1):  # The first is a trial, which is never the best.
+            for name, embed in ways.items():
+                begun = time.process_time()
+                embed(inputs)
+                best[name] = min(best[name], time.process_time() - begun)
+        speeds = {name: round(length * count / seconds) for name, seconds in best.items()}
+        rows.append({"tokens": length, "inputs": count, "speeds": speeds})
+    return rows
+
+
+def _ours(backend: str, cache: Path) -> Embed:
+    loaded = load_pooling(MODEL, cache, threads=1, worker={"attention_backend": backend})
+    return lambda inputs: run(loaded, inputs, Pooling("embed"))
+
+
+def _sentence_transformers(cache: Path) -> Embed | None:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        say(f"without sentence-transformers: {error}")
+        return None
+    (file,) = load_manifest(prepare(MODEL, cache_dir=str(cache))).weights.files
+    model = SentenceTransformer(str(Path(file).parent), device="cpu")
+
+    def embed(inputs: list[list[int]]) -> None:
+        ids = torch.tensor(inputs)
+        with torch.inference_mode():
+            model({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+    return embed
+
+
+def to_markdown(facts: Facts) -> str:
+    names = list(facts["rows"][0]["speeds"])
+    rows = [
+        [f"{row['inputs']} × {row['tokens']}", *(f"{row['speeds'][name]:,}" for name in names)]
+        for row in facts["rows"]
+    ]
+    return (
+        f"{facts['model']}, tokens per second of one thread's processor time.\n\n"
+        + markdown_table(["inputs × tokens", *names], rows)
+        + f"\n\n{machine_line(facts)}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
