@@ -15,7 +15,7 @@ from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgra
 
 PAGE = 16
 """Tokens per page of the cache. A KV block is a whole number of pages."""
-MAX_GROUP = 32
+MAX_GROUP = 128
 """Most query heads that can share a KV head."""
 MAX_HEAD_DIM = 1024
 

@@ -118,7 +118,7 @@ FINE = {"heads": 4, "kv_heads": 2, "head_dim": 32, "block_size": 16}
         ({"head_dim": 24}, "head_dim is 24, not a multiple of 16"),
         ({"head_dim": 2048}, "head_dim is 2048; at most 1024 is possible"),
         ({"block_size": 8}, "kv_block_size is 8, not a multiple of 16"),
-        ({"heads": 66}, "33 query heads share a KV head; at most 32"),
+        ({"heads": 258}, "129 query heads share a KV head; at most 128"),
         ({"heads": 3}, "3 query heads can't share 2 KV heads evenly"),
     ],
 )
