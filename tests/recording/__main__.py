@@ -10,29 +10,28 @@ what the model computed is compared by status, type and headers alone.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import lzma
 import subprocess
 import sys
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from penstock_kernels.cpu import library
 from testing.serving import Server
 from tests.metrics_page import PORTS, port_of
 from tests.recording import surface
-from tests.recording.answers import answer, shape
+from tests.recording.answers import shape
+from tests.recording.asking import Stalled, ask
 from tests.recording.case import GENERATE, POOL, Case
 from tests.recording.cases import cases
 
 PATH = Path(__file__).with_name("answers.json.xz")
 MODELS = {GENERATE: (), POOL: ("all-minilm-l6-v2",)}
-TIMEOUT = 600.0
+TIMEOUT = 120.0
+"""Seconds for a page, or for a command."""
 SHOWN = 20
 """Differences that are told in full."""
 
@@ -47,7 +46,11 @@ def main() -> int:
     chosen = parser.parse_args()
     asked = [case for case in cases() if chosen.only in case.name]
     started = time.monotonic()
-    found = observe(asked, chosen.concurrency)
+    try:
+        found = observe(asked, chosen.concurrency)
+    except Stalled as error:
+        print(error)
+        return 1
     print(f"{len(found['answers'])} requests, {time.monotonic() - started:.0f} s")
     if chosen.record:
         return write(found)
@@ -55,17 +58,14 @@ def main() -> int:
 
 
 def observe(asked: list[Case], concurrency: int) -> dict[str, Any]:
-    """Starts both servers one after the other, and asks each its cases at once."""
+    """Starts both servers one after the other, and asks each its cases at once. Raises Stalled."""
     answers: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     documents: dict[str, Any] = {}
     for name, arguments in MODELS.items():
         server = Server(*arguments, *PORTS)
         try:
-            own = [case for case in asked if case.server == name]
-            with ThreadPoolExecutor(concurrency) as pool:
-                made = pool.map(lambda case, to=server: send(to, case), own)
-                answers |= {case.name: each for case, each in zip(own, made, strict=True)}
+            answers |= ask(server, [case for case in asked if case.server == name], concurrency)
             metrics[name] = pages(server)
             documents[name] = surface.without_prose(server.get("/openapi.json")[1])
         finally:
@@ -75,6 +75,7 @@ def observe(asked: list[Case], concurrency: int) -> dict[str, Any]:
         check=True,
         capture_output=True,
         text=True,
+        timeout=TIMEOUT,
     )
     return {
         "instruction set": library.instruction_set(),
@@ -84,23 +85,6 @@ def observe(asked: list[Case], concurrency: int) -> dict[str, Any]:
         "flags": surface.flags(table.stdout),
         "messages": surface.messages(),
     }
-
-
-def send(server: Server, case: Case) -> dict[str, Any]:
-    """One request and its answer."""
-    url = urlsplit(server.url)
-    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=TIMEOUT)
-    try:
-        if case.body is None:
-            connection.request("GET", case.path)
-        else:
-            body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
-            connection.request("POST", case.path, body, {"content-type": "application/json"})
-        reply = connection.getresponse()
-        headers = [(name.lower(), value) for name, value in reply.getheaders()]
-        return answer(reply.status, headers, reply.read())
-    finally:
-        connection.close()
 
 
 def pages(server: Server) -> dict[str, list[str]]:

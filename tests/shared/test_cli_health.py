@@ -48,7 +48,7 @@ def test_nobody_there_is_not_healthy() -> None:
     assert words == "not healthy: nobody answers (Connection refused) at 127.0.0.1:9"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "https://host/", "http://host:port/"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/", "http://host:port/"])
 def test_what_is_no_url_is_wrong_usage(url: str) -> None:
     code, words = health(url)
     assert code == 2

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, engine_settings
 from penstock.errors import InvalidRequest, PenstockError
+from penstock.net import trust
 
 
 def add(parser: Parser) -> None:
@@ -80,6 +81,7 @@ def _add_serve(parser: Parser) -> None:
         metavar="NAME",
         help="Environment variable that holds the API key. Default: %(default)s.",
     )
+    trust.add_arguments(parser)
     parser.add_argument("--no-progress", action="store_true", help="No bar on stderr.")
     _add_output(parser)
     parser.set_defaults(run=_serve)
@@ -142,6 +144,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         report = run(
             options(vars(arguments)),
             api_key=os.environ.get(arguments.api_key_env) or None,
+            tls=trust.of_arguments(arguments),
             progress=not arguments.no_progress and sys.stderr.isatty(),
         )
     except OptionError as error:

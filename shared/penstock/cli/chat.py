@@ -75,8 +75,7 @@ def _source(arguments: argparse.Namespace) -> Source:
             raise InvalidRequest(f"{local.name} has no chat template; use `penstock run --raw`")
         return local
     refuse_settings(arguments)
-    url = arguments.url or DEFAULT_URL
-    return RemoteModel(client(url, arguments.api_key_env), arguments.remote_model)
+    return RemoteModel(client(arguments), arguments.remote_model)
 
 
 class Chat:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import ssl
 from urllib.parse import urlsplit
 
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
+from penstock.net import trust
 
 TIMEOUT = 2.0
 """Seconds. A probe that waits longer says nothing that silence doesn't."""
@@ -21,8 +23,12 @@ def add(parser: Parser) -> None:
         "Asks a health path once and prints what it says. Exit codes: 0 it answered 200, 1 it "
         "didn't or nobody is there, 2 wrong usage."
     )
-    parser.epilog = examples("penstock health http://127.0.0.1:9100/health/ready")
+    parser.epilog = examples(
+        "penstock health http://127.0.0.1:9100/health/ready",
+        "penstock health --cacert cert.pem https://127.0.0.1:8000/health/ready",
+    )
     parser.add_argument("url", metavar="URL")
+    trust.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -33,20 +39,30 @@ def run(arguments: argparse.Namespace) -> int:
         port = parts.port
     except ValueError as error:
         raise InvalidRequest(f"URL {arguments.url!r}: {error}") from None
-    if parts.scheme != "http" or not parts.hostname:
-        raise InvalidRequest(f"URL {arguments.url!r} is not http://HOST:PORT/PATH")
-    connection = http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest(f"URL {arguments.url!r} is not http[s]://HOST:PORT/PATH")
+    tls = trust.of_arguments(arguments) if parts.scheme == "https" else None
+    connection = _connection(parts.hostname, port, tls)
     try:
         connection.request("GET", parts.path or "/")
         answer = connection.getresponse()
         words = answer.read(MAX_ANSWER).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        print(f"not healthy: {_why(error)} at {parts.netloc}")
+        words = trust.why(error, arguments.url) or f"{_why(error)} at {parts.netloc}"
+        print(f"not healthy: {words}")
         return NOT_HEALTHY
     finally:
         connection.close()
     print(words or answer.status)
     return 0 if answer.status == 200 else NOT_HEALTHY
+
+
+def _connection(
+    host: str, port: int | None, tls: ssl.SSLContext | None
+) -> http.client.HTTPConnection:
+    if tls is None:
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=tls)
 
 
 def _why(error: Exception) -> str:

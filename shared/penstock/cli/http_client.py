@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import InvalidRequest, PenstockError
+from penstock.net import trust
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_ANSWER = 64 << 20
@@ -31,7 +32,7 @@ class Refused(PenstockError):
 
 
 def add_server_arguments(parser: argparse._ActionsContainer, *, default: str | None) -> None:
-    """--url and --api-key-env."""
+    """--url, --api-key-env, and whom to trust."""
     words = f"A running system. Default: {default}." if default else "Use this running system."
     parser.add_argument("--url", default=default, metavar="URL", help=words)
     parser.add_argument(
@@ -40,18 +41,22 @@ def add_server_arguments(parser: argparse._ActionsContainer, *, default: str | N
         metavar="NAME",
         help="Environment variable that holds the API key. Default: %(default)s.",
     )
+    trust.add_arguments(parser)
 
 
-def client(url: str, api_key_env: str, timeout: float = 600.0) -> HttpClient:
-    """From the two arguments above. Raises InvalidRequest for what is no URL."""
-    return HttpClient(url, os.environ.get(api_key_env) or None, timeout)
+def client(arguments: argparse.Namespace, timeout: float = 600.0) -> HttpClient:
+    """From the arguments above. Raises InvalidRequest for what is no URL, or no certificate."""
+    key = os.environ.get(arguments.api_key_env) or None
+    return HttpClient(arguments.url or DEFAULT_URL, key, timeout, trust.of_arguments(arguments))
 
 
 class HttpClient:
     """url: `http://host:port[/prefix]`; a trailing /v1 is taken off.  timeout: seconds without a
-    byte."""
+    byte.  tls: for https; None: trusts what the system trusts."""
 
-    def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
+    def __init__(
+        self, url: str, api_key: str | None, timeout: float, tls: ssl.SSLContext | None = None
+    ) -> None:
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -60,7 +65,8 @@ class HttpClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidRequest(f"--url {url!r} is no URL like {DEFAULT_URL}")
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._host, self._port, self._tls = parts.hostname, port, parts.scheme == "https"
+        self._host, self._port = parts.hostname, port
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         self._api_key = api_key
         self._timeout = timeout
@@ -109,10 +115,9 @@ class HttpClient:
                 yield event
 
     def connect(self) -> http.client.HTTPConnection:
-        if self._tls:
-            context = ssl.create_default_context()
+        if self._tls is not None:
             return http.client.HTTPSConnection(
-                self._host, self._port, timeout=self._timeout, context=context
+                self._host, self._port, timeout=self._timeout, context=self._tls
             )
         return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
 
@@ -158,6 +163,8 @@ class _Exchange:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: BaseException) -> Unreachable:
+        if words := trust.why(error, self._server.url):
+            return Unreachable(words)
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Unreachable(f"nobody answers at {self._server.url}: {reason}")
 

@@ -131,7 +131,7 @@ def _without_template(question: Question, arguments: argparse.Namespace) -> Ques
 
 def _source(arguments: argparse.Namespace, model: str | None) -> Source:
     if arguments.url:
-        return RemoteModel(client(arguments.url, arguments.api_key_env), arguments.remote_model)
+        return RemoteModel(client(arguments), arguments.remote_model)
     return LocalModel(model or "", engine_settings(arguments), verbose=arguments.verbose)
 
 

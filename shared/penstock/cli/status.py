@@ -39,7 +39,7 @@ def add(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """See the exit codes above."""
-    server = client(arguments.url, arguments.api_key_env, TIMEOUT)
+    server = client(arguments, TIMEOUT)
     try:
         state = ask(server)
     except Unreachable as error:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """See the exit codes above. Raises Unreachable with --once."""
     if not 0.1 <= arguments.interval <= 3600:
         raise InvalidRequest(f"--interval must lie in 0.1 to 3600, not {arguments.interval:g}")
-    server = client(arguments.url, arguments.api_key_env, max(2.0, arguments.interval))
+    server = client(arguments, max(2.0, arguments.interval))
     history = History()
     if arguments.once or not sys.stdout.isatty():
         # Two looks: a rate needs them.

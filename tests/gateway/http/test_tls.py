@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import ssl
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from penstock.cli.http_client import HttpClient, Unreachable
+from penstock.cli.main import main
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.tls import client_context, server_context
@@ -100,6 +102,59 @@ def test_the_commands_trust_what_the_system_trusts(
     assert "".join(event["choices"][0]["text"] for event in events) == f"{HELLO}0"
 
 
+COMMANDS = (
+    ("health", "{url}/health/live"),
+    ("status", "--url", "{url}"),
+    (
+        "bench",
+        "serve",
+        "--url",
+        "{url}",
+        "--requests",
+        "1",
+        "--input-len",
+        "8",
+        "--no-check-length",
+    ),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_the_commands_trust_whom_they_are_told_to(
+    gateway: LiveGateway,
+    files: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+) -> None:
+    url = f"https://localhost:{gateway.port}"
+    words = [word.format(url=url) for word in command]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert f"the certificate of {url}" in said.out + said.err
+    assert "--cacert FILE, or trust any with --insecure" in said.out + said.err
+    assert main([*words, "--cacert", files[0]]) == 0
+    assert main([*words, "--insecure"]) == 0
+
+
+def test_whom_to_trust_must_make_sense(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ["health", "https://localhost:9/health/live"]
+    for more, says in (
+        (["--cacert", str(tmp_path / "none.pem")], "none.pem: No such file"),
+        (["--cacert", files[1]], "holds no certificate in PEM"),
+        (["--cacert", files[0], "-k"], "--cacert says whom to trust and --insecure trusts all"),
+    ):
+        assert main([*ask, *more]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_https_where_only_http_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveGateway(FakeEngineClient()) as plain:
+        assert main(["health", f"https://127.0.0.1:{plain.port}/health/live"]) == 1
+    assert "is it http:// instead of https://?" in capsys.readouterr().out
+
+
 async def test_the_supervisor_asks_over_tls(gateway: LiveGateway, config: GatewayConfig) -> None:
     """Whatever names the certificate is for."""
     tls = client_context(config)
@@ -108,7 +163,10 @@ async def test_the_supervisor_asks_over_tls(gateway: LiveGateway, config: Gatewa
     assert client_context(GatewayConfig()) is None
 
 
-async def test_the_admin_port_speaks_it_too(gateway: LiveGateway, files: tuple[str, str]) -> None:
+async def test_the_admin_port_speaks_it_too(
+    gateway: LiveGateway, files: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock_gateway.system.admin")
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -118,6 +176,8 @@ async def test_the_admin_port_speaks_it_too(gateway: LiveGateway, files: tuple[s
         ):
             answer = await client.get(f"https://localhost:{port}/health/live")
     assert answer.status_code == 200
+    (said,) = (record for record in caplog.records if record.message == "admin port")
+    assert vars(said)["penstock_fields"] == {"url": f"https://127.0.0.1:{port}"}
 
 
 def test_files_that_will_not_do_are_one_clear_line(files: tuple[str, str], tmp_path: Path) -> None:

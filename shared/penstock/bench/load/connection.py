@@ -76,7 +76,7 @@ async def send(
                 lambda: _StreamProtocol(request, reception, done),
                 target.host,
                 target.port,
-                ssl=True if target.tls else None,
+                ssl=target.context,
             )
             await done
     except TimeoutError:

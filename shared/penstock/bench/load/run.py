@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import ssl
 import sys
 import time
 from collections import Counter
@@ -19,10 +20,19 @@ from penstock.bench.load.target import Target, TargetError
 from penstock.bench.load.workload import Workload
 
 
-def run(options: LoadOptions, *, api_key: str | None = None, progress: bool = True) -> LoadReport:
-    """Warms up, measures, sums up. Raises TargetError where the server can't be used: no model to
-    name, or not one warm-up request that succeeds."""
-    target = Target.from_url(options.url, api_key)
+def run(
+    options: LoadOptions,
+    *,
+    api_key: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    progress: bool = True,
+) -> LoadReport:
+    """Warms up, measures, sums up.  tls: for https; None: trusts what the system trusts.
+
+    Raises TargetError where the server can't be used: no model to name, or not one warm-up request
+    that succeeds.
+    """
+    target = Target.from_url(options.url, api_key, tls)
     model = options.model or target.first_model()
     version = target.version()
     allow_many_sockets()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from penstock.net import trust
 
 
 class TargetError(RuntimeError):
@@ -20,10 +22,14 @@ class Target:
     tls: bool
     prefix: str
     api_key: str | None = None
+    context: ssl.SSLContext | None = field(default=None, compare=False)  # None: without TLS
 
     @classmethod
-    def from_url(cls, url: str, api_key: str | None = None) -> Target:
-        """`http://host:port[/prefix]`; a trailing /v1 is taken off. Raises TargetError."""
+    def from_url(
+        cls, url: str, api_key: str | None = None, context: ssl.SSLContext | None = None
+    ) -> Target:
+        """`http://host:port[/prefix]`; a trailing /v1 is taken off.  context: for https; None:
+        trusts what the system trusts.  Raises TargetError."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -38,6 +44,7 @@ class Target:
             tls=tls,
             prefix=parts.path.rstrip("/").removesuffix("/v1"),
             api_key=api_key,
+            context=(context or ssl.create_default_context()) if tls else None,
         )
 
     def head(self, path: str, length: int) -> bytes:
@@ -75,10 +82,9 @@ class Target:
             answer = self.get_json("/v1/models")
             return str(answer["data"][0]["id"])  # type: ignore[index]
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-            raise TargetError(
-                f"http{'s' if self.tls else ''}://{self.host}:{self.port}{self.prefix}/v1/models "
-                f"gave no model: {error!r}"
-            ) from error
+            url = f"http{'s' if self.tls else ''}://{self.host}:{self.port}{self.prefix}"
+            words = trust.why(error, url) or f"{url}/v1/models gave no model: {error!r}"
+            raise TargetError(words) from error
 
     def version(self) -> str | None:
         """What /version says, if the server has that."""
@@ -89,9 +95,8 @@ class Target:
         return str(answer.get("version")) if isinstance(answer, dict) else None
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        if self.tls:
-            context = ssl.create_default_context()
+        if self.context is not None:
             return http.client.HTTPSConnection(
-                self.host, self.port, timeout=timeout, context=context
+                self.host, self.port, timeout=timeout, context=self.context
             )
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)

@@ -1,0 +1,1 @@
+"""Twenty plain questions through every entrance, and through llama.cpp."""

@@ -1,0 +1,176 @@
+"""Twenty plain questions through every entrance of Penstock with its defaults, and through
+llama.cpp on the same file: `python -m loadtest.questions --help`.
+
+llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.  Ten minutes on two cores, most of
+them for `penstock run`, which starts an engine for each question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from loadtest.peers.servers import SetupError, default_model, installed, version_in
+from loadtest.questions import entrances
+from loadtest.questions.judging import Question, questions
+from loadtest.questions.report import LLAMACPP, to_markdown
+from loadtest.report.files import Report, parser, say
+from penstock import LLM
+from penstock.machine import usable_cores, version_of
+from testing.serving import Server
+
+PROGRAM = "-m loadtest.questions"
+CARD = {"temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.0}
+"""What the model's card advises, and nothing of llama.cpp's own beside it."""
+STREAMS = 8
+"""Questions at once."""
+ENGINES = 2
+"""Of `penstock run` at once."""
+EXAMPLES = (
+    Question("What is the capital of Germany?", ["Berlin"]),
+    Question("What is the capital of France?", ["Paris"]),
+    Question("How many days are in a week?", ["7|seven"]),
+    Question("What is the capital of Italy?", ["Rome"]),
+)
+"""The README's question comes first; the second was the README's before."""
+
+
+def main() -> int:
+    """Exit status: 0; 2 without the model or llama.cpp."""
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("--seeds", type=int, default=20, metavar="N", help="of README's example")
+    threads = max(int(usable_cores()), 1)
+    command.add_argument("--threads", type=int, default=threads, metavar="N", help="of llama.cpp")
+    flags = command.parse_args()
+    report = Report("questions", PROGRAM, flags)
+    asked = questions()
+    try:
+        file = default_model()
+        document = measure(file, asked, flags.seeds, flags.threads)
+    except SetupError as error:
+        say(f"questions: {error}")
+        return 2
+    report.finish(document, lambda facts: to_markdown(facts, asked, document))
+    return 0
+
+
+def measure(file: Path, asked: list[Question], seeds: int, threads: int) -> dict[str, Any]:
+    """Everything that the page says."""
+    python = installed("xllamacpp", "python")
+    words = [each.question for each in asked]
+    answers: dict[str, list[list[str]]] = {}
+    with Server(entrances.MODEL) as server:
+        prompts = [entrances.prompt_token_ids(server.url, each) for each in words]
+        ways = {
+            "HTTP, one answer": entrances.http(server.url),
+            "OpenAI SDK, stream": entrances.sdk(server.url),
+            "the page's request": entrances.page(server.url),
+        }
+        for name, ask in ways.items():
+            say(name)
+            answers[name] = [[answer] for answer in together(ask, words)]
+        say("README's example")
+        own = rates(lambda seed: entrances.sdk(server.url, seed), seeds)
+    say("LLM.chat")
+    with LLM(entrances.MODEL) as llm:
+        answers["`LLM.chat`"] = [[answer] for answer in entrances.library(llm, words)]
+    say("penstock run")
+    answers["`penstock run`"] = [[answer] for answer in together(entrances.run, words, ENGINES)]
+    own_seeds = range(len(answers))
+    with llamacpp(python, file, threads) as url:
+        theirs = [llamacpp_prompt(url, each) for each in words]
+        say(LLAMACPP)
+        ask_with = [entrances.http(url, seed=seed, **CARD) for seed in own_seeds]
+        given = [together(ask, words) for ask in ask_with]
+        answers[LLAMACPP] = [list(each) for each in zip(*given, strict=True)]
+        say("README's example")
+        other = rates(lambda seed: entrances.http(url, seed=seed, **CARD), seeds)
+    version = f"xllamacpp {version_in('xllamacpp', 'xllamacpp').split()[-1]} (llama.cpp)"
+    return {
+        "model": file.name,
+        "versions": f"penstock {version_of('penstock')}, {version}",
+        "seeds": f"0 to {own_seeds[-1]}",
+        "max_tokens": entrances.MAX_TOKENS,
+        "prompts": _same(prompts, theirs, transformers_prompts(file, words)),
+        "answers": answers,
+        "example": [
+            {"question": each.question, "seeds": seeds, "penstock": one, LLAMACPP: two}
+            for each, one, two in zip(EXAMPLES, own, other, strict=True)
+        ],
+    }
+
+
+def together(ask: entrances.Ask, words: list[str], streams: int = STREAMS) -> list[str]:
+    """The answers, asked many at once: that changes none of them."""
+    with ThreadPoolExecutor(streams) as pool:
+        return list(pool.map(ask, words))
+
+
+def rates(asking: Callable[[int], entrances.Ask], seeds: int) -> list[int]:
+    """How often each of EXAMPLES is answered well with the seeds 0, 1, …"""
+    asks = [asking(seed) for seed in range(seeds)]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        return [
+            sum(pool.map(lambda ask, to=each: to.is_right(ask(to.question)), asks))
+            for each in EXAMPLES
+        ]
+
+
+@contextlib.contextmanager
+def llamacpp(python: Path, file: Path, threads: int) -> Iterator[str]:
+    """llama.cpp's server meanwhile: its address."""
+    script = Path(__file__).with_name("llamacpp.py")
+    with subprocess.Popen(
+        [python, "-E", script, file, str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            address = process.stdout.readline().strip() if process.stdout else ""
+            if not address:
+                raise SetupError("llama.cpp's server didn't start")
+            yield address
+        finally:
+            process.kill()
+
+
+def llamacpp_prompt(url: str, question: str) -> list[int]:
+    """llama.cpp's reading of the file: its template, then its tokenizer."""
+    messages = [{"role": "user", "content": question}]
+    text = entrances.post(url, "/apply-template", {"messages": messages})["prompt"]
+    asked = {"content": text, "parse_special": True, "add_special": True}
+    return list(entrances.post(url, "/tokenize", asked)["tokens"])
+
+
+def transformers_prompts(file: Path, words: list[str]) -> list[list[int]]:
+    """transformers' reading of the same file: its tokenizer, and its template."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    return [
+        list(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": each}], add_generation_prompt=True, return_dict=False
+            )
+        )
+        for each in words
+    ]
+
+
+def _same(ours: list[list[int]], theirs: list[list[int]], third: list[list[int]]) -> str:
+    equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    also = sum(one == other for one, other in zip(ours, third, strict=True))
+    return f"equal to llama.cpp's {equal}, equal to transformers' {also}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""llama.cpp's server, in its own environment: `python llamacpp.py MODEL THREADS`.
+
+Writes one line with the server's address, and serves until its stdin ends.  llama.cpp reads chat
+template and tokenizer from the GGUF file by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# This file's folder must not stand before the library's own modules.
+sys.path.pop(0)
+
+import xllamacpp  # type: ignore[import-not-found]
+
+
+def main(model: str, threads: int) -> None:
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.n_ctx, params.n_parallel = 8 * 1024, 8
+    params.cpuparams.n_threads = threads
+    params.verbosity = 0
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

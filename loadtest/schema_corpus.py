@@ -1,0 +1,197 @@
+"""How many of the JSON schemas that people write are served, and whether any is served wrongly:
+`python loadtest/schema_corpus.py FOLDER`.
+
+FOLDER holds files with a `schema` and `tests` (`data`, `valid`), as `maskbench/data` of
+JSONSchemaBench has them (github.com/guidance-ai/jsonschemabench, Geng et al. 2025: 11,306 files).
+Each schema goes the way of a request's: the bound on its bytes, and the process that compiles it,
+with its own bounds.  Then its documents are followed token by token.  A document that is marked
+invalid and admitted counts as wrong where the package jsonschema calls it invalid too: to it, and
+in the standard, a `format` is an annotation.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import jsonschema
+
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Facts, Report, parser, say
+from penstock.bench.load.report import markdown_table
+from penstock.config.settings import GrammarSettings
+from penstock.machine import usable_cores
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Grammar
+from penstock.text.tokenizer import Tokenizer
+from penstock_worker.grammar_text.compile import Library
+from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.grammar_text.trial import Trial
+
+PROGRAM = "loadtest/schema_corpus.py"
+MODEL = "smollm2-135m"
+SHOWN = 15
+"""Reasons in the table."""
+
+
+def main() -> int:
+    """Exit status: 0; 1 where a document was admitted wrongly; 2 where FOLDER has no such files."""
+    command = parser(PROGRAM, __doc__)
+    command.add_argument("folder", type=Path, metavar="FOLDER")
+    command.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth file")
+    flags = command.parse_args()
+    files = sorted(flags.folder.glob("*.json"))[:: flags.every]
+    if not files:
+        say(f"schema_corpus: no .json files in {flags.folder}")
+        return 2
+    report = Report("schema_corpus", PROGRAM, flags)
+    counts = measure(files)
+    report.finish({"counts": counts}, lambda facts: to_markdown(facts, counts))
+    return 1 if counts["documents"].get("wrong") else 0
+
+
+class Judge:
+    """What becomes of a schema and its documents. One thread's."""
+
+    def __init__(self, folder: Path) -> None:
+        manifest = load_manifest(folder)
+        what = (folder / "tokenizer.json", manifest.config.vocab_size)
+        eos = manifest.generation.eos_token_ids
+        self._trial, self._library = Trial(*what, eos), Library(*what, eos)
+        self._tokenizer = Tokenizer.from_bytes(
+            what[0].read_bytes(), add_bos=False, bos_token_id=None
+        )
+        self.refused: Counter[str] = Counter()
+        self.documents: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._bound = GrammarSettings().max_grammar_bytes
+
+    def look(self, file: Path) -> None:
+        """Adds a file to the counts."""
+        content = json.loads(file.read_bytes())
+        if "schema" not in content:
+            self.refused["(no schema in the file)"] += 1
+            return
+        schema = content["schema"]
+        text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        if len(text.encode()) > self._bound:
+            self.refused[f"over {self._bound >> 10} KiB"] += 1
+            return
+        try:
+            source = self._trial.source(Grammar("json_schema", text))
+        except GrammarError as error:
+            self.refused[reason(str(error))] += 1
+            return
+        self.refused["served"] += 1
+        for test in content.get("tests", ()):
+            verdict = self._verdict(source, schema, test)
+            self.documents[verdict] += 1
+            if verdict == "wrong":
+                self.wrong.append(file.name)
+
+    def close(self) -> None:
+        self._trial.close()
+
+    def _verdict(self, source: str, schema: Any, test: dict[str, Any]) -> str:
+        admitted = self._admits(source, test["data"])
+        if admitted is None:
+            return "ended by a limit"
+        if test["valid"]:
+            return "valid, admitted" if admitted else "valid, not admitted"
+        if not admitted:
+            return "invalid, not admitted"
+        return (
+            "wrong" if not is_valid(schema, test["data"]) else "invalid by an annotation, admitted"
+        )
+
+    def _admits(self, source: str, data: Any) -> bool | None:
+        """None where a limit of the matcher was met."""
+        matcher = self._library.matcher(source)
+        ids = self._tokenizer.encode(json.dumps(data, ensure_ascii=False))
+        taken = matcher.try_consume_tokens(ids)
+        if matcher.is_error():
+            return None
+        return bool(taken == len(ids) and matcher.is_accepting())
+
+
+def measure(files: list[Path]) -> dict[str, Any]:
+    """Counts over all files, by as many threads as there are cores."""
+    folder = prepare(MODEL)
+    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for file in files:
+        waiting.put(file)
+    judges = [Judge(folder) for _ in range(max(int(usable_cores()), 1))]
+
+    def work(judge: Judge) -> None:
+        while True:
+            try:
+                file = waiting.get_nowait()
+            except queue.Empty:
+                return
+            judge.look(file)
+            if waiting.qsize() % 1000 == 0:
+                say(f"{waiting.qsize()} left")
+
+    threads = [threading.Thread(target=work, args=(judge,)) for judge in judges]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for judge in judges:
+        judge.close()
+    return {
+        "schemas": dict(sum((judge.refused for judge in judges), Counter())),
+        "documents": dict(sum((judge.documents for judge in judges), Counter())),
+        "wrong": sorted(name for judge in judges for name in judge.wrong),
+    }
+
+
+def is_valid(schema: Any, data: Any) -> bool:
+    """As the package jsonschema has it, formats left aside; True where it can't say."""
+    try:
+        validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+        return bool(validator(schema).is_valid(data))
+    except Exception:
+        return True
+
+
+def reason(complaint: str) -> str:
+    """A complaint without what is the schema's own: places, names and numbers."""
+    text = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`|#/\S*", "…", complaint.splitlines()[0])
+    return re.sub(r"\d+", "N", text)[:90]
+
+
+def to_markdown(facts: Facts, counts: dict[str, Any]) -> str:
+    """Shares of schemas and documents, and the commonest reasons."""
+    schemas, documents = Counter(counts["schemas"]), Counter(counts["documents"])
+    total = schemas.total() - schemas.pop("(no schema in the file)", 0)
+    served = schemas.pop("served", 0)
+    rows = [["served", f"{served:,}", f"{served / total:.1%}"]]
+    rows.append(["refused", f"{total - served:,}", f"{(total - served) / total:.1%}"])
+    reasons = [[words, f"{count:,}"] for words, count in schemas.most_common(SHOWN)]
+    rest = schemas.total() - sum(count for _, count in schemas.most_common(SHOWN))
+    reasons += [["others", f"{rest:,}"]] if rest else []
+    judged = [[words, f"{count:,}"] for words, count in documents.most_common()]
+    return "\n".join(
+        [
+            f"{machine_line(facts)}.",
+            "",
+            markdown_table(["schemas", "", "share"], rows),
+            markdown_table(["documents of those that are served", ""], judged),
+            *([f"Wrong: {', '.join(counts['wrong'])}", ""] if counts["wrong"] else []),
+            markdown_table(["refused because", "schemas"], reasons),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
