@@ -15,9 +15,9 @@ SHARES = {
     "tests/gateway/keys/test_access.py::test_no_spelling_of_a_path_goes_round_it": 1 / 3,
     "tests/kernels/cpu/test_decoder.py::test_long_contexts": 1 / 4,
     "tests/kernels/cpu/test_decoder_rows.py": 1 / 6,
-    "tests/kernels/cpu/test_mechanisms.py": 1 / 6,
+    "tests/kernels/cpu/test_mechanisms.py::test_any_company_any_chunks": 1 / 6,
+    "tests/kernels/cpu/test_mechanisms.py::test_over_several_splits": 1 / 6,
     "tests/kernels/cpu/test_product.py::test_4097_rows": 1 / 4,
-    "tests/kernels/cpu/test_sampler.py": 1 / 2,
     "tests/kernels/test_attention.py": 1 / 4,
     "tests/kernels/test_row_invariance.py": 1 / 4,
     "tests/system/page/test_axe.py": 1 / 4,
@@ -44,7 +44,7 @@ SHARES = {
 """Of the cases of tests whose name begins so: the share that runs without --long. They take seconds
 each, or are many, and another case of the same test has most of what each finds."""
 
-INTERPRETED = 1 / 6
+INTERPRETED = 1 / 4
 """The same of the tests of interpreted Triton kernels."""
 SANITIZED = 1 / 8
 """And of the CPU kernels' tests under the sanitizers."""
@@ -90,7 +90,7 @@ GOLDEN = 0.6180339887
 
 Values = frozenset[tuple[str, int]]
 """Of a case: each of its test's parameters with its value's identity."""
-MANY = 9
+MANY = 14
 """Values of one parameter that are points of a range, or shapes: a share of them will do."""
 
 
