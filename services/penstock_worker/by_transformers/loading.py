@@ -52,6 +52,11 @@ def load_model(
         for path in files.files
         for tensor in SafetensorsFile(path).tensors.values()
     }
+    if described.num_layers > len(tensors):  # Even to describe them would take long.
+        raise UnsupportedModel(
+            f"config.json describes {described.num_layers} layers of {described.architecture}, and "
+            f"the weights hold {len(tensors)} tensors"
+        )
     _check_sizes(_empty(kind, config, dtype, described), tensors.values(), described)
     values = {name: FileTensor(tensor) for name, tensor in tensors.items()}
     model, told = _filled(kind, config, dtype, values, described)

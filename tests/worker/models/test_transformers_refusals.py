@@ -125,6 +125,13 @@ def test_a_class_with_attention_of_its_own(saved: Path) -> None:
         load(model, msgspec.structs.replace(falcon, architecture="FalconForCausalLM"))
 
 
+def test_more_layers_than_tensors(saved: Path) -> None:
+    model = described(saved)
+    deep = msgspec.structs.replace(changed(model, num_hidden_layers=4096), num_layers=4096)
+    with pytest.raises(UnsupportedModel, match=r"describes 4096 layers of Phi.* hold 47 tensors"):
+        load(model, deep)
+
+
 def test_heads_that_config_json_does_not_say(saved: Path) -> None:
     model = described(saved)
     wrong = msgspec.structs.replace(model.config, num_kv_heads=4)
