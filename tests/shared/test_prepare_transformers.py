@@ -82,6 +82,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "many layers": ({"n_layer": 10**9}, "n_layer is 1000000000; at most 4096"),
     "many layers inside": ({"text": {"num_hidden_layers": 10**9}}, "num_hidden_layers is 1000000"),
     "many experts": ({"n_routed_experts": 10**9}, "n_routed_experts is 1000000000; at most"),
+    "large experts": (
+        {"num_experts": 4096, "expert_intermediate_size": 1 << 41},
+        "expert_intermediate_size is 2199023255552; at most 1099511627776",
+    ),
     "no layers": ({"n_layer": 0}, "num_layers is 0"),
     "no positions": ({"n_positions": None}, "max_position_embeddings is missing"),
     "a huge width": ({"n_embd": 10**12}, "don't divide the hidden size|hidden_size is 10000"),

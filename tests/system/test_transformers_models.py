@@ -45,6 +45,7 @@ def test_served_as_any_other(tmp_path: Path, start_server: Callable[..., Server]
     theirs = save_gpt2(tmp_path / "m")
     flags = ["--max-num-batched-tokens", "24", "--num-kv-blocks", "10", "--max-num-seqs", "4"]
     running = start_server(str(tmp_path / "m"), *flags, "--max-model-len", "96")
+    assert "transformers' own code computes this model" in running.stderr
     client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0)
 
     def ask(number: int = 0, **options: Any) -> Any:

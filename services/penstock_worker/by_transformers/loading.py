@@ -16,7 +16,7 @@ from penstock.model_config import TransformersConfig, WeightFiles
 from penstock_kernels.reference.linear import ALIGNMENT
 from penstock_worker.by_transformers.model_class import (
     MOST_TOLD,
-    check_modules,
+    check_positions,
     library_config,
     model_class,
 )
@@ -35,10 +35,12 @@ def load_model(
     described: TransformersConfig,
     files: WeightFiles,
     dtype: torch.dtype,
+    positions: int,
     *,
     headless: bool = False,
 ) -> Any:
-    """The model in evaluation mode. Its sizes are compared with the files' before memory is taken.
+    """The model in evaluation mode, for sequences of so many positions. Its sizes are compared with
+    the files' before memory is taken.
 
     Raises UnsupportedModel for tensors that are missing, left over or of another shape, and for a
     model that can't be served.
@@ -50,11 +52,16 @@ def load_model(
         for path in files.files
         for tensor in SafetensorsFile(path).tensors.values()
     }
+    if described.num_layers > len(tensors):  # Even to describe them would take long.
+        raise UnsupportedModel(
+            f"config.json describes {described.num_layers} layers of {described.architecture}, and "
+            f"the weights hold {len(tensors)} tensors"
+        )
     _check_sizes(_empty(kind, config, dtype, described), tensors.values(), described)
     values = {name: FileTensor(tensor) for name, tensor in tensors.items()}
     model, told = _filled(kind, config, dtype, values, described)
     _check_told(told, HEADS if headless else ())
-    check_modules(model)
+    check_positions(model, positions)
     _align(model)
     _plain_products(model)
     return model.eval().requires_grad_(False)

@@ -87,13 +87,29 @@ def library_config(described: TransformersConfig) -> Any:
     return config
 
 
-def check_modules(model: Any) -> None:
-    """Raises UnsupportedModel for a module whose numbers depend on a step's company."""
+def check_positions(model: Any, positions: int) -> None:
+    """Raises UnsupportedModel for rotary positions that would change with a step's longest
+    sequence. `positions`: of the longest that is served; short ones leave them as they are."""
     for name, module in model.named_modules():
         kinds = getattr(module, "rope_type", None)
-        for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
-            if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+        by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
+        for layer, kind in by_layer.items():
+            limit = _unchanged_up_to(module, layer, kind)
+            if limit is not None and positions > limit:
                 raise UnsupportedModel(
-                    f"{name}: rotary positions of type {kind!r} change with a step's longest "
-                    "sequence in transformers' code, so they are not served by it"
+                    f"{name}: behind {limit} tokens, rotary positions of type {kind!r} change with "
+                    "a step's longest sequence in transformers' code; with --max-model-len "
+                    f"{limit} or less they are served"
                 )
+
+
+def _unchanged_up_to(module: Any, layer: str | None, kind: object) -> int | None:
+    """Tokens of a sequence that leaves the frequencies alone; None: all do. Source: transformers'
+    modeling_rope_utils."""
+    if isinstance(kind, str) and "dynamic" in kind:
+        return int(module.max_seq_len_cached)
+    if kind == "longrope":
+        stated = module.config.rope_parameters
+        stated = stated if layer is None else stated[layer]
+        return int(stated["original_max_position_embeddings"])
+    return None

@@ -71,9 +71,8 @@ def load_forward(
     Raises UnsupportedModel."""
     config = described(prepared.decoder)
     dtype = compute_dtype(setup.dtype, prepared.weights)
-    model = LibraryModel(
-        load_model(config, prepared.weights, dtype, headless=headless), headless=headless
-    )
+    read = load_model(config, prepared.weights, dtype, setup.max_model_len, headless=headless)
+    model = LibraryModel(read, headless=headless)
     facts, same_bits = rehearse(model, shape, config.vocab_size)
     if not same_bits:
         log.warning(

@@ -46,6 +46,8 @@ _PARTS = ("vision_config", "audio_config", "encoder", "speech_config")
 _RECURRENT = ("linear_attention", "mamba", "conv", "recurrent")
 _OF_ITS_OWN = ("chunked_attention", "compressed", "indexer")
 
+MOST_OF_A_SIZE = 1 << 40
+
 _INSTRUCTIONS = frozenset(
     {
         "architectures",
@@ -186,15 +188,18 @@ def _refuse_large_counts(values: Any, where: str) -> None:
         return
     for key, value in values.items():
         limit = _limit(key)
-        if isinstance(value, int) and not isinstance(value, bool) and limit < abs(value):
+        if isinstance(value, int) and limit < abs(value):
             raise UnsupportedModel(f"{where}: {key[:80]} is {value}; at most {limit} are allowed")
         _refuse_large_counts(value, where)
 
 
 def _limit(key: str) -> int:
+    """Of what a key counts; what is a size is compared with the weights."""
+    if any(word in key for word in ("size", "dim", "intermediate", "capacity")):
+        return MOST_OF_A_SIZE
     if "expert" in key:
-        return MAX_EXPERTS * 64  # also of their sizes
-    return MAX_LAYERS if "layer" in key and "size" not in key else 1 << 40
+        return MAX_EXPERTS
+    return MAX_LAYERS if "layer" in key else MOST_OF_A_SIZE
 
 
 def _key(fields: Fields, *keys: str) -> str:

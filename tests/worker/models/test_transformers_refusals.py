@@ -39,10 +39,10 @@ def changed(model: CPUModel, **settings: Any) -> TransformersConfig:
     return msgspec.structs.replace(model.config, settings=json.dumps(stated))
 
 
-def load(model: CPUModel, config: TransformersConfig | None = None) -> Any:
+def load(model: CPUModel, config: TransformersConfig | None = None, positions: int = 256) -> Any:
     found = model.config if config is None else config
     assert isinstance(found, TransformersConfig)
-    return load_model(found, model.weights, torch.float32)
+    return load_model(found, model.weights, torch.float32, positions)
 
 
 def with_tensors(
@@ -85,10 +85,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "another class": ({"model_type": "gpt2"}, "GPT2LMHeadModel is"),
     "no such type": ({"model_type": "phi9"}, "has no decoder for model_type 'phi9'"),
     "nonsense": ({"rope_parameters": {"rope_type": 7}}, "transformers"),
-    "rope by length": (
-        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
-        "'dynamic' change with a step's longest sequence",
-    ),
 }
 
 
@@ -100,11 +96,40 @@ def test_settings_that_can_not_be(case: str, saved: Path) -> None:
         load(model, changed(model, **settings))
 
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 64,
+}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(("rope", "limit"), [(LONGROPE, 64), (DYNAMIC, 256)])
+def test_rotation_that_follows_the_longest_sequence(
+    rope: dict[str, Any], limit: int, saved: Path
+) -> None:
+    """It is served as far as it doesn't."""
+    model = described(saved)
+    settings = changed(model, rope_parameters=rope | {"partial_rotary_factor": 0.5})
+    load(model, settings, limit)
+    with pytest.raises(UnsupportedModel, match=f"behind {limit} tokens.*--max-model-len {limit} "):
+        load(model, settings, limit + 1)
+
+
 def test_a_class_with_attention_of_its_own(saved: Path) -> None:
     model = described(saved)
     falcon = changed(model, model_type="falcon")
     with pytest.raises(UnsupportedModel, match="computes its attention itself"):
         load(model, msgspec.structs.replace(falcon, architecture="FalconForCausalLM"))
+
+
+def test_more_layers_than_tensors(saved: Path) -> None:
+    model = described(saved)
+    deep = msgspec.structs.replace(changed(model, num_hidden_layers=4096), num_layers=4096)
+    with pytest.raises(UnsupportedModel, match=r"describes 4096 layers of Phi.* hold 47 tensors"):
+        load(model, deep)
 
 
 def test_heads_that_config_json_does_not_say(saved: Path) -> None:
