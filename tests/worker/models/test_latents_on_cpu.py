@@ -12,7 +12,8 @@ import torch
 from penstock_worker.forward.interface import Batch
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES, SIZES
-from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.models.parity import compare
+from tests.worker.models.test_parity_families import make_theirs, random_prompts
 from tests.worker.models.test_parity_on_cpu import cpu_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -65,3 +66,12 @@ def test_rows_depend_on_their_sequence_alone(folder: Path, dtype: str) -> None:
     assert bool(one.isfinite().all())
     for threads in (1, 2):
         assert torch.equal(one, in_chunks_and_company(model, threads)), threads
+
+
+def test_more_heads_share_a_latent_than_share_keys_elsewhere(tmp_path: Path) -> None:
+    family, settings = CASES["glm47-flash"]
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 40}
+    theirs = make_theirs(family, settings | heads)
+    theirs.save_pretrained(tmp_path)
+    prompts = random_prompts()[::3]
+    assert compare(cpu_model(tmp_path), theirs, prompts, 16) >= len(prompts) * 4
