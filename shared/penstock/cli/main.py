@@ -41,7 +41,7 @@ _EPILOG = """\
 
 Examples:
   penstock serve smollm2-135m --port 8000
-  penstock run smollm2-135m "What is the capital of France?"
+  penstock run smollm2-135m "What is the capital of Germany?"
   penstock chat --url http://127.0.0.1:8000
 
 Exit codes: 0 done, 1 failed or not ready, 2 wrong usage, 130 interrupted.

@@ -36,7 +36,7 @@ def add(parser: Parser) -> None:
         "`penstock serve` is a flag here too."
     )
     parser.epilog = examples(
-        'penstock run smollm2-135m "What is the capital of France?" --temperature 0',
+        'penstock run smollm2-135m "What is the capital of Germany?" --temperature 0',
         "penstock run smollm2-135m",
         "git diff | penstock run smollm2-135m --system 'Explain this change.'",
         'penstock run smollm2-135m --raw "The capital of France is" --max-tokens 8 --json',
