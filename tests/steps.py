@@ -19,10 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
-"""Of pytest: each holds torch and some models, 2 GiB in all."""
-PER_CORE = {"unit": 1.5, "page": 2.0, "clients": 2.0}
-"""Processes of pytest for each core, where tests wait: for a clock, a browser, other programs. One
-where they compute, or time what a system does."""
+MEMORY_EACH = 3 << 30
+"""Of pytest: each holds torch, some models and the processes of a system. Bytes."""
+PER_CORE = {"unit": 1.5, "system": 1.5, "page": 2.0, "clients": 2.0}
+"""Processes of pytest for each core: more than one where tests wait for a clock, for a system that
+starts, for a browser."""
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -146,7 +147,9 @@ def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
 
 
 def parallel(per_core: float = 1.0) -> list[str]:
-    processes = max(1, min(MOST_PROCESSES, round(per_core * len(os.sched_getaffinity(0)))))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    wanted = round(per_core * len(os.sched_getaffinity(0)))
+    processes = max(1, min(MOST_PROCESSES, memory // MEMORY_EACH, wanted))
     return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 

@@ -27,6 +27,7 @@ SHARES = {
     "tests/system/test_matrix.py": 1 / 2,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
     "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
+    "tests/system/test_recovery.py::test_a_stream_goes_on_when_a_process_is_killed_under_it": 1 / 2,
     "tests/system/test_several_engines.py::test_streams_are_the_same_whichever_process": 1 / 2,
     "tests/system/test_structured_outputs.py::test_a_json_schema_outlives_a_killed_process": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_alone_or_disturbed": 1 / 2,

@@ -74,6 +74,7 @@ def test_the_same_on_cpu_kernels(
     assert compared >= len(prompts) * 12
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_generate_gives_our_tokens(
     default_float32: DecoderModel, transformers_model: Any, prompts: list[list[int]]
