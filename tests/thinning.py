@@ -38,7 +38,7 @@ SHARES = {
     "tests/worker/parallel/test_cpu_ranks.py::test_ranks_of_the_reference": 1 / 6,
     "tests/worker/parallel/test_cpu_ranks.py::test_two_ranks_have_one_workers_bits": 1 / 3,
     "tests/worker/parallel/test_cpu_ranks_files.py::test_quantised_checkpoints": 1 / 2,
-    "tests/worker/models/test_transformers_bits.py": 1 / 4,
+    "tests/worker/models/test_transformers_bits.py": 1 / 6,
     "tests/worker/models/test_transformers_parity.py": 1 / 3,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
 }

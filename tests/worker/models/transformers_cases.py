@@ -76,6 +76,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dots": ("Dots1", SIZES | MOE),
     "solar": ("SolarOpen", SIZES | MOE),
     "gpt-oss": ("GptOss", SIZES | WINDOW | {"num_local_experts": 4}),
+    "llama": ("Llama", SIZES | GROUPED),  # As with --model-impl transformers, for a family.
     "deepseek": ("DeepseekV3", SIZES | MOE | LATENT | {"n_group": 2, "topk_group": 1}),
 }
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from penstock.errors import StartupError
 from penstock.protocol.common import Pooling
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
 
@@ -47,3 +49,10 @@ def test_classes_equal_transformers(tmp_path: Path) -> None:
         if 0 not in tokens:
             assert np.abs(scores - true).max() < 2e-4 * np.abs(true).max()
     loaded.runner.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_other_backends_say_what_they_lack(backend: str, tmp_path: Path) -> None:
+    save(tmp_path / "m", "HeliumModel", **SIZES)
+    with pytest.raises(StartupError, match="layers that only transformers' code describes"):
+        load_pooling(str(tmp_path / "m"), tmp_path, worker={"attention_backend": backend})
