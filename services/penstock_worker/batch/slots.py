@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import Pooling, TokenSampling
@@ -168,13 +169,17 @@ class Slots:
 
     def _lacking(self, new: NewSequence) -> tuple[int, ...]:
         """Checks the blocks of a new sequence, and returns Slot.lacking."""
-        self._check_blocks(new.slot, [block for block in new.blocks if block != NO_BLOCK])
         self._check_count(new.slot, new.blocks)
-        each = len(new.blocks) // len(self.bounds.groups)
         if NO_BLOCK not in new.blocks:
+            self._check_blocks(new.slot, new.blocks)
             return ()
-        starts = range(0, len(new.blocks), each)
-        return tuple(new.blocks[start : start + each].count(NO_BLOCK) for start in starts)
+        each, found = len(new.blocks) // len(self.bounds.groups), []
+        for at, group in enumerate(self.bounds.groups):
+            table = new.blocks[at * each : (at + 1) * each]
+            held = list(dropwhile(NO_BLOCK.__eq__, table)) if group.forgets else table
+            self._check_blocks(new.slot, held)
+            found.append(each - len(held))
+        return tuple(found)
 
     def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
