@@ -54,7 +54,7 @@ CASES = [
     Case("mixed", Numerics("cpu", "float32"), 36),
     Case("windows", Numerics("cpu", "float32", "int8"), 12),
     Case("chunks", Numerics("cpu", "bfloat16"), 36),
-    Case("mixed", Numerics("reference", "float32"), 36),
+    pytest.param(Case("mixed", Numerics("reference", "float32"), 36), marks=pytest.mark.slow),
 ]
 WAYS: list[tuple[bool, int, PreemptionMode | None, int]] = [
     (True, 64, "recompute", 2),

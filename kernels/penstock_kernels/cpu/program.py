@@ -102,8 +102,8 @@ class Attention:
     """Attention of a layer."""
 
     layer: int
-    """Which of the KV cache's layers it has, unless `place` says it; tells attentions apart. Those of
-    an encoder share some, as its keys are not read again."""
+    """Which of the KV cache's layers it has, unless `place` says it; tells attentions apart. Those
+    of an encoder share some, as its keys are not read again."""
     heads: int
     kv_heads: int
     head_dim: int

@@ -110,8 +110,8 @@ def compile_program(
     places: Sequence[tuple[int, int]] | None = None,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
-    sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the group's
-    blocks; None: all layers are in one group."""
+    sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
+    group's blocks; None: all layers are in one group."""
     phases = [*_phases(config, weights, split, ends)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
