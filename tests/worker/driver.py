@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -107,7 +108,7 @@ class Driver:
         self.preempt_every = preempt_every
         self.random = random.Random(seed)
         self.step = 0
-        self.num_groups = len(runner._kind.slots.bounds.groups)
+        self.num_groups = num_groups_of(runner)
         """KV groups, each with its table; here none forgets what no layer sees any more."""
         self.free_blocks = list(range(num_blocks))
         self.random.shuffle(self.free_blocks)
@@ -186,6 +187,13 @@ class Driver:
             if outcome.token is not None:
                 job.tokens.append(outcome.token)
                 job.logprobs.append(outcome.logprobs)
+
+
+def num_groups_of(runner: Any) -> int:
+    """KV groups of a StepRunner's slots, or what another kind of runner says."""
+    if isinstance(runner, StepRunner):
+        return len(runner._kind.slots.bounds.groups)
+    return getattr(runner, "num_groups", 1)
 
 
 class LogitsOf:
