@@ -32,6 +32,7 @@ ENGINE = {
     "penstock:tenant_open_requests": "gauge",
     "penstock:tenant_debt": "gauge",
     "penstock:kv_blocks": "gauge",
+    "penstock:kv_groups": "gauge",
     "penstock:host_kv_blocks": "gauge",
     "penstock:swapped_blocks": "counter",
     "penstock:requests_ended": "counter",

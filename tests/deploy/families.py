@@ -9,6 +9,7 @@ _ENGINE = """
     penstock:step_sequences_bucket penstock:oldest_waiting_seconds penstock:waiting_tokens
     penstock:tenant_prompt_tokens_total penstock:tenant_generation_tokens_total
     penstock:tenant_open_requests penstock:tenant_debt penstock:kv_blocks penstock:host_kv_blocks
+    penstock:kv_groups
     penstock:swapped_blocks_total penstock:requests_ended_total penstock:requests_rejected_total
     penstock:requests_resumed_total penstock:worker_deaths_total penstock:recovery_seconds_bucket
     penstock:frontends penstock:workers

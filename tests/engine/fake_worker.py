@@ -1,7 +1,8 @@
 """A worker that computes nothing, checks every plan, and answers with predictable tokens.
 
 Its KV cache is real in one respect: each row of each block remembers which tokens it stands for,
-so a block that was handed to two sequences, or read after it was freed, is found out.
+and for which KV group, so a block that was handed to two sequences, or read after it was freed, is
+found out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
@@ -66,10 +68,13 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
 class Slot:
     new: NewSequence
     tokens: list[int]
-    blocks: list[int]
+    tables: list[list[int]]
+    """Of each KV group, NO_BLOCK where it needs none."""
     grammar: Grammar | None = None
     computed: int | None = None
     """None before the first work, which may begin after what was found in the cache."""
+    start: int = 0
+    """Of the latest work."""
 
 
 @dataclass
@@ -80,9 +85,9 @@ class FakeWorker:
     num_blocks: int
     fail_prompts: set[tuple[int, ...]] = field(default_factory=set)
     slots: dict[int, Slot] = field(default_factory=dict)
-    rows: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
-    """Block, row in it -> the tokens that it stands for."""
-    host_rows: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    rows: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    """Block, row in it -> the KV group and the tokens that it stands for."""
+    host_rows: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     num_host_blocks: int = 0
     last_step: int = 0
     log: list[Plan] = field(default_factory=list)
@@ -92,6 +97,7 @@ class FakeWorker:
     late: Callable[[], bool] = lambda: False
     drops: list[tuple[int, int]] = field(default_factory=list)
     """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
+    groups: tuple[KVGroup, ...] = ONE_GROUP
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -126,14 +132,17 @@ class FakeWorker:
         for copy in plan.copies:
             self._copy(copy)
         assert len(set(plan.released)) == len(plan.released)
-        for slot in plan.released:
-            del self.slots[slot]
+        for number in plan.released:
+            del self.slots[number]
         whole = [self._admit(new) for new in plan.admitted]
         self.log.append(msgspec.structs.replace(plan, admitted=whole))
         assert 0 < sum(work.count for work in plan.work) <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         for work in plan.work:
-            self.slots[work.slot].blocks += work.new_blocks
+            slot = self.slots[work.slot]
+            slot.start = work.start
+            for table, new in zip(slot.tables, self._by_group(work.new_blocks), strict=True):
+                table += new
         self._check_blocks()
         self._drop()
         return Result(plan.step, [self._work(w.slot, w.start, w.count) for w in plan.work])
@@ -154,15 +163,24 @@ class FakeWorker:
             new = like(self.slots[new.like].new, new)
         assert 1 <= new.num_prompt <= len(new.tokens)
         grammar = None if new.grammar is None else self.grammars[new.grammar]
-        self.slots[new.slot] = Slot(new, list(new.tokens), list(new.blocks), grammar)
+        self.slots[new.slot] = Slot(new, list(new.tokens), self._by_group(new.blocks), grammar)
         return new
+
+    def _by_group(self, blocks: list[int]) -> list[list[int]]:
+        each, rest = divmod(len(blocks), len(self.groups))
+        assert not rest, "the groups' tables aren't equally long"
+        return [blocks[at * each : (at + 1) * each] for at in range(len(self.groups))]
 
     def _check_blocks(self) -> None:
         # Blocks may be shared: that what lies in them is each owner's own is checked at each work.
         for slot in self.slots.values():
-            assert len(set(slot.blocks)) == len(slot.blocks), "a block is twice in a table"
-        held = [block for slot in self.slots.values() for block in slot.blocks]
-        assert all(0 <= block < self.num_blocks for block in held)
+            held = [
+                block
+                for group, table in zip(self.groups, slot.tables, strict=True)
+                for block in table[group.first_seen(slot.start) // self.setup.block_size :]
+            ]
+            assert len(set(held)) == len(held), "a block is twice in a table"
+            assert all(0 <= block < self.num_blocks for block in held)
 
     def _work(self, number: int, start: int, count: int) -> SlotResult:
         slot = self.slots[number]
@@ -176,14 +194,14 @@ class FakeWorker:
         if slot.computed is not None:
             assert start == slot.computed, "tokens are skipped, or computed twice"
         assert end <= len(slot.tokens) <= self.setup.max_model_len
-        assert end <= len(slot.blocks) * size, "no block for a token"
-        for at in range(start, end):
-            self.rows.setdefault(slot.blocks[at // size], {})[at % size] = tuple(
-                slot.tokens[: at + 1]
-            )
-        for at in range(end):
-            row = self.rows[slot.blocks[at // size]][at % size]
-            assert row == tuple(slot.tokens[: at + 1]), "another sequence wrote into this block"
+        assert end <= len(slot.tables[0]) * size, "no block for a token"
+        for number_of, (group, table) in enumerate(zip(self.groups, slot.tables, strict=True)):
+            for at in range(start, end):
+                row = (number_of, tuple(slot.tokens[: at + 1]))
+                self.rows.setdefault(table[at // size], {})[at % size] = row
+            for at in range(group.first_seen(start), end):
+                row = (number_of, tuple(slot.tokens[: at + 1]))
+                assert self.rows[table[at // size]][at % size] == row, "it is another's block"
         slot.computed = end
         told = self._told(slot, prompt, start, end)
         if end < len(slot.tokens):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
 from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
@@ -51,6 +53,8 @@ class Harness:
         self.late: Callable[[], bool] = lambda: False
         self.step_seconds: Callable[[], float] = lambda: 0.0
         """That the worker says a step took; 0: it says nothing of it."""
+        self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
+        """Of workers that become ready."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
         self.life = ""
@@ -200,7 +204,9 @@ class Harness:
     def capacity(self) -> int | None:
         if self.worker is None:
             return None
-        return self.worker.num_blocks * self.facts.config.cache.kv_block_size
+        return longest_of(
+            self.worker.groups, self.worker.num_blocks, self.facts.config.cache.kv_block_size
+        )
 
     # ---- what front ends do
 
@@ -327,8 +333,13 @@ class Harness:
         assert self.setup is not None
         assert self.worker_session is not None
         self.worker = FakeWorker(
-            self.setup, num_blocks or 1000, self.fail_prompts, num_host_blocks=host_blocks
+            self.setup,
+            num_blocks or 1000,
+            self.fail_prompts,
+            num_host_blocks=host_blocks,
+            groups=self.kv_groups,
         )
+        self._salts.num_groups = len(self.kv_groups)
         self.worker.late = lambda: self.late()
         ready = Ready(
             num_kv_blocks=self.worker.num_blocks,
@@ -337,6 +348,7 @@ class Harness:
             load_seconds=0.1,
             num_host_blocks=host_blocks,
             copy_seconds=0.001 if host_blocks else 0.0,
+            kv_groups=self.kv_groups,
         )
         self.worker_says(ready)
 
@@ -391,3 +403,17 @@ class Harness:
     def _new_session(self) -> bytes:
         self._sessions += 1
         return self._sessions.to_bytes(16, "big")
+
+
+@cache
+def longest_of(groups: tuple[KVGroup, ...], num_blocks: int, size: int) -> int:
+    """Tokens of the longest sequence that a pool holds: block by block, the most that each group
+    needs for any of its tokens."""
+    most, blocks = [0] * len(groups), 0
+    while blocks < 1000:
+        seen = [group.first_seen(blocks * size) // size for group in groups]
+        most = [max(had, blocks + 1 - first) for had, first in zip(most, seen, strict=True)]
+        if sum(most) > num_blocks:
+            break
+        blocks += 1
+    return blocks * size

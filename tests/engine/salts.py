@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config.settings import CacheSettings
-from penstock.protocol.to_worker import Plan
+from penstock.protocol.to_worker import NO_BLOCK, Plan
 from tests.engine.scores import RequestScore
 
 
@@ -15,9 +15,10 @@ class Salts:
 
     def __init__(self, cache: CacheSettings) -> None:
         self.num_reused = 0
+        self.num_groups = 1  # KV groups, each with its own table in what plans bring
         self._block_size = cache.kv_block_size
         self._shares = cache.enable_prefix_caching
-        self._tables: dict[int, list[int]] = {}
+        self._tables: dict[int, list[list[int]]] = {}
         self._salts: dict[int, str] = {}
         self._host_salts: dict[int, str] = {}
 
@@ -34,12 +35,18 @@ class Salts:
             salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}"
             if not self._shares:
                 salt = f"request {asked.submit.request}"
-            blocks = self._tables.setdefault(work.slot, [])
             if work.slot in admitted:
-                blocks[:] = admitted[work.slot]
-                for block in blocks[: -(-work.start // size)]:
-                    assert self._salts[block] == salt, "a block of another salt"
+                tables = self._tables[work.slot] = self._by_group(admitted[work.slot])
+                found = [block for table in tables for block in table[: -(-work.start // size)]]
+                for block in found:
+                    assert block == NO_BLOCK or self._salts[block] == salt, "of another salt"
                 self.num_reused += work.start
-            blocks += work.new_blocks
-            for block in blocks[work.start // size :]:
-                self._salts[block] = salt
+            more = self._by_group(work.new_blocks)
+            for table, blocks in zip(self._tables[work.slot], more, strict=True):
+                table += blocks
+                for block in table[work.start // size :]:
+                    self._salts[block] = salt
+
+    def _by_group(self, blocks: list[int]) -> list[list[int]]:
+        each = len(blocks) // self.num_groups
+        return [blocks[at * each : (at + 1) * each] for at in range(self.num_groups)]

@@ -4,7 +4,8 @@ knob."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ def make_runner(
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
-        slots_ = Slots(bounds)
+        slots_ = Slots(replace(bounds, groups=model.recipe().kv_groups))
         return host_runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
     shape = CacheShape.of(config, block_size, model.embedding.dtype)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
@@ -107,6 +108,8 @@ class Driver:
         self.preempt_every = preempt_every
         self.random = random.Random(seed)
         self.step = 0
+        self.num_groups = num_groups_of(runner)
+        """KV groups, each with its table; here none forgets what no layer sees any more."""
         self.free_blocks = list(range(num_blocks))
         self.random.shuffle(self.free_blocks)
         self.free_slots = list(range(slots))
@@ -140,10 +143,11 @@ class Driver:
         for job in jobs:
             known = job.prompt + job.tokens
             count = min(left, len(known) - job.computed)
-            new = -(-(job.computed + count) // self.block_size) - len(job.blocks)
-            if count < 1 or new > len(self.free_blocks):
+            held = len(job.blocks) // self.num_groups
+            new = -(-(job.computed + count) // self.block_size) - held
+            if count < 1 or self.num_groups * new > len(self.free_blocks):
                 continue
-            blocks = [self.free_blocks.pop() for _ in range(new)]
+            blocks = [self.free_blocks.pop() for _ in range(self.num_groups * new)]
             job.blocks += blocks
             if job.slot is None:
                 job.slot = self.free_slots.pop()
@@ -183,6 +187,13 @@ class Driver:
             if outcome.token is not None:
                 job.tokens.append(outcome.token)
                 job.logprobs.append(outcome.logprobs)
+
+
+def num_groups_of(runner: Any) -> int:
+    """KV groups of a StepRunner's slots, or what another kind of runner says."""
+    if isinstance(runner, StepRunner):
+        return len(runner._kind.slots.bounds.groups)
+    return getattr(runner, "num_groups", 1)
 
 
 class LogitsOf:

@@ -88,9 +88,10 @@ class DecoderStep:
     starts: np.ndarray
     """[sequences]: tokens computed before."""
     tables: np.ndarray
-    """KV blocks of all sequences, one sequence after another."""
+    """KV blocks of all sequences, one sequence after another; then, if layers are in several groups
+    (see Attention), those of the next group."""
     first_block: np.ndarray
-    """[sequences]: where the blocks of each sequence begin in `tables`."""
+    """[groups * sequences]: where the blocks of each sequence begin in `tables`."""
     types: np.ndarray | None = None
     """[rows]: of an encoder with token types; None: all 0."""
 
@@ -121,14 +122,24 @@ class Decoder:
                 raise ValueError(obstacle)
         self._layers_done = np.zeros(1, dtype=np.int64)
         self._cancelled = np.zeros(1, dtype=np.int32)
-        self._caches = [
-            (self._half(each, each.head_dim), self._half(each, each.value_dim))
-            for each in self.program.attentions
-        ]
+        self._caches = self._memory()
         self._phases = self.program.structs(self._caches)
         self._exchanges = Exchanges(self.program.phases)
         self._struct = self._describe(self._phases)
         self._check()
+
+    def _memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns memory for keys and values of each layer of the cache, of which several layers of
+        the model may have one: their blocks are different ones. Raises ValueError."""
+        by_layer: dict[int, Attention] = {}
+        for each in self.program.attentions:
+            other = by_layer.setdefault(each.cache_layer, each)
+            if each.cached_sizes != other.cached_sizes:
+                raise ValueError("layers of different sizes can't share a layer of the KV cache")
+        ordered = [by_layer[number] for number in range(len(by_layer))]
+        return [
+            (self._half(each, each.head_dim), self._half(each, each.value_dim)) for each in ordered
+        ]
 
     def _half(self, attention: Attention, size: int) -> np.ndarray:
         """Returns memory for a layer's keys, or its values, of so many numbers."""

@@ -102,8 +102,8 @@ class Attention:
     """Attention of a layer."""
 
     layer: int
-    """Which of the KV cache's layers it has. Those of an encoder share some, as its keys are not
-    read again."""
+    """Which of the KV cache's layers it has, unless `place` says it; tells attentions apart. Those
+    of an encoder share some, as its keys are not read again."""
     heads: int
     kv_heads: int
     head_dim: int
@@ -121,6 +121,20 @@ class Attention:
     """[heads] float32."""
     both_ways: bool = False
     """Whether a token sees those behind it as well, in a window of as many."""
+    group: int = 0
+    """Of the groups of layers that have a block table of their own."""
+    place: int | None = None
+    """Which of the KV cache's layers it has, with no other of its group; None: that of its
+    number."""
+
+    @property
+    def cache_layer(self) -> int:
+        return self.layer if self.place is None else self.place
+
+    @property
+    def cached_sizes(self) -> tuple[int, int, int]:
+        """KV heads, and the numbers of a key and of a value in the cache."""
+        return self.kv_heads, self.head_dim, self.value_dim
 
     @property
     def value_dim(self) -> int:
@@ -140,6 +154,7 @@ class Attention:
             window=self.window or 0,
             chunk=self.chunk or 0,
             both_ways=self.both_ways,
+            group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,
             cosines=None if turn is None else _address(turn.cosines),
@@ -292,7 +307,7 @@ class Phase:
         return self.width if self.part else own
 
     def fill(self, struct: PkPhase, attentions: dict[int, PkAttention]) -> None:
-        """Fills the library's struct. `attentions`: by layer of the KV cache."""
+        """Fills the library's struct. `attentions`: by layer."""
         for name in _NUMBERS:
             setattr(struct, name, int(getattr(self, name)))
         struct.activation = ACTIVATIONS[self.activation]
@@ -332,7 +347,7 @@ class Program:
 
     @cached_property
     def attentions(self) -> tuple[Attention, ...]:
-        """By layer of the KV cache."""
+        """By layer."""
         found = {each.attention.layer: each.attention for each in self.phases if each.attention}
         return tuple(found[layer] for layer in sorted(found))
 
@@ -345,11 +360,10 @@ class Program:
         return widths
 
     def structs(self, caches: Sequence[tuple[np.ndarray, np.ndarray]]) -> ctypes.Array[PkPhase]:
-        """Returns the library's phases. `caches`: keys and values for each of `attentions`. All
+        """Returns the library's phases. `caches`: keys and values for each layer of the cache. All
         arrays must outlive what is returned."""
         attentions = {
-            each.layer: each.struct(*cache)
-            for each, cache in zip(self.attentions, caches, strict=True)
+            each.layer: each.struct(*caches[each.cache_layer]) for each in self.attentions
         }
         structs = (PkPhase * len(self.phases))()
         for phase, struct in zip(self.phases, structs, strict=True):

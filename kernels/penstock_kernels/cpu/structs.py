@@ -37,6 +37,8 @@ class PkAttention(ctypes.Structure):
         ("window", c_int32),
         ("chunk", c_int32),
         ("both_ways", c_int32),
+        ("group", c_int32),
+        ("reserved", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("cosines", c_void_p),

@@ -107,6 +107,7 @@ def plan_attention(
     block_size: int,
     zero_slot: int,
     group: int,
+    firsts: Sequence[int] | None = None,
 ) -> AttentionPlan:
     """Lays out a step.
 
@@ -115,8 +116,11 @@ def plan_attention(
     `seq_lens`: [seqs], tokens whose K and V are in the cache, including the queries.
     `zero_slot`: a slot that contains zeros, read where a split reaches past the sequence.
     `group`: query heads per KV head.
+    `firsts`: for each sequence the first token that a query of it sees, before which no block is
+    read; None: the first of all.
     """
-    slots = np.concatenate(_slots_by_split(block_tables, seq_lens, block_size, zero_slot))
+    begins = [0] * len(block_tables) if firsts is None else firsts
+    slots = np.concatenate(_slots_by_split(block_tables, seq_lens, begins, block_size, zero_slot))
     seq_splits = -(-seq_lens // KEY_SPLIT)
     first_slots = np.cumsum(seq_splits) - seq_splits
     per_tile = tile_queries(group)
@@ -146,14 +150,19 @@ def plan_attention(
 
 
 def _slots_by_split(
-    block_tables: Sequence[np.ndarray], seq_lens: np.ndarray, block_size: int, zero_slot: int
+    block_tables: Sequence[np.ndarray],
+    seq_lens: np.ndarray,
+    firsts: Sequence[int],
+    block_size: int,
+    zero_slot: int,
 ) -> list[np.ndarray]:
     """Returns [splits, KEY_SPLIT] for each sequence: the slot of each token position."""
     slots = []
-    for table, length in zip(block_tables, seq_lens.tolist(), strict=True):
+    for table, length, first in zip(block_tables, seq_lens.tolist(), firsts, strict=True):
         position = np.arange(length)
         padded = np.full(-(-length // KEY_SPLIT) * KEY_SPLIT, zero_slot, dtype=np.int64)
         padded[:length] = table[position // block_size] * block_size + position % block_size
+        padded[:first] = zero_slot
         slots.append(padded.reshape(-1, KEY_SPLIT))
     return slots
 

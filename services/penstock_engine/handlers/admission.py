@@ -119,8 +119,8 @@ class Admission:
         if cache is None or not self._shares_prefixes:
             return 0
         root = prefix_root(submit.tenant, submit.cache_salt)
-        keys = prompt_keys(root, submit.prompt_token_ids, cache.block_size)
-        return cache.match(keys).blocks * cache.block_size
+        keys = list(prompt_keys(root, submit.prompt_token_ids, cache.block_size))
+        return self._scheduling.kv_groups.match(cache, keys).blocks * cache.block_size
 
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:
         """Seconds at least until the first token, by what is before it."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from penstock import logs
+from penstock.kv_layout import MAX_GROUPS, KVGroup
 from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
@@ -190,6 +191,10 @@ class FromWorkers:
         if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
             self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
             return
+        wrong = _wrong_groups(ready.kv_groups)
+        if wrong is not None:
+            self.drop(wrong)
+            return
         try:
             group = self._ranks.loaded(worker, ready)
         except Disagreement as error:
@@ -201,7 +206,7 @@ class FromWorkers:
     def _begin(self, ready: Ready, now: float) -> None:
         """All of the group has loaded."""
         self._state.scheduling.attach(
-            ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds
+            ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
         self._state.workers.found_ready(now)
         limit = self._state.context_limit.tokens
@@ -210,6 +215,7 @@ class FromWorkers:
             device=ready.device,
             ranks=self._ranks.size,
             kv_blocks=ready.num_kv_blocks,
+            kv_groups=len(ready.kv_groups),
             max_model_len=min(limit, self._state.facts.max_model_len),
             load_seconds=ready.load_seconds,
         )
@@ -279,3 +285,13 @@ class FromWorkers:
             self._after_error()
         else:
             self.num_settled += settled
+
+
+def _wrong_groups(groups: tuple[KVGroup, ...]) -> str | None:
+    """What is wrong with a worker's KV groups."""
+    if not 1 <= len(groups) <= MAX_GROUPS:
+        return f"a model has 1 to {MAX_GROUPS} KV groups, not {len(groups)}"
+    spans = [span for group in groups for span in (group.window, group.chunk) if span is not None]
+    if spans and min(spans) < 1:
+        return f"a KV group sees 1 token or more, not {min(spans)}"
+    return None

@@ -84,6 +84,10 @@ class KVCache:
             found += 1
         return Match(found, taken)
 
+    def has(self, key: bytes) -> bool:
+        """Whether its contents are here."""
+        return key in self._block_of or (self.host is not None and key in self.host)
+
     def claim(self, keys: Sequence[bytes]) -> list[int]:
         """One more owner for each of these blocks; all of them were matched, and there is room.
 

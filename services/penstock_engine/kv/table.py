@@ -1,38 +1,101 @@
-"""A sequence's block table: which physical block holds which of its tokens."""
+"""A sequence's block tables: which physical block holds which of its tokens, in each KV group."""
 
 from __future__ import annotations
 
+from itertools import chain
+
+from penstock.protocol.to_worker import NO_BLOCK
 from penstock_engine.kv.cache import KVCache
 
 
 class BlockTable:
-    """Blocks in token order: token t lies in blocks[t // block_size], at row t % block_size."""
+    """Blocks in token order: token t lies in block t // block_size of each group, at row
+    t % block_size.  Groups forget leading blocks, each as many as its layers don't see any more.
 
-    __slots__ = ("block_size", "blocks")
+        group 0:   [ 0 | 1 | 2 | 3 | 4 ]     all
+        group 1:     .   .   . | 3 | 4 ]     held[1] are two blocks, first[1] is 3
+    """
 
-    def __init__(self, block_size: int, blocks: list[int] | None = None) -> None:
+    __slots__ = ("block_size", "first", "held")
+
+    def __init__(
+        self, block_size: int, held: list[list[int]] | None = None, first: list[int] | None = None
+    ) -> None:
         self.block_size = block_size
-        self.blocks: list[int] = blocks or []
+        self.held: list[list[int]] = held or [[]]
+        """For each group its blocks, without the forgotten ones."""
+        self.first: list[int] = first or [0] * len(self.held)
+        """For each group the number of forgotten ones."""
+
+    @property
+    def length(self) -> int:
+        """Blocks of the tokens that the table has room for, forgotten ones included."""
+        return self.first[0] + len(self.held[0])
 
     @property
     def capacity(self) -> int:
         """Tokens that the table has room for."""
-        return len(self.blocks) * self.block_size
+        return self.length * self.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds, of all groups."""
+        return sum(map(len, self.held))
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks that it holds, in token order."""
+        if len(self.held) == 1:
+            return self.held[0]
+        placed = [enumerate(held, first) for held, first in zip(self.held, self.first, strict=True)]
+        return [block for _, block in sorted(chain(*placed), key=lambda entry: entry[0])]
+
+    def entries(self) -> list[int]:
+        """All tables one after another, as the worker gets them."""
+        found: list[int] = []
+        for held, first in zip(self.held, self.first, strict=True):
+            found += [NO_BLOCK] * first
+            found += held
+        return found
+
+    def at(self, index: int) -> list[int] | None:
+        """Each group's block number `index`; None if one has forgotten it."""
+        if index < max(self.first):
+            return None
+        return [held[index - first] for held, first in zip(self.held, self.first, strict=True)]
+
+    def span(self, group: int, start: int, end: int) -> list[int]:
+        """A group's blocks [start, end), none of them forgotten."""
+        first = self.first[group]
+        return self.held[group][start - first : end - first]
 
     def missing(self, num_tokens: int) -> int:
-        """Blocks to add before `num_tokens` tokens fit."""
-        return max(0, blocks_for(num_tokens, self.block_size) - len(self.blocks))
+        """Blocks to add to each group before `num_tokens` tokens fit."""
+        return max(0, blocks_for(num_tokens, self.block_size) - self.length)
 
     def grow(self, cache: KVCache, num_tokens: int) -> list[int]:
-        """Makes room for `num_tokens` tokens; returns the new blocks. Raises OutOfBlocks."""
-        new = cache.take(self.missing(num_tokens))
-        self.blocks += new
+        """Makes room for `num_tokens` tokens; returns the new blocks, equally many for each group.
+        Raises OutOfBlocks."""
+        each = self.missing(num_tokens)
+        new = cache.take(each * len(self.held))
+        for group, held in enumerate(self.held):
+            held += new[group * each : (group + 1) * each]
         return new
+
+    def forget(self, cache: KVCache, firsts: list[int]) -> None:
+        """Gives back what lies before `firsts`, for each group. It can still be found until the
+        blocks are needed."""
+        for group, first in enumerate(firsts):
+            count = first - self.first[group]
+            if count > 0:
+                cache.release(self.held[group][:count])
+                del self.held[group][:count]
+                self.first[group] = first
 
     def release(self, cache: KVCache) -> None:
         """Gives every block back."""
         cache.release(self.blocks)
-        self.blocks = []
+        self.held, self.first = [[] for _ in self.held], [0] * len(self.held)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

@@ -88,7 +88,7 @@ def _runs(sequence: Sequence, now: float) -> BatchRow:
         cached=request.cached_tokens or 0,
         emitted=len(sequence.emitted),
         most=sequence.most_tokens,
-        blocks=0 if table is None else len(table.blocks),
+        blocks=0 if table is None else table.num_blocks,
         flying=sequence.progress.in_flight,
         age=round(now - request.accepted, 3),
         preemptions=sequence.num_preemptions,

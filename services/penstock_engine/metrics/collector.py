@@ -63,6 +63,11 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         ["state"],
         _keyed(state.blocks),
     )
+    yield families.gauge(
+        "penstock:kv_groups",
+        "Block tables of each sequence: several where layers see more or less of it.",
+        state.kv_groups,
+    )
     yield families.gauges(
         "penstock:host_kv_blocks", "Blocks of the host tier.", ["state"], _keyed(state.host_blocks)
     )

@@ -37,6 +37,7 @@ class MetricsSnapshot(NamedTuple):
     blocks: dict[str, int]
     blocks_total: int
     block_size: int
+    kv_groups: int
     prefix_caching: bool
     host_blocks: dict[str, int]
     swapped: dict[str, int]
@@ -78,6 +79,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
         block_size=scheduler.block_size,
+        kv_groups=len(scheduler.kv_groups),
         prefix_caching=core.state.facts.config.cache.enable_prefix_caching,
         host_blocks={"free": host_total - host_used, "used": host_used},
         swapped={

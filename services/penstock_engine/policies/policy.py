@@ -142,6 +142,6 @@ def enough(victims: Iterable[Sequence], shortage: Shortage) -> list[Sequence] | 
         if blocks <= 0 and slots <= 0:
             break
         taken.append(sequence)
-        blocks -= len(sequence.table.blocks) if sequence.table is not None else 0
+        blocks -= sequence.table.num_blocks if sequence.table is not None else 0
         slots -= 1
     return taken if blocks <= 0 and slots <= 0 else None

@@ -36,4 +36,4 @@ class Resumption:
             return False
         computing = first_token_after(self._cost, victim.progress.computed, self.budget)
         # 0: nothing is known yet.
-        return 0.0 < computing < len(victim.table.blocks) * self._copy_seconds
+        return 0.0 < computing < victim.table.num_blocks * self._copy_seconds

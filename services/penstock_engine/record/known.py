@@ -14,7 +14,7 @@ from types import ModuleType
 
 import msgspec
 
-from penstock import layer_spec, model_config
+from penstock import kv_layout, layer_spec, model_config
 from penstock.config import settings
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -34,6 +34,7 @@ from penstock_engine.metrics import counts
 
 _MESSAGES = (
     settings,
+    kv_layout,
     layer_spec,
     model_config,
     common,

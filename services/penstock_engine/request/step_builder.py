@@ -187,7 +187,7 @@ def _slot_of(sequence: Sequence) -> int:
 def _blocks_of(sequence: Sequence) -> list[int]:
     if sequence.table is None:
         raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no blocks")
-    return list(sequence.table.blocks)
+    return sequence.table.entries()
 
 
 def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:

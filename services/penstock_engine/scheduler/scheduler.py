@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
+from penstock_engine.kv.cache import KVCache
 from penstock_engine.policies.policy import Turn
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
@@ -146,7 +147,7 @@ class Scheduler:
         decodes = samples and end - start == 1 and start >= len(sequence.request.prompt_token_ids)
         served = sequence.progress.last_step
         steps = self.state.last_step + 1 - served if served else 1
-        held = len(sequence.table.blocks) * steps
+        held = sequence.table.num_blocks * steps
         self.state.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
@@ -165,11 +166,15 @@ class Scheduler:
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
-        if room == start and not cache.pool.num_free:
+        if room == start and not self._room_to_grow(cache):
             self._make_room(sequence, builder)
-        end = min(end, room + cache.pool.num_free * self.state.block_size)
+        end = min(end, room + self._room_to_grow(cache))
         if end > start:
             self._schedule(sequence, builder, start, end, table.grow(cache, end))
+
+    def _room_to_grow(self, cache: KVCache) -> int:
+        """Tokens for which there are free blocks, in each KV group."""
+        return cache.pool.num_free // len(self.state.kv_groups) * self.state.block_size
 
     def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
         """Preempts somebody, at once or as soon as no step in flight refers to them."""
@@ -252,6 +257,7 @@ class Scheduler:
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
         end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
+        end = min(end, sequence.table.capacity + self._room_to_grow(self.state.cache))
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
         self._schedule(sequence, builder, start.computed, end, [])

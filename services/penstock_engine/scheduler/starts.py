@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock_engine.kv.table import blocks_for
+from penstock_engine.kv.groups import KVGroups
 from penstock_engine.policies.policy import Shortage
 from penstock_engine.request.request import Sequence
 from penstock_engine.scheduler.prefix_reuse import Start
@@ -42,8 +42,8 @@ class Headroom:
 
     HORIZON = 4
 
-    def blocks(self, num_running: int, block_size: int) -> int:
-        return -(-num_running * self.HORIZON // block_size)
+    def blocks(self, num_running: int, groups: KVGroups) -> int:
+        return len(groups) * -(-num_running * self.HORIZON // groups.block_size)
 
 
 def next_starts(state: SchedulerState) -> list[Sequence]:
@@ -61,13 +61,13 @@ def next_starts(state: SchedulerState) -> list[Sequence]:
 
 def _fitting(state: SchedulerState, heads: list[Sequence]) -> list[Sequence]:
     """The first of the heads, as many as free blocks let start beside what runs."""
-    headroom, size = Headroom(), state.block_size
+    headroom, groups = Headroom(), state.kv_groups
     free = 0 if state.pool is None else state.pool.num_free
     found: list[Sequence] = []
     for sequence in heads:
-        free -= blocks_for(sequence.num_tokens + 1, size)
+        free -= groups.needed(sequence.num_tokens + 1)
         others = len(state.running) + len(found)
-        if sequence.suspect_until or free < headroom.blocks(others, size):
+        if sequence.suspect_until or free < headroom.blocks(others, groups):
             break
         found.append(sequence)
     return found
@@ -106,7 +106,7 @@ class StartFinder:
         state = self._state
         if state.pool is None:
             return 0
-        coming = sum(len(s.table.blocks) for s in state.leaving.values() if s.table is not None)
+        coming = sum(s.table.num_blocks for s in state.leaving.values() if s.table is not None)
         others = len(state.running) - len(state.leaving)
         return self._needed(needed, others) - state.pool.num_free - coming
 
@@ -117,7 +117,7 @@ class StartFinder:
         Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
         when all that have started are served.
         """
-        headroom = self._headroom.blocks(others, self._state.block_size) if others else 0
+        headroom = self._headroom.blocks(others, self._state.kv_groups) if others else 0
         return own + headroom
 
     def _in_vain(self, start: Start | None) -> bool:

@@ -11,8 +11,10 @@ from collections import deque
 import msgspec
 
 from penstock.config.settings import SchedulerSettings
+from penstock.kv_layout import KVGroup
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.groups import KVGroups
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.policies.forecast import FreshShare, StepCostForecast
 from penstock_engine.policies.policy import Policy
@@ -60,6 +62,8 @@ class SchedulerState:
         self._moved: dict[Request, None] = {}
         """Requests with a sequence that has got or lost a slot lately."""
         self.cache: KVCache | None = None
+        self.kv_groups = KVGroups(block_size)
+        """Of the present worker's model."""
         self.num_released = 0  # slots that became free so far, with their blocks
         self.num_preemptions = 0
         self.num_steps = 0
@@ -98,18 +102,22 @@ class SchedulerState:
 
     @property
     def capacity(self) -> int | None:
-        """Tokens that the whole pool holds; None without a worker."""
-        return None if self.pool is None else self.pool.num_blocks * self.block_size
+        """Tokens of the longest sequence that the whole pool holds; None without a worker."""
+        pool, most = self.pool, self._max_model_len
+        return None if pool is None else self.kv_groups.longest(pool.num_blocks, most)
 
     @property
     def pool(self) -> BlockPool | None:
         return None if self.cache is None else self.cache.pool
 
-    def attach(self, num_blocks: int, host_blocks: int = 0, copy_seconds: float = 0.0) -> None:
+    def attach(
+        self, num_blocks: int, host_blocks: int, copy_seconds: float, groups: tuple[KVGroup, ...]
+    ) -> None:
         """A worker is ready, with empty pools of that many blocks."""
         self.cache = KVCache(num_blocks, self.block_size, host_blocks)
-        self.prefix_reuse = PrefixReuse(self.cache)
-        self.longest = min(self._max_model_len, num_blocks * self.block_size)
+        self.kv_groups = KVGroups(self.block_size, groups)
+        self.prefix_reuse = PrefixReuse(self.cache, self.kv_groups, self.budget)
+        self.longest = min(self._max_model_len, self.capacity or 0)
         self._resume.attach(host_blocks, copy_seconds)
 
     def shrink(self) -> bool:

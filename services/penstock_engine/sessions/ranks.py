@@ -111,7 +111,7 @@ class RankSessions:
         worker.ready = ready
         workers = [self._there[session] for session in self.formed]
         told = [one.ready for one in workers if one.ready is not None]
-        for name in ("num_kv_blocks", "num_host_blocks", "fingerprint"):
+        for name in ("num_kv_blocks", "num_host_blocks", "fingerprint", "kv_groups"):
             values = list(dict.fromkeys(getattr(one, name) for one in told))
             if len(values) > 1:
                 raise Disagreement(f"ranks disagree: {name} is {values[0]} and {values[1]}")

@@ -10,11 +10,12 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.batch.block_tables import write_tables
 
 
-def decode_shapes(sequences: int, columns: int) -> list[tuple[int, ...]]:
+def decode_shapes(sequences: int, columns: int, groups: int = 1) -> list[tuple[int, ...]]:
     """Returns the shapes of HostLayout.arrays: slots, tables, query starts and lengths, sequence
-    lengths, and the tiles' sequences and firsts. `columns` is the width of the tables."""
-    row = (sequences,)
-    return [row, (sequences, columns), row, row, row, row, row]
+    lengths, and the tiles' sequences and firsts; then slots and tables of each further KV group.
+    `columns` is the width of the tables."""
+    row, table = (sequences,), (sequences, columns)
+    return [row, table, row, row, row, row, row, *[row, table] * (groups - 1)]
 
 
 def write_decode(arrays: Sequence[np.ndarray], layout: BatchLayout, block_size: int) -> None:
@@ -24,12 +25,14 @@ def write_decode(arrays: Sequence[np.ndarray], layout: BatchLayout, block_size: 
     them are written, except for table entries past a sequence's end, which are never read. Padding
     sequences have no query, no key and slot -1.
     """
-    slots, tables, query_starts, query_lens, lengths, sequences, firsts = arrays
+    slots, tables, query_starts, query_lens, lengths, sequences, firsts, *more = arrays
     count = len(layout.starts)
-    write_tables(layout.block_tables, tables[:count])
     block, within = np.divmod(layout.starts, block_size)
-    slots[:count] = tables[np.arange(count), block] * block_size + within
-    slots[count:] = -1
+    pairs = [(slots, tables), *zip(more[::2], more[1::2], strict=True)]
+    for (places, rows), group in zip(pairs, layout.tables, strict=True):
+        write_tables(group, rows[:count])
+        places[:count] = rows[np.arange(count), block] * block_size + within
+        places[count:] = -1
     query_starts[:] = np.arange(len(query_starts))
     query_lens[:count] = 1
     query_lens[count:] = 0

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.kv_layout import ONE_GROUP, KVGroup, KVLayout, one_group
 from penstock.model_config import ModelConfig
 
 
@@ -19,6 +20,7 @@ class CacheShape:
     """Sizes of a KV cache."""
 
     num_layers: int
+    """That a block has room for."""
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -29,18 +31,38 @@ class CacheShape:
     value."""
     value_in_key: int | None = None
     """A value is the last so many numbers of its key, and isn't stored again; None: it is."""
+    groups: tuple[KVGroup, ...] = ONE_GROUP
+    """Groups of layers, each with a block table of its own."""
+    places: tuple[tuple[int, int], ...] | None = None
+    """For each layer of the model its group, and which of the cache's layers it has, together with
+    layers of other groups, whose blocks are others; None: that of its own number."""
+
+    def place(self, layer: int) -> tuple[int, int]:
+        """Returns the layer's entry of `places`."""
+        return (0, layer) if self.places is None else self.places[layer]
 
     @staticmethod
-    def of(config: ModelConfig, block_size: int, dtype: torch.dtype) -> CacheShape:
-        """Returns the shape for this model, or for this rank's shard of one."""
+    def of(
+        config: ModelConfig,
+        block_size: int,
+        dtype: torch.dtype,
+        layout: KVLayout | None = None,
+        layers: range | None = None,
+    ) -> CacheShape:
+        """Returns the shape for this model, or for this rank's shard of one, which has `layers` of
+        it. `layout`: of the whole model; None: one group."""
+        whole = one_group(config.num_layers) if layout is None else layout
+        own = layers or range(config.num_layers)
         return CacheShape(
-            num_layers=config.num_layers,
+            num_layers=whole.page_layers(own),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             block_size=block_size,
             dtype=dtype,
             value_in_key=None if config.latent is None else config.latent.rank,
+            groups=whole.groups,
+            places=whole.places(own),
         )
 
 
@@ -55,6 +77,13 @@ class BatchLayout:
     """[sequences], tokens computed before."""
     counts: np.ndarray
     """[sequences], tokens computed in this step, each at least 1."""
+    more_tables: tuple[Sequence[np.ndarray], ...] = ()
+    """As `block_tables`, for each further KV group (see Batch)."""
+
+    @property
+    def tables(self) -> tuple[Sequence[np.ndarray], ...]:
+        """For each group."""
+        return self.block_tables, *self.more_tables
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -158,7 +187,7 @@ class AttentionBackend(Protocol):
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        """Returns the size of one block over all layers."""
+        """Returns the size of one block over the layers that it has room for."""
 
     def kv_blocks(self) -> list[np.ndarray]:
         """Returns views of the cache, each [blocks, bytes] uint8. Row b of all of them together is

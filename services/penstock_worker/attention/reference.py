@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.kv_layout import KVGroup
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
@@ -71,34 +73,41 @@ class ReferenceAttention:
         return [head.reshape(blocks, -1).numpy() for head in heads]
 
     def plan(self, layout: BatchLayout) -> ReferenceStep:
-        size = self.shape.block_size
-        slots = []
-        for table, start, count in zip(
-            layout.block_tables, layout.starts.tolist(), layout.counts.tolist(), strict=True
-        ):
+        groups = zip(self.shape.groups, layout.tables, strict=True)
+        return ReferenceStep(self, [self._plan(layout, *each) for each in groups])
+
+    def _plan(
+        self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
+    ) -> tuple[Tensor, ops.AttentionPlan]:
+        """Returns the slots of a step's keys and values in a KV group, and what its attention
+        reads."""
+        size, slots = self.shape.block_size, []
+        starts = layout.starts.tolist()
+        for table, start, count in zip(tables, starts, layout.counts.tolist(), strict=True):
             position = np.arange(start, start + count)
             slots.append(table[position // size] * size + position % size)
         attention = ops.plan_attention(
-            layout.block_tables,
+            tables,
             layout.counts,
             layout.starts + layout.counts,
             block_size=size,
             zero_slot=self.zero_slot,
             group=self.shape.num_heads // self.shape.num_kv_heads,
+            firsts=[group.first_seen(start) for start in starts],
         )
-        return ReferenceStep(self, torch.from_numpy(np.concatenate(slots)), attention)
+        return torch.from_numpy(np.concatenate(slots)), attention
 
 
 class ReferenceStep:
     """The attention of one step."""
 
     def __init__(
-        self, backend: ReferenceAttention, slots: Tensor, attention: ops.AttentionPlan
+        self, backend: ReferenceAttention, groups: list[tuple[Tensor, ops.AttentionPlan]]
     ) -> None:
-        """`slots` is [tokens] int64, where the step's keys and values are stored."""
+        """`groups` has for each KV group [tokens] int64, where the step's keys and values are
+        stored, and its attention's plan."""
         self._backend = backend
-        self._slots = slots
-        self._attention = attention
+        self._groups = groups
 
     def attend(
         self,
@@ -116,18 +125,20 @@ class ReferenceStep:
         if rotation is not None:
             query = rotation.grown(ops.apply_rope(query, *rotation.rows))
             key = ops.apply_rope(key, *rotation.rows)
-        keys, values = self._backend.keys[layer], self._backend.values[layer]
-        count = self._slots.shape[0]
+        group, place = self._backend.shape.place(layer)
+        slots, plan = self._groups[group]
+        keys, values = self._backend.keys[place], self._backend.values[place]
+        count = slots.shape[0]
         if self._backend.shape.value_in_key is None:
-            ops.write_kv(key[:count], value[:count], keys, values, self._slots)
+            ops.write_kv(key[:count], value[:count], keys, values, slots)
         else:
-            ops.write_rows(key[:count], keys, self._slots)
+            ops.write_rows(key[:count], keys, slots)
         scale = self._backend.shape.head_dim**-0.5 if rule.scale is None else rule.scale
         return ops.paged_attention(
             query,
             keys,
             values,
-            self._attention,
+            plan,
             scale,
             window=rule.window,
             soft_cap=rule.soft_cap,

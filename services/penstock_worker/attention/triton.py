@@ -21,6 +21,7 @@ from penstock_worker.attention.interface import (
     Rotation,
     ScoreRule,
 )
+from penstock_worker.batch.block_tables import write_tables
 from penstock_worker.forward.uploads import Uploads
 
 _HOST = torch.device("cpu")
@@ -34,6 +35,8 @@ class HostLayout:
     """[rows] int32, -1 for padding."""
     plan: DeviceAttentionPlan
     """With tensors on the host."""
+    more: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+    """Slots, and [sequences, blocks] int32 tables, for each further KV group."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -43,7 +46,8 @@ class HostLayout:
         lists = [each for tiles in (plan.few, plan.many) if tiles is not None
                  for each in (tiles.sequences, tiles.firsts)]  # fmt: skip
         tensors = (plan.tables, plan.query_starts, plan.query_lens, plan.seq_lens, *lists)
-        return [self.slots, *(tensor.numpy() for tensor in tensors)]
+        more = [array for pair in self.more for array in pair]
+        return [self.slots, *(tensor.numpy() for tensor in tensors), *more]
 
 
 class TritonAttention:
@@ -100,8 +104,16 @@ class TritonAttention:
             device=_HOST,
         )
         sequence = np.repeat(np.arange(len(layout.counts)), layout.counts)
-        block = plan.tables.numpy()[sequence, positions // size]
-        return HostLayout((block * size + positions % size).astype(np.int32), plan)
+
+        def slots(tables: np.ndarray) -> np.ndarray:
+            block = tables[sequence, positions // size]
+            return (block * size + positions % size).astype(np.int32)
+
+        first = plan.tables.numpy()
+        more = [np.zeros_like(first) for _ in layout.more_tables]
+        for tables, out in zip(layout.more_tables, more, strict=True):
+            write_tables(tables, out)
+        return HostLayout(slots(first), plan, tuple((slots(each), each) for each in more))
 
     def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
         """Lays out a padded decode step. All shapes, and the bounds of the grids, depend only on
@@ -110,7 +122,8 @@ class TritonAttention:
         `arrays` are those of decode_shapes, written by write_decode. `context` is a number of
         tokens, a multiple of the block size, and at least that of the longest sequence.
         """
-        slots, *plan = arrays
+        slots, *plan = arrays[:7]
+        more = tuple(zip(arrays[7::2], arrays[8::2], strict=True))
         tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, plan)
         few = TileList(sequences, firsts, queries=1, end=context)
         return HostLayout(
@@ -126,11 +139,14 @@ class TritonAttention:
                 self.shape.block_size,
                 self._group,
             ),
+            more,
         )
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """Returns the step on the device. `tensors` are `host.arrays`, copied there."""
-        slots, tables, starts, queries, lengths, *lists = tensors
+        behind = len(tensors) - 2 * len(host.more)
+        slots, tables, starts, queries, lengths, *lists = tensors[:behind]
+        others = zip(tensors[behind::2], tensors[behind + 1 :: 2], strict=True)
         pairs = iter(zip(lists[::2], lists[1::2], strict=True))
 
         def placed(tiles: TileList | None) -> TileList | None:
@@ -148,7 +164,8 @@ class TritonAttention:
             few=placed(host.plan.few),
             many=placed(host.plan.many),
         )
-        return TritonStep(self.cache, slots, plan)
+        groups = [(slots, plan), *((each, replace(plan, tables=rows)) for each, rows in others)]
+        return TritonStep(self.cache, self.shape, groups)
 
     @property
     def _group(self) -> int:
@@ -162,12 +179,14 @@ class TritonAttention:
 class TritonStep:
     """The attention of one step."""
 
-    def __init__(self, cache: Tensor, slots: Tensor, plan: DeviceAttentionPlan) -> None:
-        """`slots` is [rows] int32 on the device, where the step's keys and values are stored; -1
-        for nowhere."""
+    def __init__(
+        self, cache: Tensor, shape: CacheShape, groups: list[tuple[Tensor, DeviceAttentionPlan]]
+    ) -> None:
+        """`groups` has for each KV group [rows] int32 on the device, where the step's keys and
+        values are stored, -1 for nowhere; and its attention's plan."""
         self._cache = cache
-        self._slots = slots
-        self._plan = plan
+        self._shape = shape
+        self._groups = groups
 
     def attend(
         self,
@@ -181,8 +200,9 @@ class TritonStep:
     ) -> Tensor:
         if rotation is None or rotation.query_factors is not None or rule.sinks is not None:
             raise NotImplementedError("no Triton kernel has it; the backend refuses such a model")
-        keys, values = self._cache[layer]
-        slots = self._slots
+        group, place = self._shape.place(layer)
+        keys, values = self._cache[place]
+        slots, plan = self._groups[group]
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
         query = rope_write.rope_write(
@@ -201,4 +221,4 @@ class TritonStep:
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0)
-        return paged_attention(query, keys, values, self._plan, scale, reach=reach)
+        return paged_attention(query, keys, values, plan, scale, reach=reach)

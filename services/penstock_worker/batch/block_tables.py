@@ -1,4 +1,5 @@
-"""The block tables of all slots in one array, so that a step's tables are taken from it at once."""
+"""The block tables of all slots in one array for each KV group, so that a step's tables are taken
+from it at once."""
 
 from __future__ import annotations
 
@@ -10,24 +11,27 @@ import numpy as np
 
 class BlockTables:
     """Slots are numbered from 0 to slots - 1. Rows grow as blocks are added. Nothing is ever
-    cleared, because a reader knows how many blocks of a row are the sequence's own."""
+    cleared, because a reader knows how many blocks of a row are the sequence's own, and which of
+    them its layers see."""
 
-    def __init__(self, slots: int) -> None:
-        self._rows = np.zeros((slots, 1), np.int32)
+    def __init__(self, slots: int, groups: int = 1) -> None:
+        self._rows = np.zeros((groups, slots, 1), np.int32)
 
     def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
-        """Sets the blocks of the slot from index `first` on."""
-        end = first + len(blocks)
-        if end > self._rows.shape[1]:
-            wider = np.zeros((len(self._rows), 1 << (end - 1).bit_length()), np.int32)
-            wider[:, : self._rows.shape[1]] = self._rows
+        """Sets the blocks of the slot from index `first` on: equally many for each group, one
+        group's after another."""
+        groups, slots, columns = self._rows.shape
+        end = first + len(blocks) // groups
+        if end > columns:
+            wider = np.zeros((groups, slots, 1 << (end - 1).bit_length()), np.int32)
+            wider[:, :, :columns] = self._rows
             self._rows = wider
-        self._rows[slot, first:end] = blocks
+        self._rows[:, slot, first:end] = np.reshape(blocks, (groups, end - first))
 
-    def of(self, slots: list[int], widths: np.ndarray) -> StepTables:
-        """Returns the tables of a step. They must be read before the next `put`. `widths` has the
-        number of blocks of each slot."""
-        return StepTables(self._rows, np.array(slots, dtype=np.int64), widths)
+    def of(self, slots: list[int], widths: np.ndarray, group: int = 0) -> StepTables:
+        """Returns the tables of a step, for one group. They must be read before the next `put`.
+        `widths` has the number of blocks of each slot."""
+        return StepTables(self._rows[group], np.array(slots, dtype=np.int64), widths)
 
 
 class StepTables(Sequence[np.ndarray]):

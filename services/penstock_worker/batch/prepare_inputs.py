@@ -20,9 +20,14 @@ def prepare_inputs(scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
     starts = np.array([work.start for work in scheduled], dtype=np.int64)
     counts = np.array([work.count for work in scheduled], dtype=np.int64)
     widths = -(-(starts + counts) // slots.bounds.block_size)
+    numbers = [work.slot for work in scheduled]
+    first, *others = (
+        slots.tables.of(numbers, widths, group) for group in range(len(slots.bounds.groups))
+    )
     return Batch(
         tokens=np.array(tokens, dtype=np.int64),
-        tables=slots.tables.of([work.slot for work in scheduled], widths),
+        tables=first,
         starts=starts,
         counts=counts,
+        more_tables=tuple(others),
     )

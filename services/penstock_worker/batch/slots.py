@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import Pooling, TokenSampling
-from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan, Setup, SlotWork
 from penstock_worker.batch.block_tables import BlockTables
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 
@@ -26,7 +28,7 @@ class Slot:
     num_prompt: int  # Number of prompt tokens.
     index: int  # Index of the sequence within its request.
     sampling: TokenSampling
-    blocks: list[int]  # The block table, which plans extend.
+    blocks: list[int]  # The first KV group's block table, which plans extend.
     computed: int | None = None
     """Number of tokens whose keys and values are in the cache, including a prefix that the engine
     core found there. None before the first work."""
@@ -34,6 +36,9 @@ class Slot:
     adjustments: SequenceAdjustments | None = None  # Logits adjustments, if sampling has any.
     prompt_from: int | None = None  # See NewSequence.
     pooling: Pooling | None = None  # What a pooling model computes for it.
+    lacking: tuple[int, ...] = ()
+    """Of each KV group's table the number of leading blocks that were never there; empty if all
+    were."""
 
     @property
     def emitted(self) -> int:
@@ -72,9 +77,12 @@ class SlotBounds:
     block_size: int  # Tokens per block.
     vocab: int
     tokens: int  # Most tokens of a sequence.
+    groups: tuple[KVGroup, ...] = ONE_GROUP  # Each has a block table for every sequence.
 
     @staticmethod
-    def of(setup: Setup, vocab: int, blocks: int) -> SlotBounds:
+    def of(
+        setup: Setup, vocab: int, blocks: int, groups: tuple[KVGroup, ...] = ONE_GROUP
+    ) -> SlotBounds:
         """`blocks` is the number of KV blocks."""
         return SlotBounds(
             slots=setup.max_num_seqs,
@@ -82,6 +90,7 @@ class SlotBounds:
             block_size=setup.block_size,
             vocab=vocab,
             tokens=setup.max_model_len,
+            groups=groups,
         )
 
 
@@ -96,8 +105,8 @@ class Slots:
         """`tokens_from_plans` is for a stage that doesn't sample and learns tokens from plans. Such
         a stage isn't told of deferrals either, so the work of a deferred token may be repeated."""
         self.bounds = bounds
-        self.tables = BlockTables(bounds.slots)
-        """The contents of all `Slot.blocks`."""
+        self.tables = BlockTables(bounds.slots, len(bounds.groups))
+        """The block tables of all slots in each KV group; the first one's are `Slot.blocks`."""
         self._tokens_from_plans = tokens_from_plans
         self._slots: dict[int, Slot] = {}
 
@@ -150,12 +159,27 @@ class Slots:
             raise PlanError(f"slot {new.slot} is not in [0, {self.bounds.slots})")
         if new.slot in self._slots:
             raise PlanError(f"slot {new.slot} is taken but a sequence is admitted to it")
-        self._check_blocks(new.slot, new.blocks)
+        lacking = self._lacking(new)
         if new.prompt_from is not None and new.prompt_from < 1:
             raise PlanError(f"slot {new.slot}: the prompt's token {new.prompt_from} follows none")
         slot = self._slot_in_full(new) if new.like is None else self._slot_like(new, new.like)
+        slot.lacking = lacking
         self.tables.put(new.slot, 0, new.blocks)
         self._slots[new.slot] = slot
+
+    def _lacking(self, new: NewSequence) -> tuple[int, ...]:
+        """Checks the blocks of a new sequence, and returns Slot.lacking."""
+        self._check_count(new.slot, new.blocks)
+        if NO_BLOCK not in new.blocks:
+            self._check_blocks(new.slot, new.blocks)
+            return ()
+        each, found = len(new.blocks) // len(self.bounds.groups), []
+        for at, group in enumerate(self.bounds.groups):
+            table = new.blocks[at * each : (at + 1) * each]
+            held = list(dropwhile(NO_BLOCK.__eq__, table)) if group.forgets else table
+            self._check_blocks(new.slot, held)
+            found.append(each - len(held))
+        return tuple(found)
 
     def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
@@ -165,7 +189,7 @@ class Slots:
             new.num_prompt,
             new.index,
             new.sampling,
-            list(new.blocks),
+            self._first_table(new.blocks),
             adjustments=adjustments_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
             prompt_from=new.prompt_from,
             pooling=new.pooling,
@@ -187,7 +211,7 @@ class Slots:
             prompt,
             new.index,
             other.sampling,
-            list(new.blocks),
+            self._first_table(new.blocks),
             adjustments=None if other.adjustments is None else other.adjustments.beside(new.tokens),
             prompt_from=new.prompt_from,
             pooling=other.pooling,
@@ -211,8 +235,11 @@ class Slots:
             raise PlanError(f"slot {work.slot} has work but holds no sequence")
         if work.new_blocks:
             self._check_blocks(work.slot, work.new_blocks)
+            self._check_count(work.slot, work.new_blocks)
             self.tables.put(work.slot, len(slot.blocks), work.new_blocks)
-            slot.blocks.extend(work.new_blocks)
+            slot.blocks.extend(self._first_table(work.new_blocks))
+        if slot.lacking:
+            self._check_seen(work, slot.lacking)
         if slot.failed is not None:
             return
         end = work.start + work.count
@@ -257,8 +284,26 @@ class Slots:
         for token in work.sampled[len(there) :]:
             slot.append(token)
 
+    def _first_table(self, blocks: list[int]) -> list[int]:
+        return blocks[: len(blocks) // len(self.bounds.groups)]
+
+    def _check_seen(self, work: SlotWork, lacking: tuple[int, ...]) -> None:
+        for group, missing in zip(self.bounds.groups, lacking, strict=True):
+            seen = group.first_seen(work.start) // self.bounds.block_size
+            if seen < missing:
+                raise PlanError(
+                    f"slot {work.slot}: token {work.start} sees block {seen}, and there is none "
+                    f"before {missing}"
+                )
+
     def _check_blocks(self, number: int, blocks: list[int]) -> None:
         if not blocks or (min(blocks) >= 0 and max(blocks) < self.bounds.blocks):
             return
         wrong = next(block for block in blocks if not 0 <= block < self.bounds.blocks)
         raise PlanError(f"slot {number}: block {wrong} is not in [0, {self.bounds.blocks})")
+
+    def _check_count(self, number: int, blocks: list[int]) -> None:
+        if len(blocks) % len(self.bounds.groups):
+            raise PlanError(
+                f"slot {number}: {len(blocks)} blocks for {len(self.bounds.groups)} KV groups"
+            )

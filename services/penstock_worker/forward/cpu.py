@@ -20,6 +20,7 @@ from torch import Tensor
 from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.formats.float_types import FLOAT_DTYPES
+from penstock.kv_layout import kv_layout
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
@@ -111,12 +112,13 @@ class CPUForward:
         return self._decoder.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        lengths = np.array([0, *(len(table) for table in batch.tables)])
+        tables = [table for group in (batch.tables, *batch.more_tables) for table in group]
+        lengths = np.array([0, *map(len, tables)])
         step = DecoderStep(
             tokens=_int32(batch.tokens),
             first_row=_int32(np.cumsum([0, *batch.counts])),
             starts=_int32(batch.starts),
-            tables=_int32(np.concatenate(batch.tables)),
+            tables=_int32(np.concatenate(tables)),
             first_block=_int32(np.cumsum(lengths)[:-1]),
         )
         if self._ends is not None:
@@ -141,7 +143,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     isa = instruction_set()
     config = prepared.decoder
     shape = shape_of(config, setup, ranks.place)
-    shard = shard_of(config, ranks.place)
+    shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
+    places = layout.places(shard.layers)
     dtype = dtype_of(setup, prepared.weights.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
 
@@ -149,12 +152,12 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         if ranks.place.ranks == 1:
-            program = compile_program(config, loader.read(setup.max_model_len))
+            program = compile_program(config, loader.read(setup.max_model_len), places=places)
             return lambda blocks: CPUForward(decoder(program, blocks))
         split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
         ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
         read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
-        part = compile_program(shard.staged, read, split, ends)
+        part = compile_program(shard.staged, read, split, ends, places)
         join = split.join_logits if isinstance(split, RankSplit) else None
         return lambda blocks: CPUForward(decoder(part, blocks), join, ends)
 
@@ -165,7 +168,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         backend=f"cpu {isa}",
         dtype=dtype,
         fingerprint=f"cpu {isa} {dtype} KV {cache}",
-        block_bytes=shape.block_bytes(cache, len(shard.layers)),
+        block_bytes=shape.block_bytes(cache, layout.page_layers(shard.layers)),
+        kv_groups=layout.groups,
         threads_by_share=False,
         build=build,
     )

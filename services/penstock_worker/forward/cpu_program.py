@@ -107,15 +107,27 @@ def compile_program(
     weights: ModelWeights,
     split: Split = WHOLE,
     ends: CPUStageEnds | None = None,
+    places: Sequence[tuple[int, int]] | None = None,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
-    sizes. `ends`: of a pipeline stage."""
+    sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
+    group's blocks; None: all layers are in one group."""
     phases = [*_phases(config, weights, split, ends)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
     elif ends is not None:
         phases += ends.end()
-    return Program(tuple(phases), config.vocab_size)
+    return Program(tuple(_placed(phases, places)), config.vocab_size)
+
+
+def _placed(phases: Sequence[Phase], places: Sequence[tuple[int, int]] | None) -> Iterator[Phase]:
+    for phase in phases:
+        attention = phase.attention
+        if attention is None or places is None:
+            yield phase
+        else:
+            group, place = places[attention.layer]
+            yield replace(phase, attention=replace(attention, group=group, place=place))
 
 
 def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:

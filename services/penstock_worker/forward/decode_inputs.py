@@ -19,12 +19,12 @@ class DecodeInputs:
     `size` is the number of int32 elements.
     """
 
-    def __init__(self, sequences: int, context: int, block_size: int) -> None:
+    def __init__(self, sequences: int, context: int, block_size: int, groups: int = 1) -> None:
         """`sequences` is the number of rows of the padded step, `context` the most tokens that a
-        sequence may have."""
+        sequence may have, `groups` the number of KV groups."""
         self._block_size = block_size
         row = (sequences,)
-        self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size)]
+        self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size, groups)]
         sizes = [math.prod(shape) for shape in self._shapes]
         starts, self.size = places(sizes)
         ends = [start + size for start, size in zip(starts, sizes, strict=True)]
@@ -43,5 +43,5 @@ class DecodeInputs:
         for array, values in ((tokens, batch.tokens), (positions, batch.starts), (rows, wanted)):
             array[: len(values)] = values
             array[len(values) :] = 0
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         write_decode(attention, layout, self._block_size)

@@ -149,7 +149,8 @@ class DecodeGraphs:
         self._graphs: dict[Bucket, _Captured] = {}
         self._decodes = 0
         self._able = True
-        widest = self._padded(_ANY, _ZERO, buckets.largest).arrays
+        self._num_groups = len(attention.shape.groups)
+        widest = self._padded(_any(self._num_groups), _ZERO, buckets.largest).arrays
         self._inputs = torch.zeros(room(widest), dtype=torch.int32, device=hidden.device)
         ranks.records(self)
 
@@ -246,8 +247,15 @@ class DecodeGraphs:
         )
 
     def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
-        return DecodeInputs(bucket.sequences, bucket.context, self._buckets.block_size)
+        return DecodeInputs(
+            bucket.sequences, bucket.context, self._buckets.block_size, self._num_groups
+        )
 
 
 _ZERO = np.zeros(1, dtype=np.int64)
-_ANY = Batch(tokens=_ZERO, tables=[_ZERO], starts=_ZERO, counts=_ZERO + 1)
+
+
+def _any(groups: int) -> Batch:
+    """Returns some batch, for shapes."""
+    more = ([_ZERO],) * (groups - 1)
+    return Batch(tokens=_ZERO, tables=[_ZERO], starts=_ZERO, counts=_ZERO + 1, more_tables=more)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.kv_layout import KVGroup
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 
@@ -42,6 +43,9 @@ class Batch:
     behind them."""
     starts: np.ndarray  # [sequences] int64, tokens computed before.
     counts: np.ndarray  # [sequences] int64, tokens computed in this step, each at least 1.
+    more_tables: tuple[Sequence[np.ndarray], ...] = ()
+    """As `tables`, for each further KV group. The entries of blocks that a group's layers don't see
+    from `starts` on mean nothing: those blocks must not be read."""
 
 
 class Forward(Protocol):
@@ -89,10 +93,11 @@ class Recipe:
     backend: str  # Name of the backend, for logs.
     dtype: str  # Type of the computation, for logs.
     fingerprint: str  # Everything but the model that the numbers depend on.
-    block_bytes: int  # Size of a KV block over all layers.
+    block_bytes: int  # Size of a KV block over all layers of a group.
     threads_by_share: bool
     """Whether `logits` has no threads of its own. It may then be called from several threads at
     once, with batches that have no sequence in common."""
+    kv_groups: tuple[KVGroup, ...]  # Each has a table of its own in a Batch.
     build: Callable[[], Callable[[int], Forward]]
     """Reads the weights, and returns a function that makes the Forward for a given number of KV
     blocks."""

@@ -117,7 +117,7 @@ class TritonForward(LayerByLayer):
         return hidden
 
     def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         laid_out = self.attention.lay_out(layout)
         host = HostStep(batch.tokens, layout.positions, rows, laid_out)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock import mechanisms as mechanism
+from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
@@ -79,7 +80,7 @@ class ReferenceForward(LayerByLayer):
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         count = len(batch.tokens)
         padding = (0, padded_rows(count) - count)
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         hidden = self._model.hidden(
             torch.from_numpy(np.pad(batch.tokens, padding)),
             torch.from_numpy(np.pad(layout.positions, padding)),
@@ -98,8 +99,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     require(MECHANISMS, config)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
-    own = shard_of(config, ranks.place).own
-    shape = CacheShape.of(own, setup.block_size, cache)
+    shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
+    shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
@@ -112,6 +113,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         dtype=name,
         fingerprint=f"reference {name} KV {stored} torch {torch.__version__}",
         block_bytes=ReferenceAttention.block_bytes(shape),
+        kv_groups=shape.groups,
         threads_by_share=ranks.place.ranks == 1,
         build=build,
     )

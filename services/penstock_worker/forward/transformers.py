@@ -124,6 +124,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         dtype=name,
         fingerprint=fingerprint,
         block_bytes=ReferenceAttention.block_bytes(shape),
+        kv_groups=shape.groups,
         threads_by_share=True,
         build=lambda: load_forward(prepared, setup, shape),
     )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
+from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
@@ -133,11 +134,13 @@ class TritonBuild:
         read and write block 0; the result is of no interest."""
         tokens = int(counts.sum())
         blocks = -(-(before + counts) // self.setup.block_size)
+        tables = [np.zeros(each, dtype=np.int64) for each in blocks]
         batch = Batch(
             tokens=np.zeros(tokens, dtype=np.int64),
-            tables=[np.zeros(each, dtype=np.int64) for each in blocks],
+            tables=tables,
             starts=np.full(len(counts), before),
             counts=counts,
+            more_tables=(tables,) * (len(self.shape.groups) - 1),
         )
         rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
         return self._forward(1).logits(batch, rows)
@@ -169,9 +172,9 @@ def recipe(
     as_filed = setup.quantization == "none" and setup.load_format == "auto"
     kept = as_filed and stays_quantised(setup.dtype, prepared.weights)
     dtype = BESIDE_QUANTISED if kept else compute_dtype(setup.dtype, prepared.weights, CUDA)
-    own = shard_of(config, ranks.place).own
+    shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
-    shape = CacheShape.of(own, setup.block_size, cache)
+    shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
     choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
@@ -206,6 +209,7 @@ def recipe(
             f"KV {stored} {order} quantization {setup.quantization}"
         ),
         block_bytes=TritonAttention.block_bytes(shape),
+        kv_groups=shape.groups,
         threads_by_share=False,
         build=build,
         device=device,

@@ -17,7 +17,7 @@ from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
 from penstock_worker.forward.graphs import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
-from penstock_worker.machine.memory import free_memory
+from penstock_worker.machine.memory import free_memory, longest_blocks
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.interface import SampleRequest
@@ -153,7 +153,7 @@ def _kv_blocks(
         block_bytes=recipe.block_bytes,
         utilization=setup.kv_memory_fraction if interpreted else setup.gpu_memory_utilization,
         wanted=setup.num_kv_blocks,
-        useful=setup.max_num_seqs * -(-setup.max_model_len // setup.block_size),
+        useful=setup.max_num_seqs * longest_blocks(setup, recipe.kv_groups),
     )
 
 

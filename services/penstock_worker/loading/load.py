@@ -78,7 +78,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks)
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
@@ -91,6 +91,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
+        kv_groups=recipe.kv_groups,
     )
     log.info(
         "model loaded",
@@ -100,7 +101,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         backend=recipe.backend,
         threads=threads,
         kv_blocks=blocks,
-        kv_tokens=blocks * setup.block_size,
+        kv_groups=len(recipe.kv_groups),
         kv_memory=mib(blocks * recipe.block_bytes),
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
@@ -149,6 +150,7 @@ def _load_on_device(
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
+        kv_groups=recipe.kv_groups,
     )
     log.info(
         "model loaded",
@@ -161,7 +163,7 @@ def _load_on_device(
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
     )
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks)
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
@@ -205,6 +207,7 @@ def _load_pooling(
         load_seconds=time.monotonic() - begun,
         num_host_blocks=parts.host_blocks,
         copy_seconds=parts.copy_seconds,
+        kv_groups=parts.kv_groups,
     )
     log.info(
         "pooling model loaded",
@@ -247,7 +250,7 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-    blocks = pool_blocks(setup, recipe.block_bytes)
+    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import StartupError
+from penstock.kv_layout import ONE_GROUP, KVGroup, blocks_needed
 from penstock.protocol.to_worker import Setup
 from penstock_worker.machine.cgroup import cgroup_folders
 
@@ -68,9 +70,16 @@ def kv_blocks(
     return min(affordable, useful, bound)
 
 
-def pool_blocks(setup: Setup, block_bytes: int) -> int:
+def longest_blocks(setup: Setup, groups: Sequence[KVGroup] = ONE_GROUP) -> int:
+    """Blocks that the longest sequence holds at most, in all KV groups together."""
+    tokens = setup.max_model_len
+    fresh = min(setup.max_num_batched_tokens, tokens)
+    return blocks_needed(groups, tokens, setup.block_size, fresh)
+
+
+def pool_blocks(setup: Setup, block_bytes: int, groups: Sequence[KVGroup] = ONE_GROUP) -> int:
     """Blocks for the pool of a worker on a CPU. Raises StartupError."""
-    longest = -(-setup.max_model_len // setup.block_size)
+    longest = longest_blocks(setup, groups)
     return kv_blocks(
         block_bytes=block_bytes,
         fraction=setup.kv_memory_fraction,

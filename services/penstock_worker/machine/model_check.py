@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.kv_layout import kv_layout
 from penstock.mechanisms import mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.prepare import load_manifest, prepare
@@ -29,7 +31,7 @@ def examine_model(model: str) -> list[Finding]:
     except PenstockError as error:
         return [Finding("model", False, str(error), "missing")]
     findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
-    findings.append(_memory(about))
+    findings.append(_memory(about, _windows(prepared.config)))
     if isinstance(prepared.config, EncoderConfig):
         return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
     if isinstance(prepared.config, TransformersConfig):
@@ -48,11 +50,21 @@ def _encoders_backends(config: EncoderConfig) -> str:
     return "an encoder: triton with a GPU, cpu, or reference"
 
 
-def _memory(about: Description) -> Finding:
-    whole = about.kv_bytes_per_token * about.context
+def _windows(config: ModelConfig | EncoderConfig | TransformersConfig) -> str:
+    """How many layers keep a part of the context only, and which; empty: none does."""
+    if not isinstance(config, ModelConfig):
+        return ""
+    layout = kv_layout(config, config.max_position)
+    found = Counter(layout.groups[group] for group in layout.layers)
+    spans = [(group.window or group.chunk, count) for group, count in found.items()]
+    kept = [f"the last {span} in {count} layers" for span, count in spans if span is not None]
+    return f" (kept: {', '.join(kept)})" if kept else ""
+
+
+def _memory(about: Description, windows: str) -> Finding:
     text = (
         f"weights {about.size / GIB:.2f} GiB, keys and values {about.kv_bytes_per_token / 1024:.0f}"
-        f" KiB a token, {whole / GIB:.2f} GiB for {about.context} tokens; "
+        f" KiB a token, {about.kv_bytes / GIB:.2f} GiB for {about.context} tokens{windows}; "
         f"{free_memory() / GIB:.1f} GiB free"
     )
     fits = about.size < free_memory()

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
@@ -28,6 +29,7 @@ class PoolingParts:
     host_blocks: int = 0  # Number of blocks of the host tier.
     kv_bytes: int = 0  # Size of the KV cache.
     copy_seconds: float = 0.0  # Time of copying a block to the host and back.
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP  # Each has a block table for every sequence.
 
 
 @dataclass(frozen=True)
@@ -49,5 +51,10 @@ def pooling_fingerprint(setup: Setup) -> str:
     return str(msgspec.structs.replace(setup.pooling, dense=(), template=None))
 
 
-def pooling_slots(prepared: PreparedModel, setup: Setup, blocks: int) -> Slots:
-    return Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks))
+def pooling_slots(
+    prepared: PreparedModel,
+    setup: Setup,
+    blocks: int,
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
+) -> Slots:
+    return Slots(SlotBounds.of(setup, prepared.config.vocab_size, blocks, kv_groups))

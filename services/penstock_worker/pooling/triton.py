@@ -186,13 +186,18 @@ def _decoder(
         pool = load_forward(inner, setup, score, ranks)
         kind = Pool(
             DevicePooler(DeviceDecoderBody(pool.forward), vectors.head, pooling),
-            pooling_slots(prepared, setup, pool.blocks),
+            pooling_slots(prepared, setup, pool.blocks, inner.kv_groups),
             copies=pool.copies,
         )
         runner = StepRunner(queue_of(pool.forward.device), kind, phases=phases)
         copies = pool.copies
         return PoolingParts(
-            runner, pool.blocks, copies.host_blocks, copies.device_bytes, copies.seconds()
+            runner,
+            pool.blocks,
+            copies.host_blocks,
+            copies.device_bytes,
+            copies.seconds(),
+            inner.kv_groups,
         )
 
     return PoolingRecipe(

@@ -74,7 +74,7 @@ def _memory(known: Description) -> str:
     weights = f"about {decimal(known.size)} of weights"
     if not known.kv_bytes_per_token:
         return weights
-    whole = decimal(known.kv_bytes_per_token * known.context)
+    whole = decimal(known.kv_bytes)
     each = decimal(known.kv_bytes_per_token)
     return f"{weights}, {each} of KV cache a token ({whole} for a whole context)"
 

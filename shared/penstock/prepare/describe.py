@@ -10,9 +10,12 @@ import msgspec
 
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
+from penstock.kv_layout import blocks_needed, kv_layout
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 
 MAX_CARD_BYTES = 65_536
+BLOCK_SIZE = 16
+"""Tokens of a KV block, by default."""
 KV_BYTES = 2
 """Bytes of a number in the KV cache: bfloat16, which is its default but for float32 models."""
 
@@ -20,6 +23,7 @@ KV_BYTES = 2
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """parameters: numbers in the weights; None where they are packed in a way that hides how many.
     size: bytes of the weights' files.  kv_bytes_per_token: 0 for a model without a KV cache.
+    kv_bytes: of a sequence that fills the context, where layers with a window keep that alone.
     licence: empty where the files state none."""
 
     name: str
@@ -33,6 +37,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     weights: str
     size: int
     kv_bytes_per_token: int
+    kv_bytes: int
     licence: str
     chat_template: bool
     folder: str
@@ -56,6 +61,7 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         weights=model.weights.dtype,
         size=sum(file.stat().st_size for file in files),
         kv_bytes_per_token=kv_bytes_per_token(model.config, model.weights.dtype),
+        kv_bytes=kv_bytes(model.config, model.weights.dtype),
         licence=_licence(files, packed),
         chat_template=model.has_chat_template,
         folder=str(folder),
@@ -67,10 +73,24 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     """Keys and values of all layers, as the KV cache's default type has them."""
     if isinstance(config, EncoderConfig):
         return 0
+    return config.num_layers * _kv_bytes_per_layer(config, dtype)
+
+
+def kv_bytes(config: ModelConfig | EncoderConfig, dtype: str) -> int:
+    """Keys and values of a sequence that fills the context, in blocks of the usual size."""
+    if isinstance(config, EncoderConfig):
+        return 0
+    layout = kv_layout(config, config.max_position)
+    blocks = blocks_needed(layout.groups, config.max_position, BLOCK_SIZE)
+    layers = layout.page_layers(range(config.num_layers))
+    return blocks * BLOCK_SIZE * layers * _kv_bytes_per_layer(config, dtype)
+
+
+def _kv_bytes_per_layer(config: ModelConfig, dtype: str) -> int:
     each = 4 if dtype == "float32" else KV_BYTES
     # The CPU kernels have a latent twice: keys and values are ordered differently.
     value = config.head_dim if config.latent is None else config.latent.rank
-    return config.num_layers * config.num_kv_heads * (config.head_dim + value) * each
+    return config.num_kv_heads * (config.head_dim + value) * each
 
 
 def _is_gguf(model: PreparedModel) -> bool:

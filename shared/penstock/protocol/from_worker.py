@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
 
 
@@ -34,6 +35,9 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """Number of blocks in the host tier."""
     copy_seconds: float = 0.0
     """Time of copying a block to the host and back; 0 without a host tier."""
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
+    """Each has a block table of its own for every sequence, all of them over one pool. Blocks have
+    the same number of tokens and of bytes in all of them."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):

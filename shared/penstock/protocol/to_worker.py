@@ -83,6 +83,9 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     target: int
 
 
+NO_BLOCK = -1
+"""In place of a block's number: there is none, and none is needed."""
+
 MAX_COMPILING = 4
 """Grammars that a worker is asked to compile at a time. It starts each of them immediately, because
 the time limit of each counts from then on."""
@@ -114,7 +117,9 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     """Of the sequence within its request: c of the draw (seed, c, i)."""
     sampling: TokenSampling
     blocks: list[int]
-    """Its block table so far: KV blocks in token order."""
+    """Its block table so far: KV blocks in token order. With several KV groups (see Ready), all of
+    the first group's table, then all of the next one's, and so on, equally long; NO_BLOCK where
+    nothing is read any more, as it is behind what the group's layers see."""
     grammar: int | None = None
     """Number of the grammar that its output follows, which has been compiled."""
     pooling: Pooling | None = None
@@ -130,7 +135,10 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     """Computes tokens [start, start + count) of a slot, after appending `new_blocks` to its block
-    table.
+    table; with several KV groups, equally many to each group's, one group after another.
+
+    What lies behind the tokens that a group's layers see from `start` on is given to others without
+    a word, once the work is settled: whoever computes must not read it.
 
     When start + count reaches the number of the slot's tokens, the worker samples the next token,
     appends it to the slot and reports it. That token's KV is computed by a later plan.

@@ -24,7 +24,8 @@ def run_with_logits(
     """Our greedy tokens, all prompts in one batch, and every computed position's logits."""
     seen = LogitsOf()
     longest = max(map(len, prompts)) + wanted
-    blocks = sum(-(-(len(prompt) + wanted) // 16) for prompt in prompts)
+    groups = len(model.recipe().kv_groups) if isinstance(model, CPUModel) else 1
+    blocks = groups * sum(-(-(len(prompt) + wanted) // 16) for prompt in prompts)
     runner = make_runner(
         model,
         num_blocks=blocks,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from penstock.layer_spec import AttentionSpec
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import TokenSampling
 from testing.model_configs import varied
@@ -74,6 +75,23 @@ def test_tokens_are_those_of_one_process(
                     assert ours.tokens == true.tokens, (name, sampling.temperature)
                     if tensor == 1:
                         assert ours.logprobs == true.logprobs, "stages change no bit"
+
+
+def test_stages_hold_their_layers_of_each_kv_group(tmp_path: Path) -> None:
+    """Layers with a window and without, in several groups over two stages."""
+    base = varied(TINY, num_layers=5)
+    layers = tuple(
+        msgspec.structs.replace(base.layers[0], attention=AttentionSpec(window=window))
+        for window in (20, None, 20, 20, None)
+    )
+    config, weights = msgspec.structs.replace(base, layers=layers), tiny_files(tmp_path, base)
+    with Formed(1, 2) as formed:
+        together = Together(formed, config, weights)
+        assert together.num_groups == 1 + 2
+        done = Driver(together, budget=30, preempt_every=5, seed=3).run(jobs())
+        together.close()
+    for ours, true in zip(done, alone(config, weights), strict=True):
+        assert (ours.tokens, ours.logprobs) == (true.tokens, true.logprobs)
 
 
 def logits_of(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
+from penstock.kv_layout import kv_layout
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan, RankGroup, SlotWork
@@ -106,6 +107,8 @@ class Together:
         observer: Observer | None = None,
     ) -> None:
         self.formed = formed
+        layout = kv_layout(config, 2048)
+        self.num_groups = len(layout.groups)
         self._told: dict[int, list[int]] = {}
         self._last_stage = [one for one in formed.ranks if one.place.last]
 
@@ -114,17 +117,12 @@ class Together:
             with torch.inference_mode():
                 weights = open_weights(files, config, dtype)
                 model = DecoderModel(config, weights, 2048, ranks=ranks)
-                own = shard_of(config, ranks.place).own
-                shape = CacheShape(
-                    num_layers=own.num_layers,
-                    num_heads=own.num_heads,
-                    num_kv_heads=own.num_kv_heads,
-                    head_dim=own.head_dim,
-                    block_size=block_size,
-                    dtype=dtype,
-                )
+                shard = shard_of(config, ranks.place)
+                shape = CacheShape.of(shard.own, block_size, dtype, layout, shard.layers)
                 forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks), ranks)
-            bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, 2048)
+            bounds = SlotBounds(
+                slots, num_blocks, block_size, config.vocab_size, 2048, layout.groups
+            )
             if not ranks.place.last:
                 copies = BlockCopies(forward.kv_blocks(), 0)
                 stage = EarlierStage(forward, Slots(bounds, tokens_from_plans=True), copies)

@@ -43,8 +43,9 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
+// group: of the tables of a step's sequences, which one it has.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, reserved;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   void *keys, *values;
@@ -145,7 +146,8 @@ struct PkProgram {
 };
 
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
-// computed before.  tables: physical blocks of all sequences, sequence s from first_block[s] on.
+// computed before.  tables: physical blocks of all sequences in each KV group, those of sequence s in
+// group g from first_block[g * sequences + s] on; what no row of the step sees is not read.
 // types: [rows], for LOOK_UP; may be null: all 0.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked

@@ -64,7 +64,7 @@ class FairRoom:
             if blocks <= 0 and slots <= 0:
                 break
             account = self._accounts[sequence.request.tenant]
-            size = len(sequence.table.blocks) if sequence.table is not None else 0
+            size = sequence.table.num_blocks if sequence.table is not None else 0
             keeps = held[account.name] - (1 if by_slots else size)
             if not self._spared(sequence) and self._owes(account, keeps, mine, asked):
                 taken.append(sequence)
@@ -80,7 +80,7 @@ class FairRoom:
 def _blocks_by_tenant(running: Iterable[Sequence]) -> dict[str, int]:
     held: dict[str, int] = {}
     for sequence in running:
-        size = len(sequence.table.blocks) if sequence.table is not None else 0
+        size = sequence.table.num_blocks if sequence.table is not None else 0
         held[sequence.request.tenant] = held.get(sequence.request.tenant, 0) + size
     return held
 
