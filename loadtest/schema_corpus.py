@@ -39,6 +39,12 @@ from penstock_worker.grammar_text.trial import Trial
 
 PROGRAM = "loadtest/schema_corpus.py"
 MODEL = "smollm2-135m"
+NARROWER = (
+    "Valid and not admitted are mostly documents with properties that their schema doesn't list: "
+    "an object that lists some gets no others "
+    "([structured output](../../docs/guides/structured-output.md)), and they come in the schema's "
+    "order."
+)
 SHOWN = 15
 """Reasons in the table."""
 
@@ -187,6 +193,8 @@ def to_markdown(facts: Facts, counts: dict[str, Any]) -> str:
             "",
             markdown_table(["schemas", "", "share"], rows),
             markdown_table(["documents of those that are served", ""], judged),
+            NARROWER,
+            "",
             *([f"Wrong: {', '.join(counts['wrong'])}", ""] if counts["wrong"] else []),
             markdown_table(["refused because", "schemas"], reasons),
         ]
