@@ -1,8 +1,7 @@
 """Twenty plain questions through every entrance of Penstock with its defaults, and through
 llama.cpp on the same file: `python -m loadtest.questions --help`.
 
-llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.  Ten minutes on two cores, most of
-them for `penstock run`, which starts an engine for each question.
+llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,9 @@ CARD = {"temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.0}
 """What the model's card advises, and nothing of llama.cpp's own beside it."""
 STREAMS = 8
 """Questions at once."""
-ENGINES = 2
-"""Of `penstock run` at once."""
 EXAMPLES = (
     Question("What is the capital of Germany?", ["Berlin"]),
     Question("What is the capital of France?", ["Paris"]),
-    Question("How many days are in a week?", ["7|seven"]),
-    Question("What is the capital of Italy?", ["Rome"]),
 )
 """The README's question comes first; the second was the README's before."""
 
@@ -44,6 +39,7 @@ EXAMPLES = (
 def main() -> int:
     """Exit status: 0; 2 without the model or llama.cpp."""
     command = parser(PROGRAM, __doc__)
+    command.add_argument("--times", type=int, default=5, metavar="N", help="for llama.cpp")
     command.add_argument("--seeds", type=int, default=20, metavar="N", help="of README's example")
     threads = max(int(usable_cores()), 1)
     command.add_argument("--threads", type=int, default=threads, metavar="N", help="of llama.cpp")
@@ -52,7 +48,7 @@ def main() -> int:
     asked = questions()
     try:
         file = default_model()
-        document = measure(file, asked, flags.seeds, flags.threads)
+        document = measure(file, asked, flags.times, flags.seeds, flags.threads)
     except SetupError as error:
         say(f"questions: {error}")
         return 2
@@ -60,44 +56,23 @@ def main() -> int:
     return 0
 
 
-def measure(file: Path, asked: list[Question], seeds: int, threads: int) -> dict[str, Any]:
+def measure(
+    file: Path, asked: list[Question], times: int, seeds: int, threads: int
+) -> dict[str, Any]:
     """Everything that the page says."""
     python = installed("xllamacpp", "python")
     words = [each.question for each in asked]
-    answers: dict[str, list[list[str]]] = {}
-    with Server(entrances.MODEL) as server:
-        prompts = [entrances.prompt_token_ids(server.url, each) for each in words]
-        ways = {
-            "HTTP, one answer": entrances.http(server.url),
-            "OpenAI SDK, stream": entrances.sdk(server.url),
-            "the page's request": entrances.page(server.url),
-        }
-        for name, ask in ways.items():
-            say(name)
-            answers[name] = [[answer] for answer in together(ask, words)]
-        say("README's example")
-        own = rates(lambda seed: entrances.sdk(server.url, seed), seeds)
-    say("LLM.chat")
-    with LLM(entrances.MODEL) as llm:
-        answers["`LLM.chat`"] = [[answer] for answer in entrances.library(llm, words)]
-    say("penstock run")
-    answers["`penstock run`"] = [[answer] for answer in together(entrances.run, words, ENGINES)]
-    own_seeds = range(len(answers))
-    with llamacpp(python, file, threads) as url:
-        theirs = [llamacpp_prompt(url, each) for each in words]
-        say(LLAMACPP)
-        ask_with = [entrances.http(url, seed=seed, **CARD) for seed in own_seeds]
-        given = [together(ask, words) for ask in ask_with]
-        answers[LLAMACPP] = [list(each) for each in zip(*given, strict=True)]
-        say("README's example")
-        other = rates(lambda seed: entrances.http(url, seed=seed, **CARD), seeds)
+    with ThreadPoolExecutor(1) as beside:
+        theirs = beside.submit(ask_llamacpp, python, file, threads, words, times, seeds)
+        answers, prompts, own = ask_penstock(words, seeds)
+        answers[LLAMACPP], their_prompts, other = theirs.result()
     version = f"xllamacpp {version_in('xllamacpp', 'xllamacpp').split()[-1]} (llama.cpp)"
     return {
         "model": file.name,
         "versions": f"penstock {version_of('penstock')}, {version}",
-        "seeds": f"0 to {own_seeds[-1]}",
+        "seeds": f"0 to {times - 1}",
         "max_tokens": entrances.MAX_TOKENS,
-        "prompts": _same(prompts, theirs, transformers_prompts(file, words)),
+        "prompts": _same(prompts, their_prompts, transformers_prompts(file, words)),
         "answers": answers,
         "example": [
             {"question": each.question, "seeds": seeds, "penstock": one, LLAMACPP: two}
@@ -106,9 +81,48 @@ def measure(file: Path, asked: list[Question], seeds: int, threads: int) -> dict
     }
 
 
-def together(ask: entrances.Ask, words: list[str], streams: int = STREAMS) -> list[str]:
+Asked = tuple[Any, list[list[int]], list[int]]
+"""Answers, the questions as token ids, and how often each of EXAMPLES is answered well."""
+
+
+def ask_penstock(words: list[str], seeds: int) -> Asked:
+    """Each entrance once. The answers are by entrance."""
+    answers: dict[str, list[list[str]]] = {}
+    with Server(entrances.MODEL) as server:
+        prompts = [entrances.prompt_token_ids(server.url, each) for each in words]
+        ways = {
+            "HTTP, one answer": entrances.http(server.url),
+            "OpenAI SDK, stream": entrances.sdk(server.url),
+            "the page's request": entrances.page(server.url),
+            "`penstock run`": entrances.run(server.url),
+        }
+        for name, ask in ways.items():
+            say(name)
+            answers[name] = [[answer] for answer in together(ask, words)]
+        say("README's example")
+        good = rates(lambda seed: entrances.sdk(server.url, seed), seeds)
+    say("LLM.chat")
+    with LLM(entrances.MODEL) as llm:
+        answers["`LLM.chat`"] = [[answer] for answer in entrances.library(llm, words)]
+    return answers, prompts, good
+
+
+def ask_llamacpp(
+    python: Path, file: Path, threads: int, words: list[str], times: int, seeds: int
+) -> Asked:
+    """Each question with the seeds 0 to times - 1."""
+    with llamacpp(python, file, threads) as url:
+        prompts = [llamacpp_prompt(url, each) for each in words]
+        say(LLAMACPP)
+        given = [together(entrances.http(url, seed=seed, **CARD), words) for seed in range(times)]
+        say(f"README's example, {LLAMACPP}")
+        good = rates(lambda seed: entrances.http(url, seed=seed, **CARD), seeds)
+    return [list(each) for each in zip(*given, strict=True)], prompts, good
+
+
+def together(ask: entrances.Ask, words: list[str]) -> list[str]:
     """The answers, asked many at once: that changes none of them."""
-    with ThreadPoolExecutor(streams) as pool:
+    with ThreadPoolExecutor(STREAMS) as pool:
         return list(pool.map(ask, words))
 
 

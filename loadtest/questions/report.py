@@ -96,7 +96,7 @@ def _example(example: list[Mapping[str, Any]]) -> list[str]:
     ]
     return [
         "",
-        "The question of README's example, as its code asks it, and others that might stand there; "
+        "The question of README's example, as its code asks it, and the one it had before; "
         f"seeds 0 to {example[0]['seeds'] - 1}:",
         "",
         markdown_table(["question", "Penstock", LLAMACPP], rows),
