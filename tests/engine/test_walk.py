@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.walker import Walker, make_harness
+from tests.thinning import part
 
 LENGTH = 1000
 """Operations of a long history."""
@@ -39,7 +40,7 @@ class Seeded:
         return self._random.randint(low, high)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=part(60, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
     choose = Drawn(data)

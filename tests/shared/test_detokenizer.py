@@ -21,6 +21,7 @@ from penstock.text.detokenizer import (
 )
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.tiny_models import CORPUS, byte_level_tokenizer, sentencepiece_tokenizer
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -97,7 +98,7 @@ def test_kind_is_recognised(kind: str) -> None:
     assert type(make_detokenizer(_tokenizer(kind), True)) is KINDS[kind][1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(data=st.data(), skip=st.booleans())
 @pytest.mark.parametrize("kind", KINDS)
 def test_streamed_text_is_the_whole_decode(kind: str, data: st.DataObject, skip: bool) -> None:
@@ -113,7 +114,7 @@ def test_streamed_text_is_the_whole_decode(kind: str, data: st.DataObject, skip:
     assert "".join(_streamed(tokenizer, ids, skip, [1] * len(ids))) == whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=st.one_of(st.sampled_from(CORPUS), st.text(max_size=30)))
 @pytest.mark.parametrize("kind", ["byte-level", "replaced first"])
 def test_no_piece_ends_within_a_character(kind: str, text: str) -> None:
@@ -128,7 +129,7 @@ def test_no_piece_ends_within_a_character(kind: str, text: str) -> None:
         assert pieces[-1] == "", "nothing is kept when the last character is whole"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(raw=st.lists(st.integers(0, 255), max_size=12))
 @pytest.mark.parametrize("kind", ["byte-level", "replaced first", "replaced last"])
 def test_every_sequence_of_bytes(kind: str, raw: list[int]) -> None:

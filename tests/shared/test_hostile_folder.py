@@ -25,6 +25,7 @@ from safetensors.numpy import save_file
 from penstock.errors import PenstockError, UnsupportedModel
 from penstock.prepare.from_hub_folder import read_hub_folder
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -202,7 +203,7 @@ HOSTILE = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=part(150, 1 / 3))
 @given(data=st.data())
 def test_any_damage_gives_a_known_error(
     tmp_path_factory: pytest.TempPathFactory, data: Any

@@ -24,6 +24,7 @@ from penstock.parsing.events import merged
 from penstock.parsing.forced import NamedCall, RequiredCalls
 from penstock.parsing.json_scanner import JsonScanner, ScanState
 from penstock.parsing.output import ChainedParser
+from tests.thinning import part
 
 TOOLS = ("get_weather", "add")
 WEATHER = '{"city": "Paris", "days": [1, 2.5e3, null], "deep": {"a": "\\"}{\\u00e9"}}'
@@ -85,7 +86,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=TEXTS, data=st.data())
 @pytest.mark.parametrize("name", MAKERS)
 def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
@@ -96,7 +97,7 @@ def test_cuts_do_not_matter(name: str, text: str, data: st.DataObject) -> None:
     assert parse(name, *text) == whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=TEXTS)
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_is_lost(name: str, text: str) -> None:
@@ -116,7 +117,7 @@ def test_nothing_is_lost(name: str, text: str) -> None:
     assert len(letters) <= len(text) + len("add")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     value=st.recursive(
         st.none()
@@ -252,7 +253,7 @@ def test_what_is_held_back_is_bounded(name: str, endless: str) -> None:
     assert pushed - got < 70_000
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=st.text(st.sampled_from('{}[]",:\\ntrue1-.eE0u "a'), max_size=24))
 @example('{"a": -0.0e+1}')
 @example('{"a": 01}')

@@ -27,6 +27,7 @@ from tests.shared.tiny_models import (
     byte_level_tokenizer,
     sentencepiece_tokenizer,
 )
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -115,7 +116,7 @@ def _conversations(text: st.SearchStrategy[str]) -> st.SearchStrategy[list[dict]
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=part(60, 1 / 3), deadline=None)
 @given(messages=_conversations(PLAIN_TEXT))
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_same_ids_as_transformers(name: str, messages: list[dict]) -> None:
@@ -128,7 +129,7 @@ def test_same_ids_as_transformers(name: str, messages: list[dict]) -> None:
 _PAIRS: dict[str, tuple[ChatTemplate, Any]] = {}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=part(60, 1 / 3), deadline=None)
 @given(messages=_conversations(PLAIN_TEXT))
 @pytest.mark.parametrize("kind", ["", "first", "always", "strips"])
 def test_same_ids_as_transformers_with_bos(kind: str, messages: list[dict]) -> None:
@@ -174,7 +175,7 @@ def _special_ids_in(template: ChatTemplate, ids: list[int]) -> list[int]:
     return [token for token in ids if token in template._tokenizer.special_ids]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(messages=_conversations(HOSTILE_TEXT))
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_messages_cannot_forge_special_tokens(name: str, messages: list[dict]) -> None:
@@ -187,7 +188,7 @@ def test_messages_cannot_forge_special_tokens(name: str, messages: list[dict]) -
     assert ours._tokenizer.decode(ids, skip_special_tokens=False) == ours.render(messages)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(parts=st.lists(HOSTILE_TEXT, min_size=1, max_size=5))
 def test_parts_that_the_template_joins_cannot_forge_them_either(parts: list[str]) -> None:
     ours, _ = _PAIRS.get("parts") or _PAIRS.setdefault("parts", _pair(_chatml_backend(), PARTS))
@@ -207,7 +208,7 @@ def test_a_message_cannot_complete_what_the_template_writes_beside_it(text: str)
     assert ours._tokenizer.decode(ids) == f"<|{text.strip()}end|>"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(messages=_conversations(HOSTILE_TEXT))
 @pytest.mark.parametrize("kind", ["", "first", "always", "strips"])
 def test_forging_is_vain_with_bos_too(kind: str, messages: list[dict]) -> None:
@@ -217,7 +218,7 @@ def test_forging_is_vain_with_bos_too(kind: str, messages: list[dict]) -> None:
     assert _special_ids_in(ours, ids) == _special_ids_in(ours, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     messages=_conversations(
         st.lists(

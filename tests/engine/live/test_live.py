@@ -34,6 +34,7 @@ from penstock_engine.request.states import SequenceState
 from tests.engine.harness import Harness, over_the_wire
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Walker, make_harness
+from tests.thinning import part
 
 
 class ShownCore:
@@ -181,7 +182,7 @@ def walk(harness: Harness, choose: Any, length: int, *, looks: bool) -> Harness:
     return harness
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=part(25, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 40))
 def test_short_histories_are_shown_as_they_are(data: st.DataObject, length: int) -> None:
     choose = Drawn(data)

@@ -24,6 +24,7 @@ from penstock_engine.request.states import SequenceState
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, seeded_walk
 from tests.engine.walker import Walker, make_harness
+from tests.thinning import part
 
 _NO_STATE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
 
@@ -64,7 +65,7 @@ def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
     assert snapshot(twins.original) == snapshot(restore(snapshot(twins.original)))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=part(40, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(0, 40), st.integers(1, 30))
 def test_short_histories_with_a_snapshot_in_the_middle(
     data: st.DataObject, before: int, after: int
@@ -167,7 +168,7 @@ def test_attributes_that_a_class_lacks_are_refused(old: bytes, new: bytes) -> No
 
 
 @given(st.binary(max_size=60), st.integers(0, 3000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=part(80, 1 / 3), deadline=None)
 def test_damage_is_a_snapshot_error(noise: bytes, at: int) -> None:
     data = bytearray(small())
     at = min(at, len(data) - 1)

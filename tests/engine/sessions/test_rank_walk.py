@@ -12,9 +12,10 @@ from penstock_engine.record.snapshot import snapshot
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, Seeded
+from tests.thinning import part
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=part(40, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
     choose = Drawn(data)

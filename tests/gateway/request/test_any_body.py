@@ -15,6 +15,7 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.http.operations import OperationRoute
 from tests.gateway.fake_engine import FakeEngineClient
+from tests.thinning import part
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -75,7 +76,9 @@ def check(response: httpx.Response) -> None:
     assert len(error["message"]) < 4000
 
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(
+    max_examples=part(100, 1 / 3), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @quick

@@ -15,6 +15,7 @@ from penstock_kernels.cpu.adjustments import CPURowAdjustments
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu import slow_sampler
+from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
 kernels = settings.get_profile("kernels")
@@ -111,7 +112,7 @@ def edited_rows(draw: st.DrawFn) -> tuple[np.ndarray, Row]:
     return logits, draw(rows)._replace(adjustments=adjustments)
 
 
-@settings(kernels, max_examples=100)
+@settings(kernels, max_examples=part(100, 1 / 3))
 @given(
     logits=hnp.arrays(
         np.float32,
@@ -124,7 +125,7 @@ def test_any_row(logits: np.ndarray, row: Row) -> None:
     check(logits, [row])
 
 
-@settings(kernels, max_examples=100)
+@settings(kernels, max_examples=part(100, 1 / 3))
 @given(case=edited_rows())
 def test_any_edited_row(case: tuple[np.ndarray, Row]) -> None:
     logits, row = case

@@ -16,6 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock_worker.grammar_text.errors import GrammarError
+from tests.thinning import part
 from tests.worker.grammar.byte_matcher import Served
 from tests.worker.grammar.combined_schemas import (
     array_schemas,
@@ -24,7 +25,7 @@ from tests.worker.grammar.combined_schemas import (
     schemas,
 )
 
-EXAMPLES = int(os.environ.get("PENSTOCK_SCHEMAS", "60"))
+EXAMPLES = int(os.environ.get("PENSTOCK_SCHEMAS", part(60, 1 / 3)))
 """More where there is time."""
 PHASES = (Phase.explicit, Phase.generate)
 """A schema that fails is short enough to be read, and finding a shorter one takes minutes."""

@@ -21,6 +21,7 @@ from penstock_worker.sampler import (
     SampleRequest,
     adjustments_of,
 )
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -115,7 +116,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, TokenSampling, list[int], list[i
     return logits, sampling, draw(small), draw(small)
 
 
-@settings(max_examples=100)
+@settings(max_examples=part(100, 1 / 3))
 @given(case=cases(), name=st.sampled_from(["cpu", "reference"]))
 def test_any_rules_against_the_slow_sampler(
     case: tuple[np.ndarray, TokenSampling, list[int], list[int]], name: str
@@ -144,7 +145,7 @@ def test_any_rules_against_the_slow_sampler(
         assert choice.logprobs.top_ids == true.topk(3).indices.tolist()
 
 
-@settings(max_examples=100)
+@settings(max_examples=part(100, 1 / 3))
 @given(case=cases())
 def test_both_samplers_choose_the_same_token(
     case: tuple[np.ndarray, TokenSampling, list[int], list[int]],
