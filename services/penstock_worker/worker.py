@@ -100,7 +100,8 @@ class Worker:
         return "no session with an engine core"
 
     def _take(self, heard: Heard, message: ToWorker) -> None:
-        with self._faults(heard.session, type(message).__name__):
+        loads = isinstance(message, Setup)
+        with self._faults(heard.session, type(message).__name__, mends=not loads):
             match message:
                 case Setup() if heard.first:
                     self._setting_up = True
@@ -116,8 +117,10 @@ class Worker:
                     raise RuntimeError(f"{type(message).__name__} came out of turn")
 
     @contextmanager
-    def _faults(self, session: int, handling: str) -> Iterator[None]:
-        """Failures are told to that session's engine core, and are its end."""
+    def _faults(self, session: int, handling: str, *, mends: bool = True) -> Iterator[None]:
+        """Failures are told to that session's engine core, and are its end. mends: it may have
+        another with this process; else the process ends, so that a model that can't be loaded is
+        tried again as often, and after as long, as the supervisor starts dead workers."""
         try:
             yield
         except FINAL as error:
@@ -129,7 +132,7 @@ class Worker:
             else:
                 log.error("internal error", exception=True, handling=handling)
             self._session.send(session, _fault(error))
-            if isinstance(error, DeviceLost):
+            if isinstance(error, DeviceLost) or not (mends or isinstance(error, GroupLost)):
                 raise
             self._forget()
 

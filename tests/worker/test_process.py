@@ -85,6 +85,17 @@ ReferenceForward._count_layer = held
 """A step stays in the middle until there is the file `gate`."""
 
 
+BROKEN = f"""
+import penstock_worker.loading.load as loading
+
+def broken(*_):
+    raise LookupError("what nobody thought of")
+
+loading.load = broken
+{START}"""
+"""A model is never loaded, for a reason that isn't known to be final."""
+
+
 class Engine:
     """The engine's end of the worker's session, and the worker's process."""
 
@@ -362,6 +373,26 @@ def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], me
     assert not [each for each in told if isinstance(each, Leaving)], "nobody told it to go"
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_a_worker_that_can_not_load_ends(tmp_path: Path, setup: Setup) -> None:
+    """Set up again in the same process, it would fail for ever, as fast as sessions open."""
+    engine = Engine(tmp_path, start=BROKEN)
+    try:
+        engine.hear(WorkerHello)
+        engine.send(setup)
+        fault = engine.wait(Also(lambda event: isinstance(_message(event), Fault))).message
+        assert not fault.final
+        assert "what nobody thought of" in fault.message
+        code, errors = engine.exit_code()
+        assert code == 1
+        assert "LookupError: what nobody thought of" in errors
+    finally:
+        engine.close()
+
+
+def _message(event: Any) -> Any:
+    return getattr(event, "message", None)
 
 
 class Also(Ending):
