@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 from typing import Any
 
 import transformers
@@ -14,6 +13,7 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock_worker.forward.backends import backend_module
 from tests.worker.models.coverage import SHOWN, coverage
 
 BACKENDS = ("cpu", "triton", "reference")
@@ -86,7 +86,7 @@ def _row(family: Family) -> str:
 
 def _mechanisms_of(backend: str) -> frozenset[str]:
     """Imported when it is asked for: Triton reads its environment when it is imported."""
-    has: frozenset[str] = import_module(f"penstock_worker.forward.{backend}").MECHANISMS
+    has: frozenset[str] = backend_module(backend).MECHANISMS
     return has
 
 

@@ -469,7 +469,7 @@ def test_a_worker_on_a_cpu_loads_no_triton() -> None:
     """It takes 65 MB, and half a second of each start."""
     code = (
         "import sys; from penstock_worker.process import _preload; _preload()\n"
-        "import penstock_worker.forward.cpu, penstock_worker.forward.backends\n"
+        "import penstock_worker.forward.cpu.backend, penstock_worker.forward.backends\n"
         "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'triton'))"
     )
     ran = subprocess.run(

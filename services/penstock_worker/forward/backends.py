@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ log = logs.get(__name__)
 
 _MODULES = {
     "triton": "penstock_worker.forward.triton",
-    "cpu": "penstock_worker.forward.cpu",
+    "cpu": "penstock_worker.forward.cpu.backend",
     "reference": "penstock_worker.forward.reference",
     "transformers": "penstock_worker.forward.transformers",
 }
@@ -32,8 +33,14 @@ missing and Unable if they can't run this model."""
 _BY_TRANSFORMERS = "transformers"
 """For the models that no family describes, and no others."""
 
+
 _ON_DEVICE = ("triton",)
 """The backends that compute on a GPU."""
+
+
+def backend_module(name: str) -> ModuleType:
+    """Raises ImportError where its library is missing, KeyError for another name."""
+    return import_module(_MODULES[name])
 
 
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:

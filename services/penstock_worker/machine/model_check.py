@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -12,6 +11,7 @@ from penstock.mechanisms import mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig, TransformersConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.describe import Description, describe
+from penstock_worker.forward.backends import backend_module
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
@@ -87,7 +87,7 @@ def _by_transformers(config: TransformersConfig) -> list[Finding]:
 def _backend(name: str, config: ModelConfig) -> Finding:
     """A backend that lacks something is worth a note: another one serves."""
     try:
-        module = import_module(f"penstock_worker.forward.{name}")
+        module = backend_module(name)
     except ImportError as error:
         return Finding(name, True, f"can't run here: {error}", "note")
     lacking = mechanisms(config) - module.MECHANISMS

@@ -18,7 +18,7 @@ from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.program import Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
-from penstock_worker.forward.cpu import (
+from penstock_worker.forward.cpu.backend import (
     CPUForward,
     cache_of,
     dtype_of,
@@ -26,9 +26,9 @@ from penstock_worker.forward.cpu import (
     kind_of,
     shape_of,
 )
-from penstock_worker.forward.cpu_packing import CPUPacking
-from penstock_worker.forward.cpu_program import compile_rows
-from penstock_worker.forward.cpu_weights import CPUWeights
+from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.forward.cpu.program import compile_rows
+from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases

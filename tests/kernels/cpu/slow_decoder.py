@@ -15,12 +15,8 @@ from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.decoder import Decoder
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind, PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable
-from penstock_worker.forward.cpu_program import (
-    ExpertWeights,
-    LayerWeights,
-    ModelWeights,
-    compile_program,
-)
+from penstock_worker.forward.cpu.program import compile_program
+from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights, ModelWeights
 from tests.kernels.cpu import slow
 from tests.kernels.cpu.sources import Source, random_source
 

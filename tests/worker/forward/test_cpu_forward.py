@@ -12,7 +12,7 @@ import torch
 
 from penstock.layer_spec import RopeScaling
 from penstock.model_config import ModelConfig
-from penstock_worker.forward.cpu import MECHANISMS
+from penstock_worker.forward.cpu.backend import MECHANISMS
 from penstock_worker.forward.interface import Unable, require
 from testing.model_configs import llama_config, varied
 from tests.worker.checkpoints import load_model, tiny_files

@@ -11,8 +11,8 @@ import torch
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel, WeightFiles
 from penstock_kernels.cpu.matrix import MatrixKind
-from penstock_worker.forward.cpu_packing import ON_LOAD
-from penstock_worker.forward.cpu_weights import CPUWeights
+from penstock_worker.forward.cpu.packing import ON_LOAD
+from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.weights.opening import open_weights
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.model_config import WeightFiles
 from penstock_kernels.cpu.matrix import NotFiniteError, pack
-from penstock_worker.forward.cpu_weights import CPUWeights
+from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.repacking import repacked

@@ -18,8 +18,9 @@ from penstock_kernels.cpu.program import (
     PhaseKind,
     Program,
 )
-from penstock_worker.forward.cpu_packing import CPUPacking
-from penstock_worker.forward.cpu_program import forms_of, rows_phase
+from penstock_worker.forward.cpu.layers import forms_of
+from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.forward.cpu.program import rows_phase
 
 TYPES = -1
 """Phase.first of a look-up by the tokens' types."""

@@ -1,7 +1,7 @@
 """The CPU backend: one call into the C++ library computes a whole step.
 
 With dtype `auto`, the checkpoint's format is kept. Quantised GGUF tensors, and what
-`cpu_checkpoints` packs of quantised safetensors, stay quantised and are multiplied with activations
+`checkpoints` packs of quantised safetensors, stay quantised and are multiplied with activations
 quantised to int8 (groups of 32), with keys and values in bfloat16; bfloat16 and float32 checkpoints
 are computed in their own dtype. An explicit dtype applies throughout, whatever the file holds.
 Quantization `int8` turns a float checkpoint's matrices into the format of GGUF's Q8_0. The KV
@@ -32,10 +32,10 @@ from penstock_kernels.cpu.decoder import (
 from penstock_kernels.cpu.library import instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.program import Program
-from penstock_worker.forward.cpu_packing import KINDS, ON_LOAD
-from penstock_worker.forward.cpu_program import compile_program
-from penstock_worker.forward.cpu_split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
-from penstock_worker.forward.cpu_weights import CPUWeights
+from penstock_worker.forward.cpu.packing import KINDS, ON_LOAD
+from penstock_worker.forward.cpu.program import compile_program
+from penstock_worker.forward.cpu.reading import CPUWeights
+from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
 from penstock_worker.forward.interface import (
     Batch,
     Forward,

@@ -15,14 +15,14 @@ from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
-from penstock_worker.forward.cpu_packing import QUANTISED, CPUPacking
-from penstock_worker.forward.cpu_program import (
+from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
+from penstock_worker.forward.cpu.split import WHOLE, Split
+from penstock_worker.forward.cpu.weights import (
     ExpertWeights,
     LatentWeights,
     LayerWeights,
     ModelWeights,
 )
-from penstock_worker.forward.cpu_split import WHOLE, Split
 from penstock_worker.layers.decoder_layer import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT_NORM,

@@ -9,7 +9,7 @@ import torch
 
 from penstock_kernels.cpu.matrix import MatrixKind, NotFiniteError, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_worker.forward.cpu_checkpoints import CheckpointPacking
+from penstock_worker.forward.cpu.checkpoints import CheckpointPacking
 from penstock_worker.quantisation.registry import FORMATS, QUANTIZATIONS
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.stored import not_finite

@@ -1,0 +1,1 @@
+"""The forward pass by the CPU kernels."""

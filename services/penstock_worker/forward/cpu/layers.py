@@ -1,0 +1,227 @@
+"""The phases of a decoder's layer.
+
+Neighbouring phases depend on each other through their buffers, so that nearly all wait for each
+other. What needn't is said where it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.layer_spec import LayerSpec
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.program import (
+    Attention,
+    Buffer,
+    Experts,
+    NormWeights,
+    Phase,
+    PhaseKind,
+)
+from penstock_worker.forward.cpu.split import Split
+from penstock_worker.forward.cpu.weights import LayerWeights
+
+
+@dataclass(frozen=True)
+class LayerPhases:
+    """Of a layer with keys and values."""
+
+    config: ModelConfig
+    spec: LayerSpec
+    weights: LayerWeights
+    attention: Attention
+    experts: Experts | None
+    split: Split
+
+    def phases(self) -> Iterator[Phase]:
+        if self.spec.order == "parallel":
+            yield from self._parallel()
+            return
+        weights = self.weights
+        yield from self._attention()
+        yield from self._added([self._output()], weights.attention_output_norm)
+        yield self._input(weights.feed_forward_norm, *self._inner_matrices())
+        yield from self._inner()
+        yield from self._added(self._outcome(), weights.feed_forward_output_norm)
+
+    def _attention(self) -> Iterator[Phase]:
+        """All of the attention but what is added to the residual."""
+        yield self._input(self.weights.attention_norm, *self._heads_matrices())
+        yield self._heads()
+        yield from self._placed()
+        yield from self._attended()
+
+    def _parallel(self) -> Iterator[Phase]:
+        """Attention and feed-forward read the residual before either is added to it."""
+        weights, own_norm = self.weights, self.spec.two_norms
+        shared = () if own_norm else self._inner_matrices()
+        yield self._input(weights.attention_norm, *self._heads_matrices(), *shared)
+        # Products of the same input into buffers of their own needn't wait for each other.
+        yield self._heads(waits=own_norm)
+        if own_norm:
+            yield self._input(weights.feed_forward_norm, *self._inner_matrices())
+        yield from self._inner()
+        yield from self._placed()
+        yield from self._attended()
+        yield from self._added([self._output(), *self._outcome()], None)
+
+    def _heads_matrices(self) -> tuple[PackedMatrix, ...]:
+        found = (self.weights.query, self.weights.key, self.weights.value)
+        return tuple(each for each in found if each is not None)
+
+    def _inner_matrices(self) -> tuple[PackedMatrix, ...]:
+        """What reads the feed-forward's input."""
+        experts = self.weights.experts
+        found = [self.weights.gate, self.weights.up]
+        if experts is not None:
+            found += [experts.router, experts.shared_gate, *experts.gates, *experts.ups]
+        return tuple(each for each in found if each is not None)
+
+    def _input(self, norm: NormWeights | None, *readers: PackedMatrix) -> Phase:
+        return Phase(
+            kind=PhaseKind.MAKE_INPUT,
+            target=Buffer.INPUT,
+            width=self.config.hidden_size,
+            norm=norm,
+            forms=forms_of(*readers),
+            waits=False,
+        )
+
+    def _heads(self, *, waits: bool = True) -> Phase:
+        whole = self.spec.attention.norm == "whole"
+        return self.split.heads(
+            Phase(
+                kind=PhaseKind.HEADS,
+                source=Buffer.INPUT,
+                target=Buffer.QUERIES,
+                attention=self.attention,
+                whole=whole,
+                norm=None if whole else self.weights.query_norm,
+                other_norm=None if whole else self.weights.key_norm,
+                matrices=self._heads_matrices(),
+                waits=waits,
+            )
+        )
+
+    def _placed(self) -> Iterator[Phase]:
+        if self.spec.attention.norm == "whole":
+            yield from self.split.placed()
+            yield self.split.heads(
+                Phase(
+                    kind=PhaseKind.PLACE,
+                    attention=self.attention,
+                    norm=self.weights.query_norm,
+                    other_norm=self.weights.key_norm,
+                )
+            )
+
+    def _attended(self) -> Iterator[Phase]:
+        """Attention, and its result as the input of a product."""
+        attention = self.attention
+        yield self.split.heads(
+            Phase(
+                kind=PhaseKind.ATTEND,
+                source=Buffer.QUERIES,
+                target=Buffer.MIXED,
+                attention=attention,
+            )
+        )
+        yield from self.split.attended(
+            Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.MIXED,
+                target=Buffer.INPUT,
+                width=attention.heads * attention.head_dim,
+                forms=forms_of(self.weights.output),
+                attention=attention,
+                waits=False,
+            )
+        )
+
+    def _inner(self) -> Iterator[Phase]:
+        """All of the feed-forward but what is added to the residual."""
+        yield from self._routed()
+        weights = self.weights
+        if weights.down is not None:
+            shared_gate = weights.experts.shared_gate if weights.experts is not None else None
+            if shared_gate is not None:
+                yield self._scores(shared_gate)
+            phase = Phase(
+                kind=PhaseKind.GATE_UP,
+                weighed=shared_gate is not None,
+                source=Buffer.INPUT,
+                target=Buffer.INNER,
+                matrices=(weights.gate, weights.up),
+                activation=self.spec.feed_forward.activation,
+                forms=forms_of(weights.down),
+            )
+            yield from self.split.inner(phase, weights.down.struct.inputs)
+
+    def _routed(self) -> Iterator[Phase]:
+        weights, experts = self.weights.experts, self.experts
+        if weights is None:
+            return
+        yield self._scores(weights.router)
+        readers = forms_of(*weights.gates, *weights.ups)
+        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
+        ups = Phase(
+            kind=PhaseKind.EXPERTS_UP,
+            experts=experts,
+            activation=self.spec.feed_forward.activation,
+            forms=forms_of(*weights.downs),
+        )
+        yield from self.split.inner(ups, weights.downs[0].struct.inputs)
+        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts))
+
+    def _scores(self, matrix: PackedMatrix) -> Phase:
+        return product_into(matrix, Buffer.SCORES)
+
+    def _output(self) -> Phase:
+        return Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(self.weights.output,))
+
+    def _outcome(self) -> list[Phase]:
+        """What the feed-forward adds to the residual."""
+        found = []
+        if self.experts is not None:
+            found.append(Phase(kind=PhaseKind.COMBINE, experts=self.experts))
+        if self.weights.down is not None:
+            found.append(
+                Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(self.weights.down,))
+            )
+        return found
+
+    def _added(self, parts: Sequence[Phase], norm: NormWeights | None) -> Iterator[Phase]:
+        """The last phases of a branch, whose sum is normalised or not, and added to the
+        residual."""
+        scale, parts = self.spec.residual_multiplier, [self.split.results(each) for each in parts]
+        if norm is None:
+            yield from (replace(each, scale=scale) for each in parts)
+            yield from self.split.joined(Buffer.RESIDUAL)
+            return
+        for number, each in enumerate(parts):
+            yield replace(each, target=Buffer.RESULT, adds=number > 0)
+        yield from self.split.joined(Buffer.RESULT)
+        yield Phase(
+            kind=PhaseKind.ADD_NORM,
+            source=Buffer.RESULT,
+            width=self.config.hidden_size,
+            norm=norm,
+            scale=scale,
+        )
+
+
+def product_into(matrix: PackedMatrix, target: Buffer) -> Phase:
+    """A product that isn't added to anything."""
+    return Phase(
+        kind=PhaseKind.PRODUCT, source=Buffer.INPUT, target=target, matrices=(matrix,), adds=False
+    )
+
+
+def forms_of(*readers: PackedMatrix) -> int:
+    """Returns the forms in which these matrices read their input."""
+    forms = 0
+    for matrix in readers:
+        forms |= matrix.form
+    return forms

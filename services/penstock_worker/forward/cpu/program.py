@@ -1,0 +1,162 @@
+"""Compiles a model's description into the program that the CPU kernels run. Once, at load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from penstock.layer_spec import LayerSpec
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.program import (
+    Attention,
+    Experts,
+    NormWeights,
+    Phase,
+    PhaseKind,
+    Program,
+    RotationTable,
+)
+from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
+from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
+from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
+
+
+def compile_program(
+    config: ModelConfig,
+    weights: ModelWeights,
+    split: Split = WHOLE,
+    ends: CPUStageEnds | None = None,
+    places: Sequence[tuple[int, int]] | None = None,
+) -> Program:
+    """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
+    sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
+    group's blocks; None: all layers are in one group."""
+    phases = [*_phases(config, weights, split, ends)]
+    if weights.head is not None:
+        phases.append(split.logits(_logits(config, weights.head, weights.norm)))
+    elif ends is not None:
+        phases += ends.end()
+    return Program(tuple(_placed(phases, places)), config.vocab_size)
+
+
+def _placed(phases: Sequence[Phase], places: Sequence[tuple[int, int]] | None) -> Iterator[Phase]:
+    for phase in phases:
+        attention = phase.attention
+        if attention is None or places is None:
+            yield phase
+        else:
+            group, place = places[attention.layer]
+            yield replace(phase, attention=replace(attention, group=group, place=place))
+
+
+def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:
+    """Returns what a step of a model does whose rows behind the last norm are wanted instead of
+    logits. both_ways: it is an encoder's."""
+    phases = _phases(config, weights, both_ways=both_ways)
+    return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
+
+
+def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
+    """The last phase of a program that gives rows of the residual."""
+    return Phase(kind=PhaseKind.ROWS, width=width, norm=norm, waits=False)
+
+
+def _phases(
+    config: ModelConfig,
+    weights: ModelWeights,
+    split: Split = WHOLE,
+    ends: CPUStageEnds | None = None,
+    *,
+    both_ways: bool = False,
+) -> Iterator[Phase]:
+    """Everything but what is made of the last layer's rows."""
+    if weights.embedding is not None:
+        yield from split.embedded(
+            Phase(
+                kind=PhaseKind.EMBED,
+                matrices=(weights.embedding,),
+                scale=config.embedding_multiplier,
+            )
+        )
+    elif ends is not None:
+        yield from ends.begin()
+    if weights.embedding_norm is not None:
+        width, norm = config.hidden_size, weights.embedding_norm
+        yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+    kinds: list[Attention] = []
+    for number, layer in enumerate(weights.layers):
+        spec = config.layer(number)
+        attention = _attention(config, spec, layer, weights.rotations, number, split)
+        if both_ways:
+            attention = _sharing(replace(attention, both_ways=True), kinds)
+        kind = LayerPhases if layer.latent is None else LatentLayerPhases
+        *phases, last = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
+        yield from phases
+        yield replace(last, ends_layer=True)
+
+
+def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -> Phase:
+    return Phase(
+        kind=PhaseKind.LOGITS,
+        matrices=(head,),
+        norm=norm,
+        scale=config.logits_multiplier,
+        soft_cap=config.logits_soft_cap,
+        waits=False,
+    )
+
+
+def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
+    """Of an encoder, layers with the same attention share the memory of keys and values. `kinds`:
+    those that have been met; a new one is added."""
+    for known in kinds:
+        if known.rotation is attention.rotation and known.window == attention.window:
+            return known
+    kinds.append(replace(attention, layer=len(kinds)))
+    return kinds[-1]
+
+
+def _attention(
+    config: ModelConfig,
+    spec: LayerSpec,
+    weights: LayerWeights,
+    rotations: Sequence[RotationTable],
+    number: int,
+    split: Split,
+) -> Attention:
+    rule = spec.attention
+    heads, kv_heads = split.head_counts(config)
+    return Attention(
+        layer=number,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=config.head_dim,
+        latent_dim=None if rule.latent is None else rule.latent.rank,
+        rotation=None if rule.rope is None else rotations[rule.rope],
+        scale=rule.scale,
+        soft_cap=rule.soft_cap,
+        window=rule.window,
+        chunk=rule.chunk,
+        sinks=weights.sinks,
+    )
+
+
+def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
+    said, stored = spec.feed_forward.experts, weights.experts
+    if said is None or stored is None:
+        return None
+    return Experts(
+        active=said.active,
+        ups=stored.ups,
+        downs=stored.downs,
+        gates=stored.gates,
+        sigmoid=said.router == "sigmoid",
+        normalised=said.normalised,
+        scale=said.scale,
+        groups=said.groups,
+        active_groups=said.active_groups,
+        group_best=said.group_best,
+        correction=stored.correction,
+    )
