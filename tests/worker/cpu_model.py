@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from penstock.kv_layout import kv_layout
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.to_worker import Setup
@@ -27,6 +28,11 @@ class CPUModel:
     quantization: str = "none"
     backend: str = "cpu"
     positions: int = POSITIONS
+
+    @property
+    def groups(self) -> int:
+        """Block tables of a sequence."""
+        return len(kv_layout(self.config, self.positions).groups)
 
     def forward(self, *, block_size: int, num_blocks: int, threads: int) -> Forward:
         setup = self.setup(block_size=block_size, num_blocks=num_blocks, threads=threads)

@@ -122,6 +122,7 @@ class Decoder:
                 raise ValueError(obstacle)
         self._layers_done = np.zeros(1, dtype=np.int64)
         self._cancelled = np.zeros(1, dtype=np.int32)
+        self._groups = 1 + max((each.group for each in self.program.attentions), default=0)
         self._caches = self._memory()
         self._phases = self.program.structs(self._caches)
         self._exchanges = Exchanges(self.program.phases)
@@ -180,6 +181,13 @@ class Decoder:
         program's last phase computes. A row's bits depend on its sequence alone. Raises what an
         exchange with other ranks raises.
         """
+        # A stage may have no layer of the last groups.
+        tables = self._groups * len(step.starts)
+        if len(step.first_block) < tables:
+            raise ValueError(
+                f"{len(step.first_block)} block tables were given; {len(step.starts)} sequences in "
+                f"{self._groups} KV groups have {tables}"
+            )
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),

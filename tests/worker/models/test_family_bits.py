@@ -9,7 +9,7 @@ import torch
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.forward import cpu
+from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel
@@ -20,6 +20,8 @@ from tests.worker.models.test_parity_on_cpu import REFUSED
 from tests.worker.random_weights import RandomWeights
 
 BLOCK, POSITIONS = 16, 256
+EACH = 32
+"""Blocks of a KV group."""
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 TOKENS = np.random.default_rng(4).integers(0, SIZES["vocab_size"], 100)
 COMPANY = np.random.default_rng(5).integers(0, SIZES["vocab_size"], 70)
@@ -30,23 +32,26 @@ def forward(config: ModelConfig, dtype: torch.dtype) -> ReferenceForward:
     return ReferenceForward(model, ReferenceAttention(CacheShape.of(config, BLOCK, dtype), 32))
 
 
-def alone(of: Forward) -> torch.Tensor:
-    table = np.arange(7)
-    batch = Batch(TOKENS, [table], np.array([0]), np.array([len(TOKENS)]))
+def batch_of(
+    groups: int, tokens: np.ndarray, tables: list[np.ndarray], starts: list[int], counts: list[int]
+) -> Batch:
+    """Each KV group has blocks of its own."""
+    first, *more = ([table + group * EACH for table in tables] for group in range(groups))
+    return Batch(tokens, first, np.array(starts), np.array(counts), tuple(more))
+
+
+def alone(of: Forward, groups: int = 1) -> torch.Tensor:
+    batch = batch_of(groups, TOKENS, [np.arange(7)], [0], [len(TOKENS)])
     return of.logits(batch, np.arange(len(TOKENS)))
 
 
-def in_chunks_and_company(of: Forward) -> torch.Tensor:
+def in_chunks_and_company(of: Forward, groups: int = 1) -> torch.Tensor:
     """In chunks of 1, 15, 50, 33 and 1 tokens, over scattered blocks, beside another sequence."""
     mine, other = np.arange(25, 18, -1), np.array([3, 11, 4, 9, 2])
     found, start, beside = [], 0, 0
     for count, more in ((1, 7), (15, 1), (50, 60), (33, 1), (1, 1)):
-        batch = Batch(
-            np.concatenate((COMPANY[beside : beside + more], TOKENS[start : start + count])),
-            [other, mine],
-            np.array([beside, start]),
-            np.array([more, count]),
-        )
+        tokens = np.concatenate((COMPANY[beside : beside + more], TOKENS[start : start + count]))
+        batch = batch_of(groups, tokens, [other, mine], [beside, start], [more, count])
         found.append(of.logits(batch, np.arange(more, more + count)))
         start, beside = start + count, beside + more
     return torch.cat(found)
@@ -67,15 +72,20 @@ def test_rows_depend_on_their_sequence_alone(case: str) -> None:
         assert torch.equal(one, other)
 
 
+def made(model: CPUModel, threads: int) -> Forward:
+    return model.forward(block_size=BLOCK, num_blocks=EACH * model.groups, threads=threads)
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED])
 def test_on_the_cpu_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "open_weights", lambda *ignored, **also: RandomWeights())
     for dtype in ("float32", "bfloat16"):
         model = CPUModel(read(case), NO_FILES, dtype, positions=POSITIONS)
+        groups = model.groups
         one, other = (
-            alone(model.forward(block_size=BLOCK, num_blocks=32, threads=1)),
-            in_chunks_and_company(model.forward(block_size=BLOCK, num_blocks=32, threads=2)),
+            alone(made(model, threads=1), groups),
+            in_chunks_and_company(made(model, threads=2), groups),
         )
         assert bool(one.isfinite().all())
         assert one.std() > 0

@@ -14,7 +14,7 @@ from penstock.kv_layout import KVLayout, kv_layout, one_group
 from penstock.model_config import ModelConfig
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
-from penstock_worker.forward import cpu
+from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Forward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel

@@ -19,9 +19,10 @@ class ForwardOverRanks:
     on every bit."""
 
     def __init__(
-        self, formed: Formed, model: CPUModel, *, blocks: int = 32, threads: int = 1
+        self, formed: Formed, model: CPUModel, *, blocks: int | None = None, threads: int = 1
     ) -> None:
         self._formed = formed
+        blocks = 32 * model.groups if blocks is None else blocks
         setup = model.setup(num_blocks=blocks, threads=threads)
 
         def build(ranks: Ranks) -> Forward:

@@ -13,12 +13,13 @@ import torch
 from penstock.errors import StartupError
 from penstock.layer_spec import ExpertsSpec
 from penstock.model_config import ModelConfig, WeightFiles
-from penstock_worker.forward import cpu, reference
+from penstock_worker.forward import reference
+from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.errors import GroupLost
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES, SIZES, read
-from tests.worker.models.test_family_bits import alone, in_chunks_and_company
+from tests.worker.models.test_family_bits import EACH, alone, in_chunks_and_company
 from tests.worker.models.test_parity_on_cpu import REFUSED
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks
 from tests.worker.parallel.together import Formed
@@ -74,14 +75,15 @@ def wide(config: ModelConfig) -> ModelConfig:
 def test_ranks_of_the_reference(case: str, two: Formed) -> None:
     """Their sums are in another order than one worker's, and the same for any company."""
     mine = model(case, backend="reference")
-    ours = alone(ForwardOverRanks(two, mine))
-    assert torch.equal(in_chunks_and_company(ForwardOverRanks(two, mine)), ours)
+    ours = alone(ForwardOverRanks(two, mine), mine.groups)
+    assert torch.equal(in_chunks_and_company(ForwardOverRanks(two, mine), mine.groups), ours)
     assert torch.allclose(ours, one_worker(mine), rtol=1e-4, atol=1e-4)
 
 
 def one_worker(of: CPUModel) -> torch.Tensor:
     with torch.inference_mode():
-        return alone(of.forward(block_size=16, num_blocks=32, threads=1))
+        forward = of.forward(block_size=16, num_blocks=EACH * of.groups, threads=1)
+        return alone(forward, of.groups)
 
 
 @pytest.mark.parametrize("case", [case for case in CUT if case not in REFUSED])
@@ -90,7 +92,7 @@ def test_two_ranks_have_one_workers_bits(case: str, two: Formed) -> None:
     true = one_worker(mine)
     assert bool(true.isfinite().all())
     assert true.std() > 0
-    ours = in_chunks_and_company(ForwardOverRanks(two, mine))
+    ours = in_chunks_and_company(ForwardOverRanks(two, mine), mine.groups)
     assert torch.equal(ours, true)
 
 
@@ -107,7 +109,7 @@ def test_two_ranks_have_one_workers_bits(case: str, two: Formed) -> None:
 def test_other_layouts(case: str, tensor: int, pipeline: int, dtype: str, threads: int) -> None:
     mine = model(case, dtype)
     with Formed(tensor, pipeline) as formed:
-        ours = in_chunks_and_company(ForwardOverRanks(formed, mine, threads=threads))
+        ours = in_chunks_and_company(ForwardOverRanks(formed, mine, threads=threads), mine.groups)
     assert torch.equal(ours, one_worker(mine))
 
 
@@ -115,7 +117,9 @@ def test_other_layouts(case: str, tensor: int, pipeline: int, dtype: str, thread
 @pytest.mark.parametrize("case", ["granite", "olmoe"])
 def test_quantised_on_load(case: str, options: dict[str, str], two: Formed) -> None:
     mine = model(case, "auto", **options)
-    assert torch.equal(in_chunks_and_company(ForwardOverRanks(two, mine)), one_worker(mine))
+    assert torch.equal(
+        in_chunks_and_company(ForwardOverRanks(two, mine), mine.groups), one_worker(mine)
+    )
 
 
 def test_one_token_after_many(two: Formed) -> None:
