@@ -218,6 +218,6 @@ def tasks_of(
     first: PoolingTask = "classify" if pooling.labels else "embed"
     if not isinstance(model.config, EncoderConfig):
         return (first,)
-    most = FLOAT_BYTES * pooling.size * config.scheduler.max_num_batched_tokens
+    most = FLOAT_BYTES * model.config.hidden_size * config.scheduler.max_num_batched_tokens
     fits = 2 * most <= config.transport.max_message_bytes
     return (first, "token_embed") if fits else (first,)

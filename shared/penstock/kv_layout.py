@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.errors import UnsupportedModel
 from penstock.layer_spec import AttentionSpec
 from penstock.model_config import ModelConfig
 
@@ -136,6 +137,10 @@ def _page_layers(counts: Counter[KVGroup]) -> int:
     size, full = min(counts.values()), counts[FULL]
     while full % size:
         size -= 1
+    if len(counts) > MAX_GROUPS:
+        raise UnsupportedModel(
+            f"layers have {len(counts)} different windows; at most {MAX_GROUPS} are served"
+        )
     if sum(-(-count // size) for count in counts.values()) <= MAX_GROUPS:
         return size
     return -(-max(counts.values()) // (MAX_GROUPS // len(counts)))

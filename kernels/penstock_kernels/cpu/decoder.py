@@ -207,8 +207,9 @@ class Decoder:
         library = load()
         program, given = ctypes.byref(self._struct), ctypes.byref(batch)
         work = self._scratch.at_least(library.pk_forward_bytes(program, given))
+        self._exchanges.begin()
         library.pk_forward(program, given, work)
-        self._exchanges.check()
+        self._exchanges.check(cancelled=self.cancelled)
         return out
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:

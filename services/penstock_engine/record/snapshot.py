@@ -32,7 +32,7 @@ import msgspec
 
 from penstock_engine.record.known import KNOWN, is_enum, is_struct, name_of, slots_of
 
-FORMAT = 1
+FORMAT = 2
 PLAIN = frozenset({NoneType, bool, int, float, str, bytes})
 LEAST, MOST = -(2**63), 2**64 - 1
 """Whole numbers that msgpack holds."""

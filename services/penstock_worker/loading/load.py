@@ -197,7 +197,7 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
-    recipe = choose_pooling(prepared, setup, threads)
+    recipe = choose_pooling(prepared, _with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)
     ready = Ready(
@@ -221,6 +221,14 @@ def _load_pooling(
         seconds=ready.load_seconds,
     )
     return Loaded(setup, parts.runner, ready, parts.kv_bytes)
+
+
+def _with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
+    """Returns the setup with the files that this worker has: the engine's may lie elsewhere."""
+    if setup.pooling is None or prepared.pooling is None:
+        return setup
+    pooling = msgspec.structs.replace(setup.pooling, dense=prepared.pooling.dense)
+    return msgspec.structs.replace(setup, pooling=pooling)
 
 
 def same_model(loaded: Loaded, setup: Setup) -> bool:

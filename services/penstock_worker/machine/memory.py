@@ -44,14 +44,15 @@ def kv_blocks(
     useful: int,
     most: int = 0,
     longest: int = 1,
+    least: int = 1,
 ) -> int:
     """Blocks for the pool.
 
     block_bytes: memory of one.  fraction: of `free` bytes that the pool may take.  wanted: what
     the user asked for, else None.  useful: how many could ever be in use at once.
     most: bytes that it takes at most, if that is enough for the `longest` sequence, in blocks; 0:
-    any number.
-    Raises StartupError when there is no room for what was asked, or for a single block.
+    any number.  least: with fewer, no sequence could be computed.
+    Raises StartupError when there is no room for what was asked, or for the least.
     """
     if wanted is not None:
         if wanted * block_bytes > free:
@@ -59,11 +60,16 @@ def kv_blocks(
                 f"num_kv_blocks is {wanted}, which takes {mib(wanted * block_bytes)}; "
                 f"{mib(free)} are free"
             )
+        if wanted < least:
+            raise StartupError(
+                f"num_kv_blocks is {wanted}; this model needs at least {least}: a token's keys and "
+                "values lie in a block of each KV group"
+            )
         return wanted
     affordable = int(free * fraction) // block_bytes
-    if affordable < 1:
+    if affordable < least:
         raise StartupError(
-            f"not enough memory for the KV cache: one block takes {mib(block_bytes)}, "
+            f"not enough memory for the KV cache: {_blocks(least)} {mib(least * block_bytes)}, "
             f"and {fraction:g} of the free {mib(free)} may be used (kv_memory_fraction)"
         )
     bound = max(most // block_bytes, longest) if most else useful
@@ -88,7 +94,12 @@ def pool_blocks(setup: Setup, block_bytes: int, groups: Sequence[KVGroup] = ONE_
         useful=setup.max_num_seqs * longest,
         most=setup.kv_memory_bytes,
         longest=longest,
+        least=blocks_needed(groups, 1, setup.block_size),
     )
+
+
+def _blocks(least: int) -> str:
+    return "one block takes" if least == 1 else f"the {least} blocks that a token needs take"
 
 
 def _system_available() -> int:

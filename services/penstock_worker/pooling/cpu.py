@@ -15,7 +15,7 @@ from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_kernels.cpu.decoder import Decoder, DecoderShape
 from penstock_kernels.cpu.library import instruction_set
-from penstock_kernels.cpu.program import Program
+from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.cpu.backend import (
@@ -77,7 +77,9 @@ def recipe(
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
     isa, dtype = instruction_set(), dtype_of(setup, prepared.weights.dtype)
-    fingerprint = f"pooling cpu {isa} {dtype} {pooling_fingerprint(setup)}"
+    fingerprint = (
+        f"pooling cpu {isa} {dtype} torch {torch.__version__} {pooling_fingerprint(setup)}"
+    )
     config = prepared.config
     if isinstance(config, EncoderConfig):
         _require_encoder(config, setup)
@@ -108,6 +110,10 @@ def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
     else:
         heads = config.num_heads
         obstacle = obstacle or DecoderShape(heads, heads, config.head_dim, BLOCK).obstacle()
+        if config.activation not in ACTIVATIONS:
+            obstacle = (
+                f"the activation is {config.activation}; {', '.join(ACTIVATIONS)} are possible"
+            )
     if obstacle is not None:
         raise Unable(obstacle)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from penstock.errors import UnsupportedModel
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.reference import ReferenceAttention
@@ -19,7 +20,7 @@ from penstock_worker.forward.transformers import (
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.decoders import DecoderBody
 from penstock_worker.pooling.heads import Head, decoder_head
-from penstock_worker.pooling.recipe import PoolingRecipe
+from penstock_worker.pooling.recipe import PoolingRecipe, pooling_fingerprint
 from penstock_worker.pooling.reference import load_decoder
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
@@ -37,7 +38,7 @@ def recipe(
         "transformers",
         name,
         "cpu",
-        f"pooling {computing} {setup.pooling}",
+        f"pooling {computing} {pooling_fingerprint(setup)}",
         lambda phases: load_decoder(_build, prepared, setup, threads, phases),
     )
 
@@ -58,6 +59,11 @@ def _build(
 def _head(prepared: PreparedModel, setup: Setup) -> Head | None:
     if setup.pooling is None or not setup.pooling.labels:
         return None
+    if setup.pooling.answers is not None:
+        raise UnsupportedModel(
+            "scores by the logits of two tokens are computed for models of a family only, and this "
+            "one runs in transformers' code"
+        )
     config = described(prepared.decoder)
     dtype: torch.dtype = compute_dtype(setup.dtype, prepared.weights)
     stored = safetensors_tensors(

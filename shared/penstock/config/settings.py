@@ -129,7 +129,10 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     num_kv_blocks: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="KV blocks in the pool; default: what memory allows."),
+        Meta(
+            description="KV blocks in the pool; default: what memory allows. A block holds tokens"
+            " of one KV group; a model with sliding windows has several, and smaller blocks."
+        ),
     ] = None
     kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
     kv_cache_dtype: Annotated[

@@ -44,7 +44,7 @@ def _hub_v2(fields: Fields) -> ModelConfig:
         fields.ignore("n_group", "topk_group")
     grouped = method != "greedy"
     experts = ExpertsSpec(
-        **_common_experts(fields),
+        **_common_experts(fields, 1.0),
         groups=fields.integer("n_group", 1) if grouped else 1,
         active_groups=fields.integer("topk_group", 1) if grouped else 1,
         group_best=1,
@@ -57,36 +57,40 @@ def _hub_v3(fields: Fields) -> ModelConfig:
     return _model(
         fields,
         "deepseek_v3",
-        _corrected_experts(fields),
+        _corrected_experts(fields, groups=8, active_groups=4, scale=2.5),
         dense=fields.integer("first_k_dense_replace", 3),
     )
 
 
 def _hub_glm(fields: Fields) -> ModelConfig:
-    experts, key = _corrected_experts(fields), "mlp_layer_types"
+    experts, key = _corrected_experts(fields, scale=1.8), "mlp_layer_types"
     dense = fields.integer("first_k_dense_replace", 1)
     if key in fields:
         kinds = fields.listed(key, str)
         dense = next((at for at, kind in enumerate(kinds) if kind != "dense"), len(kinds))
-        if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
+        layers = fields.integer("num_hidden_layers")
+        if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
             raise fields.wrong(key, "a list of 'dense', then of 'sparse',")
-    return _model(fields, "glm4_moe_lite", experts, dense=dense)
+    return _model(fields, "glm4_moe_lite", experts, dense=dense, eps=1e-5)
 
 
-def _corrected_experts(fields: Fields) -> ExpertsSpec:
+def _corrected_experts(
+    fields: Fields, *, groups: int = 1, active_groups: int = 1, scale: float
+) -> ExpertsSpec:
+    """The keywords are what transformers takes where a config.json doesn't say it."""
     _one_of(fields, "topk_method", fields.text("topk_method", "noaux_tc"), "noaux_tc")
     _one_of(fields, "scoring_func", fields.text("scoring_func", "sigmoid"), "sigmoid")
     return ExpertsSpec(
-        **_common_experts(fields),
+        **_common_experts(fields, scale),
         router="sigmoid",
         correction=True,
-        groups=fields.integer("n_group", 1),
-        active_groups=fields.integer("topk_group", 1),
+        groups=fields.integer("n_group", groups),
+        active_groups=fields.integer("topk_group", active_groups),
         normalised=fields.flag("norm_topk_prob", True),
     )
 
 
-def _common_experts(fields: Fields) -> dict[str, Any]:
+def _common_experts(fields: Fields, scale: float) -> dict[str, Any]:
     # What training balanced, and what is for drafts only.
     fields.ignore("aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers")
     fields.ignore("num_mtp_layers")
@@ -95,7 +99,7 @@ def _common_experts(fields: Fields) -> dict[str, Any]:
     return {
         **hub.expert_counts(fields, "n_routed_experts", "num_local_experts"),
         "inner": inner,
-        "scale": fields.number("routed_scaling_factor", 1.0),
+        "scale": fields.number("routed_scaling_factor", scale),
         "shared_inner": inner * fields.integer("n_shared_experts", 0),
     }
 
@@ -106,7 +110,9 @@ def _one_of(fields: Fields, key: str, found: object, *allowed: object) -> None:
         raise UnsupportedModel(f"{fields.where}: {key} is {found!r}; {shown} is served")
 
 
-def _model(fields: Fields, name: str, experts: ExpertsSpec, *, dense: int) -> ModelConfig:
+def _model(
+    fields: Fields, name: str, experts: ExpertsSpec, *, dense: int, eps: float = 1e-6
+) -> ModelConfig:
     hub.activation(fields, "silu")
     _one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
     _check_groups(fields, experts)
@@ -132,7 +138,7 @@ def _model(fields: Fields, name: str, experts: ExpertsSpec, *, dense: int) -> Mo
     return ModelConfig(
         architecture=name,
         **sizes,
-        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-6)),
+        norm=NormSpec(eps=fields.number("rms_norm_eps", eps)),
         ropes=(rope,),
         layers=hub.shared(layers),
     )
@@ -182,11 +188,24 @@ def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
     return plain * (0.1 * by * math.log(rope.scaling.factor) + 1.0) ** 2
 
 
+def _gguf_layers(keys: Fields) -> int:
+    """Without the layers that make drafts only."""
+    blocks, drafts = (
+        bounds.layer_count(keys, "block_count"),
+        keys.integer("nextn_predict_layers", 0),
+    )
+    if not 0 <= drafts < blocks:
+        raise UnsupportedModel(
+            f"{keys.where}: nextn_predict_layers is {drafts}; 0 to {blocks - 1} are allowed"
+        )
+    return blocks - drafts
+
+
 def _gguf(model: GGUFMetadata) -> ModelConfig:
     """Of V2 as of the others: their files have the same architecture."""
     keys = model.keys
     latent = _gguf_latent(keys)
-    count = bounds.layer_count(keys, "block_count") - keys.integer("nextn_predict_layers", 0)
+    count = _gguf_layers(keys)
     dense = keys.integer("leading_dense_block_count", 0)
     rope = model.rope(latent.rotating)
     scale: float = (latent.plain + latent.rotating) ** -0.5

@@ -20,6 +20,7 @@ from penstock.model_config import TransformersConfig
 from penstock.prepare.checkpoint import check_config
 from penstock.prepare.encoder_config import is_encoder
 from penstock.prepare.hub_config import POOLING_CLASSES
+from penstock.prepare.hub_pooling import MAX_LABELS
 
 DECODERS = ("ForCausalLM", "LMHeadModel")
 """Ends of the names of transformers' classes of decoders."""
@@ -199,6 +200,8 @@ def _limit(key: str) -> int:
         return MOST_OF_A_SIZE
     if "expert" in key:
         return MAX_EXPERTS
+    if "label" in key:
+        return MAX_LABELS
     return MAX_LAYERS if "layer" in key else MOST_OF_A_SIZE
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
+from penstock.layer_spec import RopeSpec
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
@@ -57,16 +58,32 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         raise UnsupportedModel(
             f"{where}: head_dim is {config.head_dim}; rotary embedding needs an even one"
         )
-    numbers = {"the norms' eps": config.norm.eps}
-    numbers |= {"rope_theta": max(rope.theta for rope in config.ropes)} if config.ropes else {}
-    for field, number in numbers.items():
-        if not math.isfinite(number) or number <= 0:
+    numbers = [("the norms' eps", config.norm.eps)]
+    numbers += [("rope_theta", rope.theta) for rope in config.ropes]
+    scales = [layer.attention.scale for layer in config.layers]
+    numbers += [("the scale of attention", scale) for scale in scales if scale is not None]
+    for field, number in numbers:
+        if isinstance(number, complex) or not math.isfinite(number) or number <= 0:
             raise UnsupportedModel(f"{where}: {field} is {number}; it must be positive")
+    for rope in config.ropes:
+        _check_yarn(rope, where)
     if len(config.layers) not in (1, config.num_layers):
         raise UnsupportedModel(
             f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
         )
     return config
+
+
+def _check_yarn(rope: RopeSpec, where: str) -> None:
+    scaling = rope.scaling
+    if scaling is None or scaling.kind != "yarn":
+        return
+    if not 0 < scaling.beta_slow <= scaling.beta_fast or rope.theta <= 1:
+        raise UnsupportedModel(
+            f"{where}: yarn's beta_slow is {scaling.beta_slow:g}, beta_fast {scaling.beta_fast:g}, "
+            f"rope_theta {rope.theta:g}; the first two must be positive and ascending, the third "
+            "above 1"
+        )
 
 
 def check_token_ids(

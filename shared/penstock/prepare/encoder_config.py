@@ -13,6 +13,7 @@ from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config
 from penstock.prepare.hub_config import HARMLESS
+from penstock.prepare.odd_values import odd_values_refused
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -62,7 +63,8 @@ def read_encoder_config(fields: Fields) -> EncoderConfig:
     """Raises UnsupportedModel for a variant that the blocks of the model can't compute, and for a
     setting that nobody here knows and that could change the output."""
     family = ENCODER_TYPES[fields.text("model_type")]
-    config = (family.read_layers or _read_bert)(fields)
+    with odd_values_refused(fields.where):
+        config = (family.read_layers or _read_bert)(fields)
     refuse_unknown(fields, HARMLESS | HARMLESS_OF_ENCODERS)
     if config.layers is not None:
         check_config(config.layers, fields.where)

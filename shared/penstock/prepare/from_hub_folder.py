@@ -62,7 +62,9 @@ def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
     refuse_more_than_is_held(config, held, stated.where)
     tokenizer_config = _read_json(path / TOKENIZER_CONFIG)
     tokenizer = read_tokenizer(_read_tokenizer(path), tokenizer_config)
-    reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
+    reranker = None
+    if not isinstance(config, EncoderConfig):
+        reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
     pooling = reranker or read_pooling(path, stated, config)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))

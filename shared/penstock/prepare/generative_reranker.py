@@ -59,8 +59,12 @@ def read_reranker(
 
 
 def _is_qwen3(path: Path, stated: Fields) -> bool:
-    classes = stated.values.get("architectures") or ()
-    return "Qwen3ForCausalLM" in classes and any(map(_QWEN3.search, path.parts))
+    classes = stated.values.get("architectures")
+    if not isinstance(classes, list) or "Qwen3ForCausalLM" not in classes:
+        return False
+    # In the hub's cache a repository's files lie in snapshots/REVISION.
+    named = path.parent.parent if path.parent.name == "snapshots" else path
+    return _QWEN3.search(named.name) is not None
 
 
 def _vocabulary(tokenizer_json: bytes) -> dict[str, int]:

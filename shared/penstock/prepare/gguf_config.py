@@ -13,6 +13,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
 from penstock.prepare.checkpoint import check_config
+from penstock.prepare.odd_values import odd_values_refused
 
 
 def read_config(file: GGUFFile) -> ModelConfig:
@@ -34,7 +35,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         raise UnsupportedModel(f"{where}: the tensor token_embd.weight is missing")
     if family.read_gguf is None:
         raise UnsupportedModel(f"{where}: {family.known_as} can't be read from GGUF files")
-    config = family.read_gguf(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
+    with odd_values_refused(where):
+        config = family.read_gguf(GGUFMetadata(keys, file.tensors, embedding.shape[0]))
     _refuse_variants(keys)
     return check_config(config, where)
 

@@ -9,6 +9,7 @@ from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.prepare.checkpoint import check_config
+from penstock.prepare.odd_values import odd_values_refused
 
 log = logs.get(__name__)
 
@@ -112,7 +113,8 @@ def read_config(fields: Fields) -> ModelConfig:
     if TEXT_HALF in fields:
         log.info("the model is served as one of text only", config=fields.where)
         fields = _text_half(fields)
-    config = family.read_hub(fields)
+    with odd_values_refused(fields.where):
+        config = family.read_hub(fields)
     refuse_unknown(fields, HARMLESS)
     return check_config(config, fields.where)
 

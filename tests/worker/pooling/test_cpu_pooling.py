@@ -135,6 +135,10 @@ def test_what_the_kernels_lack_is_said(tmp_path: Path) -> None:
     save(tmp_path / "m", "BertModel")
     with pytest.raises(StartupError, match="head_dim is 12, not a multiple of 16"):
         _loaded(tmp_path / "m", tmp_path, "cpu")
+    save(tmp_path / "r", "BertModel", **KERNEL_SIZES, hidden_act="relu")
+    with pytest.raises(StartupError, match="the activation is relu; silu, gelu"):
+        _loaded(tmp_path / "r", tmp_path, "cpu")
+    _loaded(tmp_path / "r", tmp_path, "auto").runner.close()
     save(tmp_path / "p", "MPNetModel", **KERNEL_SIZES, max_position_embeddings=82)
     with pytest.raises(StartupError, match="relative attention bias"):
         _loaded(tmp_path / "p", tmp_path, "cpu")

@@ -17,6 +17,9 @@ constexpr int LOGITS_ROWS = 64;
 // the sequence so far.
 struct QueryTile { int32_t sequence, row, count, position, end; };
 
+// Floats of partial results of attention that threads leave for each other: 256 MiB.
+constexpr size_t MOST_PARTIALS = size_t{64} << 20;
+
 // Rows by the experts that they chose. A place is a row at one of its experts; the places of an expert
 // follow one another, in the order of rows.
 struct Places {
@@ -125,9 +128,11 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   Activations::take(at, s.tiles, s.num_tiles);
   Activations::take(at, s.cursors, static_cast<size_t>(m.num_phases) * m.threads);
   Activations::take(at, s.given_up, 1);
-  // Few tiles and many keys: threads share the splits of a tile instead of whole tiles.
-  s.by_split = s.max_splits > 1 && s.num_tiles * static_cast<int>(most.kv_heads) < 4 * m.threads;
-  if (s.by_split) Activations::take(at, s.partials, s.num_tiles * most.heads_and_partials * s.max_splits);
+  // Few tiles and many keys: threads share the splits of a tile instead of whole tiles, where what they leave
+  // for each other takes little memory.
+  const size_t partials = s.num_tiles * most.heads_and_partials * s.max_splits;
+  s.by_split = s.max_splits > 1 && s.num_tiles * static_cast<int>(most.kv_heads) < 4 * m.threads && partials <= MOST_PARTIALS;
+  if (s.by_split) Activations::take(at, s.partials, partials);
   s.threads = at;
   char* end;
   thread_scratch(m, most, at, &end);

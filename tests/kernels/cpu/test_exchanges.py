@@ -1,0 +1,72 @@
+"""An exchange with other ranks that isn't made is never taken for one that was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu.exchanges import ExchangeInterrupted, Exchanges
+from penstock_kernels.cpu.program import Exchange, Phase, PhaseKind
+
+VALUES = np.zeros((2, 32), dtype=np.float32)
+
+
+def phase(exchange: Exchange) -> Phase:
+    return Phase(kind=PhaseKind.EXCHANGE, part=True, width=20, exchange=exchange)
+
+
+def fill(values: np.ndarray) -> None:
+    values += 1
+
+
+@pytest.fixture
+def exchanges() -> Exchanges:
+    VALUES[:] = 0
+    made = Exchanges([Phase(kind=PhaseKind.EMBED), phase(fill), phase(fill)])
+    made.begin()
+    return made
+
+
+def call(exchanges: Exchanges, number: int) -> int:
+    found: int = exchanges.function(number, VALUES.ctypes.data, 2, 32)
+    return found
+
+
+def test_all_are_made(exchanges: Exchanges) -> None:
+    assert [call(exchanges, 1), call(exchanges, 2)] == [0, 0]
+    exchanges.check(cancelled=False)
+    assert (VALUES[:, :20] == 2).all()
+    assert (VALUES[:, 20:] == 0).all()
+
+
+def test_the_first_was_prevented(exchanges: Exchanges) -> None:
+    """As by a signal that came while the library computed: its handler raises before a callback's
+    first line, the callback's value is any, and the step may go on."""
+    assert call(exchanges, 2) == 1
+    assert (VALUES == 0).all()
+    with pytest.raises(ExchangeInterrupted):
+        exchanges.check(cancelled=False)
+
+
+def test_the_last_was_prevented(exchanges: Exchanges) -> None:
+    assert call(exchanges, 1) == 0
+    with pytest.raises(ExchangeInterrupted):
+        exchanges.check(cancelled=False)
+
+
+def test_a_cancelled_step_makes_no_more(exchanges: Exchanges) -> None:
+    assert call(exchanges, 1) == 0
+    exchanges.check(cancelled=True)
+    exchanges.begin()
+    assert call(exchanges, 1) == 0, "the next step begins with the first again"
+
+
+def test_what_one_raises_comes_out() -> None:
+    def broken(values: np.ndarray) -> None:
+        raise LookupError("a rank is gone")
+
+    exchanges = Exchanges([phase(broken)])
+    exchanges.begin()
+    assert call(exchanges, 0) == 1
+    with pytest.raises(LookupError, match="a rank is gone"):
+        exchanges.check(cancelled=False)

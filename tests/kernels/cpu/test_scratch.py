@@ -1,0 +1,53 @@
+"""The memory of a step is bounded, whoever is in it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.program import Attention, Buffer, Phase, PhaseKind, Program
+from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkProgram
+
+pytestmark = pytest.mark.usefixtures("loaded")
+
+
+def step_bytes(attention: Attention, threads: int, sequences: int, context: int) -> int:
+    """Of a decode step in which one sequence has the context, and the others a token each."""
+    attend = Phase(
+        kind=PhaseKind.ATTEND, source=Buffer.QUERIES, target=Buffer.MIXED, attention=attention
+    )
+    program = Program((attend,), 100)
+    nothing = np.zeros(16, np.float32)
+    struct = PkProgram(
+        num_phases=1,
+        vocab=100,
+        block_size=16,
+        cache=1,
+        threads=threads,
+        outputs=100,
+        widths=(ctypes.c_int32 * NUM_BUFFERS)(*program.widths()),
+        phases=program.structs([(nothing, nothing)]),
+    )
+    first_row = np.arange(sequences + 1, dtype=np.int32)
+    starts = np.zeros(sequences, np.int32)
+    starts[0] = context - 1
+    batch = PkBatch(
+        rows=sequences,
+        sequences=sequences,
+        num_wanted=sequences,
+        first_row=first_row.ctypes.data,
+        starts=starts.ctypes.data,
+    )
+    found: int = load().pk_forward_bytes(ctypes.byref(struct), ctypes.byref(batch))
+    return found
+
+
+@pytest.mark.parametrize("sequences", [1, 7, 63, 64])
+@pytest.mark.parametrize("threads", [2, 16])
+def test_many_heads_that_share_their_keys(threads: int, sequences: int) -> None:
+    """A long context beside short ones: what threads leave for each other was 65 GiB."""
+    latents = Attention(layer=0, heads=128, kv_heads=1, head_dim=576, latent_dim=512)
+    assert step_bytes(latents, threads, sequences, 131_072) < 512 << 20

@@ -1,0 +1,101 @@
+"""Settings with values that nothing can be computed from are refused with the file's name, at
+once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import UnsupportedModel
+from penstock.families.deepseek import _gguf_layers
+from penstock.formats.fields import Fields
+from penstock.kv_layout import kv_layout
+from penstock.layer_spec import AttentionSpec, LayerSpec
+from penstock.prepare.by_transformers import read_for_transformers
+from penstock.prepare.generative_reranker import _is_qwen3
+from penstock.prepare.hub_config import read_config
+from testing.model_configs import varied
+from tests.worker.checkpoints import TINY
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+CASES: dict[str, dict[str, Any]] = {
+    "scale by nothing": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "head_dim": 8,
+        "query_pre_attn_scalar": 0,
+    },
+    "a scale that is no real number": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "head_dim": 8,
+        "query_pre_attn_scalar": -4,
+    },
+    "beyond a float": {"architectures": ["LlamaForCausalLM"], "hidden_size": 10**400},
+    "yarn over one frequency": {
+        "architectures": ["LlamaForCausalLM"],
+        "rope_parameters": {**YARN, "rope_theta": 1.0},
+    },
+    "a power beyond a float": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        **LATENT,
+        **EXPERTS,
+        "n_group": 1,
+        "topk_group": 1,
+        "rope_parameters": {**YARN, "rope_theta": 1e4, "mscale_all_dim": 1e308},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_are_refused(case: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"of-a-stranger/config\.json"):
+        read_config(Fields(SIZES | CASES[case], "of-a-stranger/config.json"))
+
+
+@pytest.mark.parametrize("drafts", [-(1 << 62), -1, 4, 1 << 62])
+def test_layers_for_drafts_leave_others(drafts: int) -> None:
+    keys = Fields({"block_count": 4, "nextn_predict_layers": drafts}, "x.gguf, deepseek2")
+    with pytest.raises(UnsupportedModel, match=r"nextn_predict_layers is .*; 0 to 3 are allowed"):
+        _gguf_layers(keys)
+
+
+def test_labels_of_a_model_in_transformers_code() -> None:
+    """transformers makes a list of them."""
+    config = {**SIZES, "architectures": ["HeliumForCausalLM"], "model_type": "helium"}
+    read_for_transformers(Fields(config, "config.json"))
+    with pytest.raises(UnsupportedModel, match="num_labels is 2000000000; at most"):
+        read_for_transformers(Fields(config | {"num_labels": 2_000_000_000}, "config.json"))
+
+
+def test_more_windows_than_groups() -> None:
+    layers = tuple(LayerSpec(attention=AttentionSpec(window=n)) for n in range(8, 48))
+    config = varied(TINY, num_layers=40, layers=layers)
+    with pytest.raises(UnsupportedModel, match="40 different windows; at most 32"):
+        kv_layout(config, 128)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("models/Qwen3-Reranker-0.6B", True),
+        ("hub/models--Qwen--Qwen3-Reranker-0.6B/snapshots/0123abcd", True),
+        ("qwen3-reranker-service/models/Qwen3-8B", False),
+        ("models/Qwen3-Reranker-tests/base", False),
+    ],
+)
+def test_a_reranker_is_known_by_its_own_name(path: str, is_one: bool) -> None:
+    stated = Fields({"architectures": ["Qwen3ForCausalLM"]}, "config.json")
+    assert _is_qwen3(Path(path), stated) is is_one
+    assert not _is_qwen3(Path(path), Fields({"architectures": 5}, "config.json"))
