@@ -35,6 +35,8 @@ class Tuning:
             env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # A signal that is ignored, as nohup has it, stays so.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def started(self) -> dict[str, list[int]]:

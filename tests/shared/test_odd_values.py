@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
@@ -16,7 +17,6 @@ from penstock.layer_spec import AttentionSpec, LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
 from penstock.prepare.generative_reranker import _is_qwen3
 from penstock.prepare.hub_config import read_config
-from testing.model_configs import varied
 from tests.worker.checkpoints import TINY
 
 SIZES = {
@@ -81,7 +81,7 @@ def test_labels_of_a_model_in_transformers_code() -> None:
 
 def test_more_windows_than_groups() -> None:
     layers = tuple(LayerSpec(attention=AttentionSpec(window=n)) for n in range(8, 48))
-    config = varied(TINY, num_layers=40, layers=layers)
+    config = msgspec.structs.replace(TINY, num_layers=40, layers=layers)
     with pytest.raises(UnsupportedModel, match="40 different windows; at most 32"):
         kv_layout(config, 128)
 

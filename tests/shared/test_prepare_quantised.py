@@ -137,7 +137,8 @@ def test_what_is_not_served_is_refused_by_name(case: str) -> None:
 
 
 def manifest(folder: Path, **config: Any) -> PreparedModel:
-    write_hub_folder(folder, config=LLAMA_CONFIG | config)
+    said = {key: value for key, value in (LLAMA_CONFIG | config).items() if value is not None}
+    write_hub_folder(folder, config=said)
     return load_manifest(prepare(str(folder), cache_dir=str(folder / "cache")))
 
 
@@ -155,6 +156,11 @@ def test_the_manifest_keeps_it(tmp_path: Path) -> None:
 
 
 def test_encoders_are_refused(tmp_path: Path) -> None:
-    bert = {"model_type": "bert", "hidden_act": "gelu", "architectures": ["BertModel"]}
+    bert: dict[str, Any] = {
+        "model_type": "bert",
+        "hidden_act": "gelu",
+        "architectures": ["BertModel"],
+    }
+    bert |= {"rms_norm_eps": None, "num_key_value_heads": None, "rope_theta": None}
     with pytest.raises(UnsupportedModel, match="encoders quantised by awq are not served"):
         manifest(tmp_path / "model", quantization_config=AWQ, **bert)

@@ -11,7 +11,7 @@ from penstock_engine.policies.forecast import StepCostForecast
 from penstock_engine.policies.resumption import Resumption
 
 VICTIM: Any = SimpleNamespace(
-    progress=SimpleNamespace(computed=100), table=SimpleNamespace(blocks=[0] * 10)
+    progress=SimpleNamespace(computed=100), table=SimpleNamespace(num_blocks=10)
 )
 
 
