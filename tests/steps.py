@@ -21,8 +21,8 @@ BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 MEMORY_EACH = 3 << 30
 """Of pytest: each holds torch, some models and the processes of a system. Bytes."""
-PER_CORE = {"unit": 1.5, "system": 1.5, "page": 2.0, "clients": 2.0}
-"""Processes of pytest for each core: more than one where tests wait for a clock, for a system that
+PER_CORE = {"unit": 1.5, "page": 1.5, "clients": 1.5}
+"""Processes of pytest for each core, else one: more where tests wait for a clock, for a system that
 starts, for a browser."""
 
 ENVIRONMENT = {
