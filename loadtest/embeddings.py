@@ -8,6 +8,7 @@ adds to it.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -21,13 +22,12 @@ if __name__ == "__main__":
 import torch
 
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts, Report, parser, say
+from loadtest.report.files import Document, Measurement, say
 from penstock.bench.load.report import markdown_table
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run
 
-PROGRAM = "loadtest/embeddings.py"
 MODEL = "all-minilm-l6-v2"
 SHAPES = ((8, 64), (32, 32), (128, 16), (256, 8))
 """Tokens of an input, and how many of them."""
@@ -35,18 +35,12 @@ SHAPES = ((8, 64), (32, 32), (128, 16), (256, 8))
 Embed = Callable[[list[list[int]]], Any]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("--rounds", type=int, default=7)
-    flags = command.parse_args(arguments)
-    report = Report("embeddings", PROGRAM, flags, arguments)
+def measure(flags: argparse.Namespace) -> Document:
     with tempfile.TemporaryDirectory() as folder:
-        document = {"model": MODEL, "rows": measure(Path(folder), flags.rounds)}
-    report.finish(document, lambda facts: to_markdown({**facts, **document}))
-    return 0
+        return {"model": MODEL, "rows": speeds(Path(folder), flags.rounds)}
 
 
-def measure(cache: Path, rounds: int) -> list[dict[str, Any]]:
+def speeds(cache: Path, rounds: int) -> list[dict[str, Any]]:
     """Tokens per second of processor time, by shape and by who computes."""
     torch.set_num_threads(1)
     ways = {name: _ours(name, cache) for name in ("cpu", "reference")}
@@ -63,8 +57,8 @@ def measure(cache: Path, rounds: int) -> list[dict[str, Any]]:
                 begun = time.process_time()
                 embed(inputs)
                 best[name] = min(best[name], time.process_time() - begun)
-        speeds = {name: round(length * count / seconds) for name, seconds in best.items()}
-        rows.append({"tokens": length, "inputs": count, "speeds": speeds})
+        rates = {name: round(length * count / seconds) for name, seconds in best.items()}
+        rows.append({"tokens": length, "inputs": count, "speeds": rates})
     return rows
 
 
@@ -90,18 +84,22 @@ def _sentence_transformers(cache: Path) -> Embed | None:
     return embed
 
 
-def to_markdown(facts: Facts) -> str:
-    names = list(facts["rows"][0]["speeds"])
+def to_markdown(document: Document) -> str:
+    names = list(document["rows"][0]["speeds"])
     rows = [
         [f"{row['inputs']} × {row['tokens']}", *(f"{row['speeds'][name]:,}" for name in names)]
-        for row in facts["rows"]
+        for row in document["rows"]
     ]
     return (
-        f"{facts['model']}, tokens per second of one thread's processor time.\n\n"
+        f"{document['model']}, tokens per second of one thread's processor time.\n\n"
         + markdown_table(["inputs × tokens", *names], rows)
-        + f"\n\n{machine_line(facts)}\n"
+        + f"\n\n{machine_line(document)}\n"
     )
 
 
+COMMAND = Measurement(
+    "embeddings", __doc__, measure, to_markdown, {"--rounds": {"type": int, "default": 7}}
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -8,6 +8,7 @@ to results/engine_core.json and .md.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import statistics
@@ -24,32 +25,21 @@ if __name__ == "__main__":
 
 import msgspec
 
+from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import percentile
-from loadtest.report.files import Report, parser, say
+from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
-from penstock.config.settings import EngineConfig
-from penstock.config.tree import replace_settings
-from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import Stopping, TokenSampling
-from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
+from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
-from penstock_engine.facts import EngineFacts
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.keys import root_key
-from penstock_engine.sessions.effects import Effects
-from penstock_engine.simulate.model import facts as simulated_facts
 
-PROGRAM = "loadtest/engine_core.py"
-FRONTEND, WORKER = b"f" * 16, b"w" * 16
 PROMPT_TOKENS = 32
-BLOCK_SIZE = 16
 HOLDERS = 200
 """Sequences that hold blocks while the pool's operations are timed, of HELD blocks each."""
 HELD = 4
-
 
 STEPS = {
     "KV blocks": "{blocks:,}",
@@ -69,24 +59,14 @@ POOL = {
 }
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("--running", type=int, default=256, help="requests that run at once")
-    command.add_argument("--steps", type=int, default=300, help="steps to time for each pool size")
-    command.add_argument(
-        "--blocks", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000]
-    )
-    flags = command.parse_args()
-    report = Report("engine_core", PROGRAM, flags)
+def measure(flags: argparse.Namespace) -> Document:
+    """A row for each size of the pool."""
     rows: list[dict[str, Any]] = []
     for blocks in flags.blocks:
         steps = step_figures(blocks, flags.running, flags.steps)
         rows.append({"blocks": blocks, **steps, **pool_figures(blocks)})
         say(json.dumps(rows[-1]))
-    report.finish(
-        {"running": flags.running, "rows": rows},
-        lambda facts: f"{machine_line(facts)}\n\n{tables(flags.running, rows)}",
-    )
+    return {"running": flags.running, "rows": rows}
 
 
 def step_figures(blocks: int, running: int, steps: int) -> dict[str, float]:
@@ -94,7 +74,7 @@ def step_figures(blocks: int, running: int, steps: int) -> dict[str, float]:
 
     A small pool holds only short outputs, so several rounds, each with a new core, may be needed.
     """
-    output = min(steps + 2, blocks // running * BLOCK_SIZE - PROMPT_TOKENS)
+    output = min(steps + 2, blocks // running * BLOCK - PROMPT_TOKENS)
     if output < 6:
         raise SystemExit(f"{blocks} blocks are too few for {running} requests")
     plan_ms: list[float] = []
@@ -102,7 +82,7 @@ def step_figures(blocks: int, running: int, steps: int) -> dict[str, float]:
     messages: list[int] = []
     sizes: list[int] = []
     while len(plan_ms) < steps:
-        core = started_core(blocks, running, output)
+        core = decoding_core(blocks, running, output)
         waiting = deque(plans_of(core.step(0.0)))
         gc.collect()
         gc.freeze()
@@ -135,7 +115,7 @@ def step_figures(blocks: int, running: int, steps: int) -> dict[str, float]:
 def pool_figures(blocks: int) -> dict[str, float]:
     """Microseconds a block of the pool's operations, and bytes a block of its books."""
     tracemalloc.start()
-    cache = KVCache(blocks, BLOCK_SIZE)
+    cache = KVCache(blocks, BLOCK)
     empty, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     keys = [root_key(str(number)) for number in range(HOLDERS * HELD)]
@@ -164,35 +144,17 @@ def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     return 1e6 * (time.perf_counter() - begun), given
 
 
-def tables(running: int, rows: list[dict[str, Any]]) -> str:
-    return (
-        f"{running} running requests, decode steps:\n\n{table(STEPS, rows)}\n"
-        f"The pool's own operations, a block each:\n\n{table(POOL, rows)}"
-    )
-
-
-def started_core(blocks: int, running: int, output: int) -> EngineCore:
-    """With a worker, and `running` requests for `output` tokens each."""
-    core = EngineCore(facts(running))
-    core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "benchmark", 0), 0.0)
-    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
-    ready = Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0)
-    core.worker_received(WORKER, ready, 0.0)
-    for number in range(running):
-        submit = Submit(
-            number,
-            f"request-{number}",
-            list(range(3 + number, 3 + number + PROMPT_TOKENS)),
-            [OpenSequence(0)],
-            TokenSampling(seed=number, temperature=0.0),
-            Stopping(max_tokens=output),
-        )
-        core.frontend_received(FRONTEND, submit, 0.0)
-    return core
-
-
-def plans_of(effects: Effects) -> list[Plan]:
-    return [message for _, message, _ in effects.to_workers if isinstance(message, Plan)]
+def decoding_core(blocks: int, running: int, output: int) -> EngineCore:
+    """With `running` requests for `output` tokens each."""
+    settings = {
+        "max_num_seqs": running,
+        "max_num_batched_tokens": max(2048, running * PROMPT_TOKENS),
+        "max_waiting_requests": 1_000_000,
+        "max_waiting_tokens": 1_000_000_000,
+        "max_model_len": 8192,
+    }
+    prompts = (list(range(3 + number, 3 + number + PROMPT_TOKENS)) for number in range(running))
+    return started_core(settings, blocks, prompts, output)
 
 
 def answer(plan: Plan) -> Result:
@@ -200,17 +162,25 @@ def answer(plan: Plan) -> Result:
     return Result(plan.step, [SlotResult(work.slot, 5) for work in plan.work])
 
 
-def facts(running: int) -> EngineFacts:
-    settings = {
-        "max_num_seqs": running,
-        "max_num_batched_tokens": max(2048, running * PROMPT_TOKENS),
-        "max_waiting_requests": 1_000_000,
-        "max_waiting_tokens": 1_000_000_000,
-        "kv_block_size": BLOCK_SIZE,
-        "max_model_len": 8192,
-    }
-    return simulated_facts(replace_settings(EngineConfig(), settings))
+def tables(document: Document) -> str:
+    rows = document["rows"]
+    return (
+        f"{machine_line(document)}\n\n{document['running']} running requests, decode steps:\n\n"
+        f"{table(STEPS, rows)}\nThe pool's own operations, a block each:\n\n{table(POOL, rows)}"
+    )
 
+
+COMMAND = Measurement(
+    "engine_core",
+    __doc__,
+    measure,
+    tables,
+    {
+        "--running": {"type": int, "default": 256, "help": "requests that run at once"},
+        "--steps": {"type": int, "default": 300, "help": "steps to time for each pool size"},
+        "--blocks": {"type": int, "nargs": "+", "default": [1_000, 10_000, 100_000, 1_000_000]},
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

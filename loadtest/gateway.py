@@ -1,7 +1,7 @@
 """The gateway alone, over a null engine core: `python loadtest/gateway.py --help`.
 
-A real gateway process, as `penstock gateway` starts it, between loadtest/gateway_alone's engine,
-which computes nothing, and its reader, each a process of its own.  For each number of streams two
+A real gateway process, as `penstock gateway` starts it, between a null engine core, which
+computes nothing, and gateway_reader.py, each a process of its own.  For each number of streams two
 runs: as fast as it goes, a stream's next token leaving when its last one was read, so that each
 token is an event of its own; and at a fixed rate, for the time from the engine's send to the
 client's receipt.  A step holds 256 streams at most, as the engine core's has it.  CPU is the
@@ -11,56 +11,141 @@ results/gateway.json and .md.
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import os
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from loadtest.gateway_alone.measure import GROUP, measure
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts, Report, parser, say
-from loadtest.report.table import table
+import psutil
 
-PROGRAM = "loadtest/gateway.py"
+from deploy.local import wait
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Document, Measurement, say
+from loadtest.report.table import table
+from testing.board import Board
+from testing.processes import RestartableProcess, gateway
+
 RATES = {1: 100.0, 100: 5_000.0, 1_000: 10_000.0, 5_000: 10_000.0}
 """Tokens a second of all streams together, below what a gateway can."""
 EXPECTED = {1: 1_500.0, 100: 20_000.0}
 """Tokens a second flat out, roughly: how many a run needs."""
+PATIENCE = 300.0
+GROUP = 256
+"""Streams in one step, at most."""
+NO_LOG = Path(os.devnull)
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--streams", type=int, nargs="+", default=list(RATES))
-    command.add_argument("--seconds", type=float, default=8.0, help="of a run, about")
-    command.add_argument("--profile", type=Path, help="one run under cProfile, data to this file")
-    flags = command.parse_args()
+def measure(flags: argparse.Namespace) -> Document:
+    """Two runs for each number of streams."""
     if flags.profile:
-        measure(flags.streams[0], flags.seconds, rate=5_000.0, window=1, profile=flags.profile)
-        return
-    report, rows = Report("gateway", PROGRAM, flags), []
+        measured(flags.streams[0], flags.seconds, rate=5_000.0, window=1, profile=flags.profile)
+        raise SystemExit(0)
+    rows = []
     for streams in flags.streams:
-        rows.append(both(streams, flags.seconds))
-        say(json.dumps(rows[-1]))
-    report.finish(
-        {"group": GROUP, "rows": rows},
-        lambda facts: tables(facts, rows),
-        section="gateway",
-    )
+        paced = RATES.get(streams, 10_000.0)
+        row = {
+            "streams": streams,
+            "flat_out": measured(
+                streams, flags.seconds, rate=EXPECTED.get(streams, 25_000.0), window=1
+            ),
+            "paced": measured(streams, flags.seconds, rate=paced),
+            "rate": paced,
+        }
+        rows.append(row)
+        say(json.dumps(row))
+    return {"group": GROUP, "rows": rows}
 
 
-def both(streams: int, seconds: float) -> dict[str, Any]:
-    """The two runs of a row."""
-    flat_out = EXPECTED.get(streams, 25_000.0)
-    paced = RATES.get(streams, 10_000.0)
+def measured(
+    streams: int,
+    seconds: float,
+    *,
+    rate: float,
+    window: int | None = None,
+    profile: Path | None = None,
+) -> dict[str, Any]:
+    """Figures of a run. rate: tokens a second of all streams; with a window (tokens of each stream
+    that may be on their way), only a guess of what there will be.
+    profile: a file for the gateway's cProfile data."""
+    tokens = max(8, round(seconds * rate / streams))
+    shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
+    pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
+    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
+    with tempfile.TemporaryDirectory(prefix="pst-") as folder:
+        endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
+        board = Board(page)
+        null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape, *pace]
+        quiet = {"PENSTOCK_LOG_LEVEL": "error"}
+        with (
+            RestartableProcess(null),
+            gateway(endpoint, python=profiled, environment=quiet) as started,
+        ):
+            process = psutil.Process(started.pid)
+            figures: dict[str, Any] = {
+                "streams": streams,
+                "ready_seconds": started.ready_s,
+                "ready_cpu_seconds": _cpu(process),
+                "rss_ready_mib": _rss(process),
+            }
+            with _reader(started.port, page, streams, tokens, GROUP) as reader:
+                wait(lambda: board.submitted == streams, reader, NO_LOG, PATIENCE)
+                time.sleep(0.5)  # What accepting the streams took for a moment is given back.
+                figures["rss_open_mib"] = _rss(process)
+                board.go = True
+                figures |= _steady(process, board, streams * tokens, reader)
+                said, _ = reader.communicate(timeout=PATIENCE)
+                if reader.returncode:
+                    raise RuntimeError("the reader failed")
+            figures["rss_after_mib"] = _rss(process)
+            figures |= json.loads(said)
+    figures["tokens_per_event"] = figures["tokens"] / figures["events"]
+    return figures
+
+
+def _steady(
+    gateway: psutil.Process, board: Board, tokens: int, reader: subprocess.Popen[bytes]
+) -> dict[str, Any]:
+    """Tokens a second and the gateway's CPU for them, without the streams' beginnings and ends."""
+    moments = []
+    for part in (0.15, 0.85):
+        wait(lambda n=part * tokens: board.received >= n, reader, NO_LOG, PATIENCE, pause=0.001)
+        moments.append((board.received, _cpu(gateway), time.perf_counter()))
+    count, cpu, wall = (b - a for a, b in zip(*moments, strict=True))
     return {
-        "streams": streams,
-        "flat_out": measure(streams, seconds, rate=flat_out, window=1),
-        "paced": measure(streams, seconds, rate=paced),
-        "rate": paced,
+        "tokens_per_s": count / wall,
+        "cpu_share": cpu / wall,
+        "cpu_seconds_per_1000_tokens": 1000 * cpu / count,
     }
+
+
+@contextlib.contextmanager
+def _reader(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "loadtest.gateway_reader", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _rss(process: psutil.Process) -> float:
+    return float(process.memory_info().rss / 2**20)
+
+
+def _cpu(process: psutil.Process) -> float:
+    """Seconds of all threads so far, to the nanosecond."""
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 FLAT_OUT = {
@@ -84,15 +169,16 @@ PACED = {
 }
 
 
-def tables(facts: Facts, rows: list[dict[str, Any]]) -> str:
+def tables(document: Document) -> str:
     """A table of each of the two kinds of run."""
+    rows = document["rows"]
     ready = [row[kind] for row in rows for kind in ("flat_out", "paced")]
     seconds = min(each["ready_seconds"] for each in ready)
     cpu = min(each["ready_cpu_seconds"] for each in ready)
     flat_out = [shown(row["flat_out"]) for row in rows]
     paced = [shown(row["paced"]) | {"rate": row["rate"]} for row in rows]
     return (
-        f"{machine_line(facts)}\n\nFlat out, each token an event of its own:\n\n"
+        f"{machine_line(document)}\n\nFlat out, each token an event of its own:\n\n"
         f"{table(FLAT_OUT, flat_out)}\nAt a fixed rate:\n\n{table(PACED, paced)}\n"
         f"Start to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
     )
@@ -109,5 +195,18 @@ def shown(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+COMMAND = Measurement(
+    "gateway",
+    __doc__,
+    measure,
+    tables,
+    {
+        "--streams": {"type": int, "nargs": "+", "default": list(RATES)},
+        "--seconds": {"type": float, "default": 8.0, "help": "of a run, about"},
+        "--profile": {"type": Path, "help": "one run under cProfile, data to this file"},
+    },
+    section="gateway",
+)
+
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

@@ -8,6 +8,7 @@ status and how long the server took after its last byte.  Answers must be equal 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import sys
@@ -15,20 +16,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Facts, Report, parser
+from loadtest.report.files import Document, Measurement
 from loadtest.report.table import table
 from loadtest.streaming import beside, listen
 from testing.serving import Server
 from testing.streams.reading import connected
 
-PROGRAM = "loadtest/hostile_bodies.py"
 STREAMS = 8
 PIECE = 1 << 20
 MESSAGE = b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,'
@@ -108,7 +107,12 @@ async def attack_on(url: str, told: dict[str, list[tuple[int, float]]]) -> None:
         told[name].append(await attack(url, body))
 
 
-async def compare(url: str, tokens: int) -> dict[str, Any]:
+def measure(flags: argparse.Namespace) -> Document:
+    with Server() as server:
+        return asyncio.run(compare(server.url, flags.tokens))
+
+
+async def compare(url: str, tokens: int) -> Document:
     """The figures of both runs. Raises RuntimeError for an answer that differs or isn't 4xx."""
     await streams(url, 2, 8)
     quiet, undisturbed = await streams(url, STREAMS, tokens)
@@ -146,26 +150,19 @@ ANSWERS = {
 }
 
 
-def markdown(facts: Facts, figures: dict[str, Any]) -> str:
-    gaps = table(GAPS, [{"name": name, **figures[name]} for name in ("without", "with")])
-    bodies = table(ANSWERS, [{"name": name, **b} for name, b in figures["bodies"].items()])
+def markdown(document: Document) -> str:
+    gaps = table(GAPS, [{"name": name, **document[name]} for name in ("without", "with")])
+    bodies = table(ANSWERS, [{"name": name, **b} for name, b in document["bodies"].items()])
     return (
-        f"{machine_line(facts)}\n\nBetween two chunks of one of {figures['streams']} streams, "
+        f"{machine_line(document)}\n\nBetween two chunks of one of {document['streams']} streams, "
         f"ms:\n\n{gaps}\n"
         "From a body's last byte to the answer's first (the client's own turn included), ms:\n\n"
         f"{bodies}"
     )
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--tokens", type=int, default=400, help="of each stream")
-    flags = command.parse_args()
-    report = Report("hostile_bodies", PROGRAM, flags)
-    with Server() as server:
-        figures = asyncio.run(compare(server.url, flags.tokens))
-    report.finish(figures, lambda facts: markdown(facts, figures), section="hostile-bodies")
-
+FLAGS = {"--tokens": {"type": int, "default": 400, "help": "of each stream"}}
+COMMAND = Measurement("hostile_bodies", __doc__, measure, markdown, FLAGS, section="hostile-bodies")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

@@ -9,6 +9,7 @@ Without groups means one block table for all layers, as for a model without wind
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -17,28 +18,30 @@ from typing import Any
 
 import msgspec
 
+from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts, Report, parser
+from loadtest.report.files import Document, Measurement
 from loadtest.report.table import table
 from penstock.config.settings import EngineConfig
-from penstock.config.tree import replace_settings
-from penstock.kv_layout import KVLayout, kv_layout, one_group
+from penstock.kv_layout import (
+    KVGroup,
+    KVLayout,
+    blocks_needed,
+    kv_groups,
+    kv_layout,
+    one_group,
+    state_bytes,
+)
 from penstock.layer_spec import AttentionSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import Stopping, TokenSampling
-from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import Ready, Result, SlotResult, WorkerHello
-from penstock.protocol.to_worker import Plan
-from penstock_engine.core import EngineCore
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock.recurrent_spec import GatedDeltaSpec
 from penstock_engine.simulate.model import facts as simulated_facts
 
-PROGRAM = "-m loadtest.kv_groups"
-FRONTEND, WORKER = b"f" * 16, b"w" * 16
-BLOCK = 16
 NUMBER_BYTES = 2  # of the cache's bfloat16
 MIB = 1 << 20
+GATED_DELTA = GatedDeltaSpec(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4)
 CHUNK = 512
 """Tokens of a step."""
 CONTEXTS = (1024, 2048, 4096, 8192, 16_384, 32_768)
@@ -47,7 +50,7 @@ CONTEXTS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 @dataclass(frozen=True)
 class Model:
     """The layers of a known model. every: number of the layers that see all tokens, of so many;
-    None: no layer does."""
+    None: no layer does. The others have a window, or are recurrent (window 0)."""
 
     name: str
     layers: int
@@ -62,11 +65,12 @@ class Model:
         return 2 * self.kv_heads * self.head_dim * NUMBER_BYTES * BLOCK
 
     def config(self, base: ModelConfig) -> ModelConfig:
-        layers = tuple(
-            LayerSpec(attention=AttentionSpec(window=None if self._sees_all(at) else self.window))
-            for at in range(self.layers)
-        )
-        return msgspec.structs.replace(base, num_layers=self.layers, layers=layers)
+        sizes = {"num_kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        other = LayerSpec(attention=AttentionSpec(window=self.window))
+        if not self.window:
+            other = LayerSpec(recurrent=GATED_DELTA)
+        layers = tuple(LayerSpec() if self._sees_all(at) else other for at in range(self.layers))
+        return msgspec.structs.replace(base, num_layers=self.layers, layers=layers, **sizes)
 
     def _sees_all(self, layer: int) -> bool:
         return self.every is not None and (layer + 1) % self.every == 0
@@ -77,82 +81,74 @@ MODELS = (
     Model("Gemma 2 9B", 42, 8, 256, 4096, 2),
     Model("OLMo 3 7B", 32, 32, 128, 4096, 4),
     Model("Mistral 7B v0.1", 32, 8, 128, 4096, None),
+    Model("Qwen3-Next 80B", 48, 2, 256, 0, 4),
 )
 SHOWN = {
     "model": "{model}",
     "KV groups": "{groups}",
     "context": "{context:,}",
     "blocks": "{blocks:,}",
+    "live states, MiB": "{state_mib:,.0f}",
     "MiB": "{mib:,.0f}",
     "MiB with one group": "{before_mib:,.0f}",
     "share": "{share:.0%}",
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a sequence holds when `context` tokens of it are computed."""
-
-    model: str
-    groups: int
-    context: int
-    blocks: int
-    mib: float
-    before_mib: float
-
-    @property
-    def share(self) -> float:
-        return self.mib / self.before_mib
+Row = dict[str, Any]
+"""What a sequence holds when `context` tokens of it are computed; with one group: `before_mib`."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
-    command = parser(PROGRAM, __doc__.splitlines()[0])
-    command.add_argument("--longest", type=int, default=CONTEXTS[-1], metavar="TOKENS")
-    flags = command.parse_args(arguments)
-    report = Report("kv_groups", PROGRAM, flags, arguments)
+def measure(flags: argparse.Namespace) -> Document:
     contexts = [context for context in CONTEXTS if context <= flags.longest]
-    rows = [row for model in MODELS for row in measure(model, contexts)]
-    report.finish(
-        {"block_size": BLOCK, "chunk": CHUNK, "models": [asdict(model) for model in MODELS],
-         "rows": [asdict(row) for row in rows]},
-        lambda facts: markdown(facts, rows),
-        draw=lambda path: draw(path, rows),
-    )  # fmt: skip
-    return 0
+    rows = [row for model in MODELS for row in rows_of(model, contexts)]
+    models = [asdict(model) for model in MODELS]
+    return {"block_size": BLOCK, "chunk": CHUNK, "models": models, "rows": rows}
 
 
-def measure(model: Model, contexts: list[int]) -> Iterator[Row]:
-    """A row for each context."""
+def rows_of(model: Model, contexts: list[int]) -> Iterator[Row]:
+    """One for each context."""
     longest = contexts[-1] + CHUNK
     base = simulated_facts(EngineConfig()).model.decoder
-    layout = kv_layout(model.config(base), longest)
-    whole = one_group(model.layers)
-    after, before = (dict(held(each, longest)) for each in (layout, whole))
+    config = model.config(base)
+    layout, whole = kv_layout(config, longest), one_group(model.layers)
+    groups = kv_groups(config, NUMBER_BYTES, longest, BLOCK)
+    after, before = (dict(held(each, longest)) for each in (groups, whole.groups))
     for context in contexts:
-        yield Row(
-            model.name,
-            len(layout.groups),
-            context,
-            after[context],
-            _mib(model, layout, after[context]),
-            _mib(model, whole, before[context]),
-        )
+        yield {
+            "model": model.name,
+            "groups": len(groups),
+            "context": context,
+            "blocks": after[context],
+            "state_mib": state_bytes(config) / MIB,
+            "mib": _mib(model, layout, after[context]),
+            "before_mib": _mib(model, whole, before[context]),
+        }
 
 
 def _mib(model: Model, layout: KVLayout, blocks: int) -> float:
     return blocks * layout.page_layers(range(model.layers)) * model.layer_bytes / MIB
 
 
-def held(layout: KVLayout, longest: int) -> Iterator[tuple[int, int]]:
+def held(groups: tuple[KVGroup, ...], longest: int) -> Iterator[tuple[int, int]]:
     """(tokens computed, blocks held) of a long prompt, after each of its steps."""
-    core = started_core(layout, longest)
+    settings = {
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": CHUNK,
+        "max_steps_in_flight": 1,
+        "max_model_len": longest,
+        "max_request_tokens": longest,
+    }
+    blocks = blocks_needed(groups, longest, BLOCK, 4 * CHUNK)
+    prompt = [3 + at % 1000 for at in range(longest - 1)]
+    core = started_core(settings, blocks, [prompt], 1, kv_groups=groups)
     while True:
-        plans = [each for _, each, _ in core.step(0.0).to_workers if isinstance(each, Plan)]
+        plans = plans_of(core.step(0.0))
         [sequence] = core.state.scheduling.running.values()
         if sequence.table is not None and sequence.progress.computed:
             # The next chunk's blocks are there too when its plan is made: they are not counted.
-            new = sum(len(work.new_blocks) for plan in plans for work in plan.work)
+            works = [work for plan in plans for work in plan.work]
+            new = sum(len(work.new_blocks) + len(work.states) for work in works)
             yield sequence.progress.computed, sequence.table.num_blocks - new
         [plan] = plans
         [work] = plan.work
@@ -161,60 +157,32 @@ def held(layout: KVLayout, longest: int) -> Iterator[tuple[int, int]]:
         core.worker_received(WORKER, Result(plan.step, [SlotResult(work.slot)]), 0.0)
 
 
-def started_core(layout: KVLayout, longest: int) -> EngineCore:
-    """With a worker whose model has these groups, and one request."""
-    settings = {
-        "max_num_seqs": 1,
-        "max_num_batched_tokens": CHUNK,
-        "max_steps_in_flight": 1,
-        "kv_block_size": BLOCK,
-        "max_model_len": longest,
-        "max_request_tokens": longest,
-    }
-    core = EngineCore(simulated_facts(replace_settings(EngineConfig(), settings)))
-    core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "counting", 0), 0.0)
-    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
-    ready = Ready(
-        num_kv_blocks=len(layout.groups) * longest // BLOCK + 1,
-        device="none",
-        fingerprint="none",
-        load_seconds=0.0,
-        kv_groups=layout.groups,
-    )
-    core.worker_received(WORKER, ready, 0.0)
-    submit = Submit(
-        1,
-        "long",
-        [3 + at % 1000 for at in range(longest - 1)],
-        [OpenSequence(0)],
-        TokenSampling(seed=0, temperature=0.0),
-        Stopping(max_tokens=1),
-    )
-    core.frontend_received(FRONTEND, submit, 0.0)
-    return core
-
-
-def markdown(facts: Facts, rows: list[Row]) -> str:
-    shown: list[dict[str, Any]] = [{**asdict(row), "share": row.share} for row in rows]
+def markdown(document: Document) -> str:
+    rows = [{**row, "share": row["mib"] / row["before_mib"]} for row in document["rows"]]
     return (
-        f"{machine_line(facts)}\n\n"
-        "KV memory that one sequence holds, bfloat16, counted in an engine core:\n\n"
-        f"{table(SHOWN, shown)}"
+        f"{machine_line(document)}\n\n"
+        "KV memory that one sequence holds, bfloat16, counted in an engine core. Checkpoints of"
+        " recurrent layers count; their live states lie beside the pool. With one group, all layers"
+        " would have keys and values:\n\n"
+        f"{table(SHOWN, rows)}"
     )
 
 
-def draw(path: Path, rows: list[Row]) -> None:
+def draw(path: Path, document: Document) -> None:
     """A panel for each model."""
-    names = list(dict.fromkeys(row.model for row in rows))
+    names = [model["name"] for model in document["models"]]
     with chart(path, len(names), size=(3.2 * len(names), 3)) as axes:
         for name, panel in zip(names, axes, strict=True):
-            mine = [row for row in rows if row.model == name]
-            contexts = [row.context for row in mine]
-            panel.plot(contexts, [row.before_mib for row in mine], "o--", label="one group")
-            panel.plot(contexts, [row.mib for row in mine], "o-", label="KV groups")
+            mine = [row for row in document["rows"] if row["model"] == name]
+            contexts = [row["context"] for row in mine]
+            panel.plot(contexts, [row["before_mib"] for row in mine], "o--", label="one group")
+            panel.plot(contexts, [row["mib"] for row in mine], "o-", label="KV groups")
             panel.set(title=name, xlabel="tokens", ylabel="MiB", ylim=(0, None))
             panel.legend()
 
 
+FLAGS = {"--longest": {"type": int, "default": CONTEXTS[-1], "metavar": "TOKENS"}}
+COMMAND = Measurement("kv_groups", __doc__, measure, markdown, FLAGS, draw=draw)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

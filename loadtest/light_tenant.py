@@ -9,6 +9,7 @@ That bound is the time of a step that is full: here a prompt of the whole budget
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import sys
@@ -17,13 +18,12 @@ import httpx
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Facts, Report, parser
+from loadtest.report.files import Document, Measurement
 from loadtest.report.table import table
 from loadtest.streaming import beside, listen, prompt_ids
 from testing.serving import Server
 from testing.streams.reading import connected
 
-PROGRAM = "-m loadtest.light_tenant"
 BUDGET = 256
 SERVE = ("--scheduling-policy", "fair", "--max-num-batched-tokens", str(BUDGET))
 SERVE += ("--max-num-seqs", "16", "--max-model-len", "1024")
@@ -38,24 +38,20 @@ COLUMNS = {
 }
 
 
-def main() -> int:
-    """1 where the light tenant waited longer than it may."""
-    command = parser(PROGRAM, __doc__.splitlines()[0])
-    command.add_argument("--asks", type=int, default=100, help="of the light tenant, each way")
-    flags = command.parse_args()
-    report = Report("light_tenant", PROGRAM, flags)
+def measure(flags: argparse.Namespace) -> Document:
     with Server(*SERVE) as server:
-        waits = asyncio.run(measure(server.url, flags.asks))
+        waits = asyncio.run(waits_of(server.url, flags.asks))
     figures = {name: distribution(values) for name, values in waits.items()}
     allowed = figures["alone"]["p99"] + 2 * figures["full step"]["p50"]
-    report.finish(
-        {"serve": SERVE, "figures": figures, "allowed": allowed, "waits": waits},
-        lambda facts: markdown(facts, waits, allowed),
-    )
-    return 0 if figures["under the flood"]["p99"] <= allowed else 1
+    return {"serve": SERVE, "figures": figures, "allowed": allowed, "waits": waits}
 
 
-async def measure(url: str, asks: int) -> dict[str, list[float]]:
+def faults(document: Document) -> bool:
+    """Whether the light tenant waited longer than it may."""
+    return bool(document["figures"]["under the flood"]["p99"] > document["allowed"])
+
+
+async def waits_of(url: str, asks: int) -> dict[str, list[float]]:
     """Seconds to the first token: alone, of a full step, and under the flood."""
     async with connected(url, 1, key="light") as light, connected(url, FLOOD, key="heavy") as heavy:
         await wait_of(light, 30, 1)
@@ -81,13 +77,17 @@ async def wait_of(client: httpx.AsyncClient, length: int, salt: int) -> float:
     return (await listen(client, {"prompt": prompt_ids(length, salt), "max_tokens": 2})).first
 
 
-def markdown(facts: Facts, waits: dict[str, list[float]], allowed: float) -> str:
-    rows = [{"name": name, **distribution(values, 1000)} for name, values in waits.items()]
+def markdown(document: Document) -> str:
+    waits = document["waits"].items()
+    rows = [{"name": name, **distribution(values, 1000)} for name, values in waits]
     return (
-        f"{machine_line(facts)}\n\n{table(COLUMNS, rows)}\n\n"
-        f"Allowed under the flood: p99 alone + 2 full steps = {1e3 * allowed:.0f} ms.\n"
+        f"{machine_line(document)}\n\n{table(COLUMNS, rows)}\n\n"
+        f"Allowed under the flood: p99 alone + 2 full steps = {1e3 * document['allowed']:.0f} ms.\n"
     )
 
 
+FLAGS = {"--asks": {"type": int, "default": 100, "help": "of the light tenant, each way"}}
+COMMAND = Measurement("light_tenant", __doc__, measure, markdown, FLAGS, faults=faults)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,11 +29,10 @@ import psutil
 
 from deploy.local import answers, free_port
 from loadtest.report.facts import ROOT, machine_line
-from loadtest.report.files import Report, parser, say
+from loadtest.report.files import Document, Measurement, SetupError, say
 from loadtest.report.table import table
 from penstock.prepare import load_manifest, prepare
 
-PROGRAM = "loadtest/loading.py"
 MODEL = "smollm2-135m"
 PAUSE = 0.02
 """Seconds between two looks. Peaks of the memory are the system's own where it keeps them."""
@@ -59,7 +57,7 @@ class Seen:
     private: float = 0.0
 
 
-def measure(place: Path, model: str) -> dict[str, Any]:
+def start_of(place: Path, model: str) -> dict[str, Any]:
     """One start of the checkout at `place`: seconds until ready, and each process."""
     port = free_port()
     command = [sys.executable, "-m", "penstock", "serve", model, "--port", str(port)]
@@ -82,7 +80,7 @@ def measure(place: Path, model: str) -> dict[str, Any]:
         server.wait(60)
         if ready.result() is None:
             log.seek(0)
-            raise SystemExit(f"it didn't start:\n{log.read().decode()}")
+            raise SetupError(f"it didn't start:\n{log.read().decode()}")
     return {"ready": ready.result(), "processes": {name: asdict(one) for name, one in seen.items()}}
 
 
@@ -114,7 +112,7 @@ def torch_alone() -> dict[str, float]:
 
 
 def _look(root: int, now: float, seen: dict[str, Seen]) -> None:
-    for process in _tree(root):
+    for process in family(root):
         try:
             name = _role(process)
             times, status = process.cpu_times(), _status(process.pid)
@@ -127,13 +125,13 @@ def _look(root: int, now: float, seen: dict[str, Seen]) -> None:
             one.private = max(one.private, status["private"])
 
 
-def _tree(root: int) -> Iterator[psutil.Process]:
+def family(root: int) -> list[psutil.Process]:
+    """A process and all below it; none if it has ended."""
     try:
         parent = psutil.Process(root)
-        yield parent
-        yield from parent.children(recursive=True)
+        return [parent, *parent.children(recursive=True)]
     except psutil.Error:
-        return
+        return []
 
 
 def _role(process: psutil.Process) -> str:
@@ -155,17 +153,17 @@ def _status(pid: int) -> dict[str, float]:
     return {"peak": found.get("VmHWM", 0.0), "private": private}
 
 
+OF_STARTS = {"begun": statistics.median, "cpu": statistics.median, "peak": max, "private": max}
+"""What is told of each figure of several starts."""
+
+
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of seconds and processor time, the highest of memory."""
     rows = {}
     for name in TITLES:
         each = [run["processes"][name] for run in runs if name in run["processes"]]
         if each:
             rows[name] = {
-                "begun": statistics.median(one["begun"] for one in each),
-                "cpu": statistics.median(one["cpu"] for one in each),
-                "peak": max(one["peak"] for one in each),
-                "private": max(one["private"] for one in each),
+                field: of([one[field] for one in each]) for field, of in OF_STARTS.items()
             }
     return {
         "ready": statistics.median(run["ready"] for run in runs),
@@ -175,12 +173,22 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def document(model: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """What the JSON file holds."""
+def measure(flags: argparse.Namespace) -> Document:
+    """Starts of both checkouts in turn, and a process that imports torch."""
+    model, load = flags.model, os.getloadavg()[0]
+    places = {"now": ROOT, **({"before": flags.before.resolve()} if flags.before else {})}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
+    for number in range(flags.rounds + 1):
+        for name, place in places.items():
+            run = start_of(place, model)
+            say(f"{name}: ready after {run['ready']:.2f} s")
+            if number:  # the first fills the page cache, and prepares the model
+                runs[name].append(run)
     files = load_manifest(prepare(model)).weights.files
     weights = sum(Path(file).stat().st_size for file in files) / MIB
     return {
         "model": model,
+        "load": load,
         "weights_mib": weights,
         "torch_alone": torch_alone(),
         "results": {name: summary(each) for name, each in runs.items()},
@@ -188,12 +196,11 @@ def document(model: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any
     }
 
 
-def text(facts: dict[str, Any], found: dict[str, Any], load: float) -> str:
-    """The Markdown file."""
+def text(found: Document) -> str:
     alone, weights = found["torch_alone"], found["weights_mib"]
     parts = [
-        f"{machine_line(facts)}\n\n{found['model']}, {weights:.0f} MiB of weights, in the page "
-        f"cache. Other work on the machine: a load of {load:.1f} when it began.\n"
+        f"{machine_line(found)}\n\n{found['model']}, {weights:.0f} MiB of weights, in the page "
+        f"cache. Other work on the machine: a load of {found['load']:.1f} when it began.\n"
     ]
     columns = {
         "process": "{name}",
@@ -217,25 +224,12 @@ def text(facts: dict[str, Any], found: dict[str, Any], load: float) -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__)
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.add_argument("--model", default=MODEL)
-    command.add_argument("--rounds", type=int, default=5)
-    command.add_argument("--before", type=Path, metavar="FOLDER", help="another checkout")
-    flags = command.parse_args()
-    report, load = Report("loading", PROGRAM, flags), os.getloadavg()[0]
-    places = {"now": ROOT, **({"before": flags.before.resolve()} if flags.before else {})}
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
-    for number in range(flags.rounds + 1):
-        for name, place in places.items():
-            run = measure(place, flags.model)
-            say(f"{name}: ready after {run['ready']:.2f} s")
-            if number:  # the first fills the page cache, and prepares the model
-                runs[name].append(run)
-    found = document(flags.model, runs)
-    report.finish(found, lambda facts: text(facts, found, load))
-
+FLAGS = {
+    "--model": {"default": MODEL},
+    "--rounds": {"type": int, "default": 5},
+    "--before": {"type": Path, "metavar": "FOLDER", "help": "another checkout"},
+}
+COMMAND = Measurement("loading", __doc__, measure, text, FLAGS)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

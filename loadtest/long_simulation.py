@@ -14,19 +14,17 @@ import argparse
 import logging
 import resource
 import sys
-from pathlib import Path
 
 import msgspec
 
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Report
+from loadtest.report.files import Document, Measurement
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 
-PROGRAM = "loadtest/long_simulation.py"
 HOURS = 1000.0
 REQUESTS = 10_000_000
 TRAFFIC = Synthetic(
@@ -57,29 +55,12 @@ OPTIONS = SimulationOptions(
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """0; 1 where two runs differ or a request was lost. Broken books raise."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.long_simulation")
-    parser.add_argument(
-        "--share", type=float, default=1.0, help="of 1,000 hours and 10 million requests"
-    )
-    parser.add_argument("--twice", action="store_true", help="run it again, compare the digests")
-    parser.add_argument("--output", type=Path, help="write all figures there, as JSON")
-    flags = parser.parse_args(arguments)
+def measure(flags: argparse.Namespace) -> Document:
+    """Broken books raise."""
     logging.getLogger("penstock_engine").setLevel(logging.CRITICAL)
-    written = None if flags.output is None else Report.at(flags.output, PROGRAM, arguments)
     reports = [run(flags.share) for _ in range(1 + flags.twice)]
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    digests = [one.digest for one in reports]
-    text = f"{as_text(reports[0])}\npeak memory {kib / 1024:,.0f} MiB; digests {digests}\n"
-    if written is None:
-        print(text)
-    else:
-        document = {"runs": msgspec.to_builtins(reports), "peak_kib": kib}
-        written.finish(document, lambda facts: f"{machine_line(facts)}\n\n{text}")
-    # Each has one end: one that was in flight at two deaths in a row is failed on purpose.
-    whole = all(one.requests == sum(one.finishes.values()) + one.rejected for one in reports)
-    return 0 if whole and len(set(digests)) == 1 else 1
+    return {"runs": msgspec.to_builtins(reports), "peak_kib": kib}
 
 
 def run(share: float) -> SimulationReport:
@@ -90,5 +71,40 @@ def run(share: float) -> SimulationReport:
     return report_of(simulation)
 
 
+def markdown(document: Document) -> str:
+    reports = msgspec.convert(document["runs"], list[SimulationReport])
+    digests = [one.digest for one in reports]
+    return (
+        f"{machine_line(document)}\n\n{as_text(reports[0])}\n"
+        f"peak memory {document['peak_kib'] / 1024:,.0f} MiB; digests {digests}\n"
+    )
+
+
+def faults(document: Document) -> bool:
+    """Whether two runs differ, or a request was lost."""
+    reports = document["runs"]
+    # Each has one end: one that was in flight at two deaths in a row is failed on purpose.
+    whole = all(
+        one["requests"] == sum(one["finishes"].values()) + one["rejected"] for one in reports
+    )
+    return not whole or len({one["digest"] for one in reports}) > 1
+
+
+COMMAND = Measurement(
+    "long_simulation",
+    __doc__,
+    measure,
+    markdown,
+    {
+        "--share": {
+            "type": float,
+            "default": 1.0,
+            "help": "of 1,000 hours and 10 million requests",
+        },
+        "--twice": {"action": "store_true", "help": "run it again, compare the digests"},
+    },
+    faults=faults,
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

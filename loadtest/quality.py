@@ -8,6 +8,7 @@ minutes on two cores.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from itertools import takewhile
@@ -22,41 +23,24 @@ if __name__ == "__main__":
 import torch
 
 from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity
-from loadtest.peers.servers import SetupError, default_model
+from loadtest.peers.servers import default_model
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Report, parser, say
+from loadtest.report.files import Document, Measurement, say
 from penstock.bench.load.report import markdown_table
-from penstock.errors import StartupError
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 
-PROGRAM = "loadtest/quality.py"
 TRUTH = "transformers float32"
 DTYPES = {"cpu float32": "float32", "cpu bfloat16": "bfloat16", "cpu quantised": "auto"}
 WANTED = 48
 QUESTIONS = Path(__file__).with_name("quality_questions.txt").read_text().splitlines()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0; 2 without a model or kernels."""
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("--tokens", type=int, default=WANTED, help="of an answer, at most")
-    flags = command.parse_args(arguments)
-    report = Report("quality", PROGRAM, flags, arguments)
-    try:
-        file = default_model()
-        document = {"model": file.name, **measure(file, flags.tokens)}
-    except (SetupError, StartupError) as error:
-        say(f"quality: {error}")
-        return 2
-    report.finish(document, lambda facts: to_markdown({**facts, **document}))
-    return 0
-
-
-def measure(file: Path, most: int) -> dict[str, Any]:
-    """Perplexities and answers. most: tokens of an answer."""
+def measure(flags: argparse.Namespace) -> Document:
+    """Perplexities and answers."""
+    file = default_model()
     threads = max(int(usable_cores()), 1)
     torch.set_num_threads(threads)
     folder = prepare(str(file))
@@ -79,8 +63,9 @@ def measure(file: Path, most: int) -> dict[str, Any]:
     for name, computer in computers.items():
         perplexities[name] = perplexity(computer, text)
         say(f"quality: {name}: perplexity {perplexities[name]:.4f}")
-        answers[name] = computer.greedy(prompts, most, set(generation.eos_token_ids))
+        answers[name] = computer.greedy(prompts, flags.tokens, set(generation.eos_token_ids))
     return {
+        "model": file.name,
         "text": {"file": TEXT.name, "tokens": len(text)},
         "perplexity": perplexities,
         "answers": [answered(tokenizer, number, answers) for number in range(len(QUESTIONS))],
@@ -107,7 +92,7 @@ def agreement(one: list[int], other: list[int]) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
-def to_markdown(document: dict[str, Any]) -> str:
+def to_markdown(document: Document) -> str:
     truth, answers = document["perplexity"][TRUTH], document["answers"]
     rows = []
     for name, value in document["perplexity"].items():
@@ -132,5 +117,8 @@ def to_markdown(document: dict[str, Any]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+FLAGS = {"--tokens": {"type": int, "default": WANTED, "help": "of an answer, at most"}}
+COMMAND = Measurement("quality", __doc__, measure, to_markdown, FLAGS)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -14,12 +14,12 @@ group's beginning once, in one engine core.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,13 +27,12 @@ import httpx
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import percentile
-from loadtest.report.files import Facts, Report, parser
+from loadtest.report.files import Document, Measurement
 from loadtest.report.table import table
 from loadtest.streaming import Heard, listen
 from testing.serving import Server, wait_until
 from testing.streams.reading import connected
 
-PROGRAM = "-m loadtest.routing"
 ENGINES = 2
 BLOCK = 16
 SETTLED = 120.0
@@ -86,42 +85,25 @@ SMOKE = Work(
 )
 
 
-@dataclass(frozen=True)
-class Run:
-    """One policy's figures in one system."""
+Run = dict[str, Any]
+"""One policy's figures in one system.
 
-    pool: str
-    policy: str
-    cached: float  # share of the prompts' tokens
-    rate: float  # requests a second
-    first: float  # seconds to the first token: the median's
-    first_p95: float
-    largest: float  # share of the tokens that the busier engine core generated
-    processor: float  # seconds of all processes for each request
+cached: share of the prompts' tokens.  rate: requests a second.  first, first_p95: seconds to the
+first token.  largest: share of the tokens that the busier engine core generated.  processor:
+seconds of all processes for each request.
+"""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
-    command = parser(PROGRAM, __doc__.splitlines()[0])
-    command.add_argument("--smoke", action="store_true", help="a run of each that takes seconds")
-    command.add_argument("--runs", type=int, help="of each policy and pool")
-    flags = command.parse_args(arguments)
-    work = SMOKE if flags.smoke else Work(runs=flags.runs or Work.runs)
-    report = Report("routing", PROGRAM, flags, arguments)
-    runs = list(measure(work))
-    report.finish(
-        {"work": asdict(work), "runs": [asdict(run) for run in runs]},
-        lambda facts: markdown(facts, work, runs),
-    )
-    return 0
-
-
-def measure(work: Work) -> Iterator[Run]:
+def measure(flags: argparse.Namespace) -> Document:
     """All runs, the policies in turn."""
-    for pool, blocks in work.pools.items():
-        for number in range(work.runs):
-            for policy in work.policies:
-                yield one_run(work, pool, blocks, policy, seed=number)
+    work = SMOKE if flags.smoke else Work(runs=flags.runs)
+    runs = [
+        one_run(work, pool, blocks, policy, seed=number)
+        for pool, blocks in work.pools.items()
+        for number in range(work.runs)
+        for policy in work.policies
+    ]
+    return {"work": asdict(work), "runs": runs}
 
 
 def one_run(work: Work, pool: str, blocks: int, policy: str, seed: int) -> Run:
@@ -139,16 +121,16 @@ def one_run(work: Work, pool: str, blocks: int, policy: str, seed: int) -> Run:
     waits = [answer.first for answer in answers]
     usages = [answer.events[-1]["usage"] for answer in answers]
     cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
-    return Run(
-        pool=pool,
-        policy=policy,
-        cached=cached / sum(usage["prompt_tokens"] for usage in usages),
-        rate=len(answers) / seconds,
-        first=statistics.median(waits),
-        first_p95=percentile(waits, 0.95),
-        largest=max(shares) / sum(shares),
-        processor=processor / len(answers),
-    )
+    return {
+        "pool": pool,
+        "policy": policy,
+        "cached": cached / sum(usage["prompt_tokens"] for usage in usages),
+        "rate": len(answers) / seconds,
+        "first": statistics.median(waits),
+        "first_p95": percentile(waits, 0.95),
+        "largest": max(shares) / sum(shares),
+        "processor": processor / len(answers),
+    }
 
 
 def each_engine(server: Server, name: str) -> list[Any]:
@@ -194,13 +176,6 @@ def prompts(work: Work, seed: int) -> list[list[int]]:
     return made
 
 
-def medians(runs: list[Run], pool: str, policy: str) -> dict[str, float]:
-    """Of each figure."""
-    mine = [asdict(run) for run in runs if (run.pool, run.policy) == (pool, policy)]
-    names = [name for name in mine[0] if name not in ("pool", "policy")]
-    return {name: statistics.median(run[name] for run in mine) for name in names}
-
-
 COLUMNS = {
     "KV pool": "{pool} ({blocks} blocks)",
     "routing": "{policy}",
@@ -216,17 +191,17 @@ SCALES = {"cached": 100, "first": 1000, "first_p95": 1000, "processor": 1000, "l
 """What shares and seconds are shown times."""
 
 
-def markdown(facts: Facts, work: Work, runs: list[Run]) -> str:
-    rows = []
+def markdown(document: Document) -> str:
+    work = Work(**document["work"])
+    rows: list[dict[str, Any]] = []
     for pool, blocks in work.pools.items():
-        turn = medians(runs, pool, "round-robin")["rate"]
-        for policy in work.policies:
-            of = medians(runs, pool, policy)
-            shown = {name: SCALES.get(name, 1) * value for name, value in of.items()}
-            row = {"pool": pool, "blocks": blocks, "policy": policy, "ratio": of["rate"] / turn}
-            rows.append({**row, **shown})
+        of = {policy: medians(document["runs"], pool, policy) for policy in work.policies}
+        for policy, found in of.items():
+            shown = {name: SCALES.get(name, 1) * value for name, value in found.items()}
+            ratio = found["rate"] / of["round-robin"]["rate"]
+            rows.append({"pool": pool, "blocks": blocks, "policy": policy, "ratio": ratio, **shown})
     return (
-        f"{machine_line(facts)}\n\n{work.requests} requests of {work.groups} groups over "
+        f"{machine_line(document)}\n\n{work.requests} requests of {work.groups} groups over "
         f"{work.streams} streams to {ENGINES} engine cores: {work.prefix} shared tokens, "
         f"{work.own} of their own, {work.output} to be generated. At best "
         f"{100 * work.best:.1f} % of the prompts' tokens can be found. Medians of {work.runs}.\n\n"
@@ -234,5 +209,18 @@ def markdown(facts: Facts, work: Work, runs: list[Run]) -> str:
     )
 
 
+def medians(runs: list[Run], pool: str, policy: str) -> dict[str, float]:
+    """Of each figure."""
+    mine = [run for run in runs if (run["pool"], run["policy"]) == (pool, policy)]
+    names = [name for name in mine[0] if name not in ("pool", "policy")]
+    return {name: statistics.median(run[name] for run in mine) for name in names}
+
+
+FLAGS = {
+    "--smoke": {"action": "store_true", "help": "a run of each that takes seconds"},
+    "--runs": {"type": int, "default": Work.runs, "help": "of each policy and pool"},
+}
+COMMAND = Measurement("routing", __doc__, measure, markdown, FLAGS)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -8,9 +8,14 @@ Curves go to a JSON file, a Markdown table and PNG charts. About two minutes on 
 
 from __future__ import annotations
 
+import argparse
+import gc
 import os
+import statistics
 import sys
-from dataclasses import asdict
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,49 +24,178 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
 
-from loadtest.curves import SMOKE, Curves, Extent, measure, recipe_for
-from loadtest.peers.servers import SetupError, default_model
+import numpy as np
+import psutil
+
+from loadtest.peers.servers import default_model
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts, Report, parser, say
+from loadtest.report.files import Document, Measurement, say
 from penstock.bench.load.report import markdown_table
-from penstock.errors import StartupError
 from penstock.machine import usable_cores
-from penstock.prepare import prepare
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.to_worker import Setup
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, Forward, Recipe
 
-PROGRAM = "loadtest/scaling.py"
+BLOCK = 16
+CHUNK = 2048
+"""Rows of a step that fills the cache."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0; 2 without a model or kernels."""
-    command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--smoke", action="store_true", help="a few small points")
-    flags = command.parse_args(arguments)
-    extent = SMOKE if flags.smoke else Extent()
-    report, curves = Report("scaling", PROGRAM, flags, arguments), Curves({}, {}, [], [])
-    try:
-        model = default_model()
-        folder = prepare(str(model))
-        for threads in sorted({1, max(int(usable_cores()), 1)}, reverse=True):
-            measure(curves, extent, recipe_for(folder, extent, threads), threads)
-    except (SetupError, StartupError) as error:
-        say(f"scaling: {error}")
-        return 2
-    report.finish(
-        {"extent": asdict(extent), "curves": asdict(curves)},
-        lambda facts: to_markdown(curves, facts, extent),
-        draw=lambda path: draw(curves, extent, path),
-        section="scaling",
-        caption="time per step and memory",
-        model=model.name,
+@dataclass(frozen=True)
+class Extent:
+    """What is measured."""
+
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    contexts: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8064)
+    base: int = 128  # tokens of each sequence's context on the batch curve
+    streams: int = 4  # of the second context curve
+    seconds: float = 0.6  # that each point gets, about
+
+    @property
+    def blocks(self) -> int:
+        tokens = max(self.batches[-1] * (self.base + BLOCK), self.streams * self.contexts[-1])
+        return -(-tokens // BLOCK) + self.streams
+
+
+SMOKE = Extent(batches=(1, 2, 4), contexts=(32, 64), base=32, streams=2, seconds=0.02)
+
+
+@dataclass
+class Curves:
+    """Points as [x, y]."""
+
+    batch: dict[str, list[list[float]]]  # milliseconds of a step against sequences, by threads
+    context: dict[str, list[list[float]]]  # the same against the tokens of each sequence
+    memory_requests: list[list[float]]  # MiB that the process grew by, against requests
+    memory_context: list[list[float]]  # against the tokens of one request
+    kv_bytes: float = 0.0  # of one token, by the cache's shape
+
+
+def measure(flags: argparse.Namespace) -> Document:
+    """With all threads, then with one."""
+    extent, curves = SMOKE if flags.smoke else Extent(), Curves({}, {}, [], [])
+    model = default_model()
+    folder = prepare(str(model))
+    for threads in sorted({1, max(int(usable_cores()), 1)}, reverse=True):
+        add_curves(curves, extent, recipe_for(folder, extent, threads), threads)
+    return {"model": model.name, "extent": asdict(extent), "curves": asdict(curves)}
+
+
+def recipe_for(folder: Path, extent: Extent, threads: int) -> Recipe:
+    setup = Setup(
+        version=1,
+        model_dir=str(folder),
+        dtype="auto",
+        attention_backend="cpu",
+        threads=threads,
+        block_size=BLOCK,
+        num_kv_blocks=extent.blocks,
+        kv_memory_fraction=0.4,
+        max_num_seqs=extent.batches[-1],
+        max_num_batched_tokens=CHUNK,
+        max_model_len=-(-(extent.contexts[-1] + BLOCK) // BLOCK) * BLOCK,
     )
-    return 0
+    return choose(load_manifest(folder), setup, threads)
 
 
-def to_markdown(curves: Curves, facts: Facts, extent: Extent) -> str:
+def add_curves(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> None:
+    """Adds what this number of threads gives. Memory is measured with the first number only."""
+    make = recipe.build()
+    curves.kv_bytes = recipe.block_bytes / BLOCK
+    name = f"{threads} thread{'s' if threads > 1 else ''}"
+    if not curves.memory_context:
+        # Two pools over the same weights: memory is given when it is written, and kept.
+        curves.memory_context = _growth(make(extent.blocks), extent, _one_request(extent))
+        gc.collect()
+    forward = make(extent.blocks)
+    requests = _growth(forward, extent, _many_requests(extent))  # which fills the pool as well
+    curves.memory_requests = curves.memory_requests or requests
+    curves.batch[f"{name}, context {extent.base}"] = [
+        [batch, _step_ms(forward, batch, extent.base, extent.seconds)] for batch in extent.batches
+    ]
+    for streams in (1, extent.streams):
+        curves.context[f"{name}, batch {streams}"] = [
+            [context, _step_ms(forward, streams, context, extent.seconds)]
+            for context in extent.contexts
+        ]
+
+
+def _sequences(count: int, start: int, rows: int, first_block: int = 0) -> Batch:
+    """`count` sequences with `start` tokens computed and `rows` to compute, each in blocks of its
+    own from first_block on."""
+    each = -(-(start + rows) // BLOCK)
+    blocks = first_block + np.arange(count * each).reshape(count, each)
+    return Batch(
+        tokens=np.random.default_rng(start).integers(1000, 40_000, count * rows),
+        tables=list(blocks),
+        starts=np.full(count, start),
+        counts=np.full(count, rows),
+    )
+
+
+def _step_ms(forward: Forward, batch: int, context: int, seconds: float) -> float:
+    """Median milliseconds of a decode step, logits of every sequence included."""
+    work, rows = _sequences(batch, context - 1, 1), np.arange(batch)
+    forward.logits(work, rows)
+    times: list[float] = []
+    while len(times) < 5 or (sum(times) < seconds and len(times) < 200):
+        begun = time.perf_counter()
+        forward.logits(work, rows)
+        times.append(time.perf_counter() - begun)
+    median = 1e3 * statistics.median(times)
+    say(f"batch {batch}, context {context}: {median:.2f} ms a step")
+    return median
+
+
+Prefills = Iterable[tuple[int, list[Batch]]]
+"""A number, and the batches that lead up to it from the one before."""
+
+
+def _one_request(extent: Extent) -> Prefills:
+    """By the tokens of one request, computed in chunks."""
+    for start, context in pairwise((0, *extent.contexts)):
+        chunks = range(start, context, CHUNK)
+        yield context, [_sequences(1, done, min(CHUNK, context - done)) for done in chunks]
+
+
+def _many_requests(extent: Extent) -> Prefills:
+    """By requests of extent.base tokens. Writes the whole pool in the end."""
+    blocks, at_once = -(-extent.base // BLOCK), max(CHUNK // extent.base, 1)
+    for start, requests in pairwise((0, *extent.batches, extent.blocks // blocks)):
+        batches = [
+            _sequences(min(at_once, requests - done), 0, extent.base, done * blocks)
+            for done in range(start, requests, at_once)
+        ]
+        yield requests, batches
+
+
+def _growth(forward: Forward, extent: Extent, prefills: Prefills) -> list[list[float]]:
+    """[number, MiB that this process has grown by, resident].
+
+    A step with as many rows as any comes first, so that the scratch memory doesn't count: copies
+    of one sequence, which all write the same to the pool's last block.
+    """
+    copies = CHUNK // BLOCK
+    tokens = np.tile(np.arange(BLOCK) + 1000, copies)
+    tables = [np.array([extent.blocks - 1])] * copies
+    starts, counts = np.zeros(copies, dtype=np.int64), np.full(copies, BLOCK)
+    forward.logits(Batch(tokens, tables, starts, counts), np.arange(copies) * BLOCK)
+    process, points = psutil.Process(), []
+    before = process.memory_info().rss
+    for number, batches in prefills:
+        for batch in batches:
+            forward.logits(batch, np.cumsum(batch.counts) - 1)
+        points.append([number, (process.memory_info().rss - before) / 2**20])
+    return points
+
+
+def to_markdown(document: Document) -> str:
     """Tables of the points."""
+    curves, extent = Curves(**document["curves"]), Extent(**document["extent"])
     parts = [
-        f"{machine_line(facts)}; {facts['model']}. Medians of at least 5 steps.\n",
+        f"{machine_line(document)}; {document['model']}. Medians of at least 5 steps.\n",
         "Milliseconds of a decode step against the sequences in it:\n",
         _table("sequences", curves.batch),
         "Against the tokens of each sequence's context:\n",
@@ -97,8 +231,9 @@ def _table(what: str, by_name: dict[str, list[list[float]]]) -> str:
     return markdown_table([what, *by_name], rows)
 
 
-def draw(curves: Curves, extent: Extent, path: Path) -> None:
+def draw(path: Path, document: Document) -> None:
     """Four panels."""
+    curves, extent = Curves(**document["curves"]), Extent(**document["extent"])
     token = curves.kv_bytes / 2**20
     requests = f"requests of {extent.base} tokens"
     with chart(path, columns=2, rows=2, size=(10, 7)) as (above, below):
@@ -125,5 +260,16 @@ def _panel(panel: Any, curves: dict[str, list[list[float]]], x: str, y: str) -> 
     panel.legend(fontsize=8)
 
 
+COMMAND = Measurement(
+    "scaling",
+    __doc__,
+    measure,
+    to_markdown,
+    {"--smoke": {"action": "store_true", "help": "a few small points"}},
+    draw=draw,
+    caption="time per step and memory",
+    section="scaling",
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -11,12 +11,12 @@ in the standard, a `format` is an annotation.
 
 from __future__ import annotations
 
+import argparse
 import json
-import queue
 import re
 import sys
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 import jsonschema
 
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts, Report, parser, say
+from loadtest.report.files import Document, Measurement, SetupError, say
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import GrammarSettings
 from penstock.machine import usable_cores
@@ -37,7 +37,6 @@ from penstock_worker.grammar_text.compile import Library
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
 
-PROGRAM = "loadtest/schema_corpus.py"
 MODEL = "smollm2-135m"
 NARROWER = (
     "Valid and not admitted are mostly documents with properties that their schema doesn't list: "
@@ -47,22 +46,6 @@ NARROWER = (
 )
 SHOWN = 15
 """Reasons in the table."""
-
-
-def main() -> int:
-    """Exit status: 0; 1 where a document was admitted wrongly; 2 where FOLDER has no such files."""
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("folder", type=Path, metavar="FOLDER")
-    command.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth file")
-    flags = command.parse_args()
-    files = sorted(flags.folder.glob("*.json"))[:: flags.every]
-    if not files:
-        say(f"schema_corpus: no .json files in {flags.folder}")
-        return 2
-    report = Report("schema_corpus", PROGRAM, flags)
-    counts = measure(files)
-    report.finish({"counts": counts}, lambda facts: to_markdown(facts, counts))
-    return 1 if counts["documents"].get("wrong") else 0
 
 
 class Judge:
@@ -129,31 +112,31 @@ class Judge:
         return bool(taken == len(ids) and matcher.is_accepting())
 
 
-def measure(files: list[Path]) -> dict[str, Any]:
-    """Counts over all files, by as many threads as there are cores."""
-    folder = prepare(MODEL)
-    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    for file in files:
-        waiting.put(file)
-    judges = [Judge(folder) for _ in range(max(int(usable_cores()), 1))]
+def measure(flags: argparse.Namespace) -> Document:
+    files = sorted(flags.folder.glob("*.json"))[:: flags.every]
+    if not files:
+        raise SetupError(f"no .json files in {flags.folder}")
+    return {"counts": counted(files)}
 
-    def work(judge: Judge) -> None:
-        while True:
-            try:
-                file = waiting.get_nowait()
-            except queue.Empty:
-                return
-            judge.look(file)
-            if waiting.qsize() % 1000 == 0:
-                say(f"{waiting.qsize()} left")
 
-    threads = [threading.Thread(target=work, args=(judge,)) for judge in judges]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for judge in judges:
-        judge.close()
+def counted(files: list[Path]) -> dict[str, Any]:
+    """Over all files, by as many threads as there are cores. Raises what a thread met: counts
+    without its files would be others."""
+    folder, cores = prepare(MODEL), max(int(usable_cores()), 1)
+    judges = [Judge(folder) for _ in range(cores)]
+
+    def look(number: int) -> None:
+        for place, file in enumerate(files[number::cores]):
+            judges[number].look(file)
+            if number == 0 and place % 500 == 0:
+                say(f"{len(files) - cores * place} left")
+
+    try:
+        with ThreadPoolExecutor(cores) as pool:
+            list(pool.map(look, range(cores)))
+    finally:
+        for judge in judges:
+            judge.close()
     return {
         "schemas": dict(sum((judge.refused for judge in judges), Counter())),
         "documents": dict(sum((judge.documents for judge in judges), Counter())),
@@ -176,8 +159,9 @@ def reason(complaint: str) -> str:
     return re.sub(r"\d+", "N", text)[:90]
 
 
-def to_markdown(facts: Facts, counts: dict[str, Any]) -> str:
+def to_markdown(document: Document) -> str:
     """Shares of schemas and documents, and the commonest reasons."""
+    counts = document["counts"]
     schemas, documents = Counter(counts["schemas"]), Counter(counts["documents"])
     total = schemas.total() - schemas.pop("(no schema in the file)", 0)
     served = schemas.pop("served", 0)
@@ -189,7 +173,7 @@ def to_markdown(facts: Facts, counts: dict[str, Any]) -> str:
     judged = [[words, f"{count:,}"] for words, count in documents.most_common()]
     return "\n".join(
         [
-            f"{machine_line(facts)}.",
+            f"{machine_line(document)}.",
             "",
             markdown_table(["schemas", "", "share"], rows),
             markdown_table(["documents of those that are served", ""], judged),
@@ -201,5 +185,17 @@ def to_markdown(facts: Facts, counts: dict[str, Any]) -> str:
     )
 
 
+COMMAND = Measurement(
+    "schema_corpus",
+    __doc__,
+    measure,
+    to_markdown,
+    {
+        "folder": {"type": Path, "metavar": "FOLDER"},
+        "--every": {"type": int, "default": 1, "metavar": "N", "help": "only each Nth file"},
+    },
+    faults=lambda document: document["counts"]["wrong"],
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

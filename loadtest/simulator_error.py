@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Report, parser
+from loadtest.report.files import Document, Measurement
 from penstock import AsyncLLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig
@@ -40,7 +40,6 @@ from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 
-PROGRAM = "loadtest/simulator_error.py"
 BLOCKS = 4096
 VOCAB = (1000, 40_000)
 """Token ids of prompts: ordinary ones of the default model."""
@@ -74,35 +73,20 @@ class RealRun:
     logs: list[Path]  # its recording
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """0, or 1 where a recording didn't replay to the same decisions."""
-    command = parser("-m loadtest.simulator_error", __doc__.splitlines()[0], section=True)
-    add = command.add_argument
-    add("--rates", type=float, nargs="+", default=[1.5, 3.0, 4.5], help="requests per second")
-    add("--requests", type=int, default=100, help="of each run")
-    add("--answer", type=int, default=48, help="median tokens of an answer")
-    options = command.parse_args(arguments)
-    report = Report("simulator_error", PROGRAM, options, arguments)
+def measure(flags: argparse.Namespace) -> Document:
+    """All runs; whether each recording replays to the same decisions."""
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as folder:
-        cells, fitted, alike = measure(Path(folder), options)
-    report.finish(
-        {"fit": msgspec.to_builtins(fitted), "cells": msgspec.to_builtins(cells)},
-        lambda facts: f"{machine_line(facts)}\n\n{words(fitted, cells)}\n",
-        section="simulator-error",
-    )
-    return 0 if alike else 1
-
-
-def measure(folder: Path, options: argparse.Namespace) -> tuple[list[Cell], FittedCost, bool]:
-    """All runs; whether each recording replays alike."""
-    runs = [real_run(folder, rate, seed, options) for rate in options.rates for seed in (1, 2)]
-    alike = all(replay(path).difference is None for run in runs for path in run.logs)
-    fitted = fit_cost(measured_steps(path for run in runs[::2] for path in run.logs))
-    cells = [
-        Cell(run.rate, len(run.trace), run.client, recorded(run), simulated(run, fitted))
-        for run in runs[1::2]
-    ]
-    return cells, fitted, alike
+        place = Path(folder)
+        runs = [real_run(place, rate, seed, flags) for rate in flags.rates for seed in (1, 2)]
+        alike = all(replay(path).difference is None for run in runs for path in run.logs)
+        if not alike:
+            raise RuntimeError("a recording didn't replay to the same decisions")
+        fitted = fit_cost(measured_steps(path for run in runs[::2] for path in run.logs))
+        cells = [
+            Cell(run.rate, len(run.trace), run.client, recorded(run), simulated(run, fitted))
+            for run in runs[1::2]
+        ]
+    return {"fit": msgspec.to_builtins(fitted), "cells": msgspec.to_builtins(cells)}
 
 
 def real_run(folder: Path, rate: float, seed: int, options: argparse.Namespace) -> RealRun:
@@ -182,19 +166,21 @@ LATENCIES = {"to the first token": "ttft", "between tokens": "itl", "end to end"
 HEAD = ["figure", "client", "engine", "simulated", "to engine", "to client"]
 
 
-def words(fitted: FittedCost, cells: list[Cell]) -> str:
+def words(document: Document) -> str:
     """What is said of it, in Markdown."""
+    fitted = msgspec.convert(document["fit"], FittedCost)
     cost = fitted.cost
     lines = [
+        machine_line(document),
         f"A step costs {cost.base_ms:.3g} ms + {cost.token_ms:.3g} a token + "
         f"{cost.sequence_ms:.3g} a sequence + {1000 * cost.context_ms:.3g} per 1,000 pairs of a "
         f"token and one that it attends to, and {cost.overhead_ms:.3g} ms between steps; fitted to "
         f"{fitted.steps:,} steps of other runs, median error {fitted.error_percent:.1f} %.",
     ]
-    for cell in cells:
+    for cell in msgspec.convert(document["cells"], list[Cell]):
         lines.append(f"**{cell.rate:g} requests/s** ({cell.requests} requests)")
         lines.append(markdown_table(HEAD, list(rows(cell))))
-    return "\n\n".join(lines)
+    return "\n\n".join(lines) + "\n"
 
 
 def rows(cell: Cell) -> Iterator[list[str]]:
@@ -211,5 +197,12 @@ def row(name: str, client: float, engine: float, simulated: float) -> list[str]:
     return [name, *(f"{value:,.1f}" for value in (client, engine, simulated)), *errors]
 
 
+FLAGS = {
+    "--rates": {"type": float, "nargs": "+", "default": [1.5, 3.0, 4.5], "help": "requests/s"},
+    "--requests": {"type": int, "default": 100, "help": "of each run"},
+    "--answer": {"type": int, "default": 48, "help": "median tokens of an answer"},
+}
+COMMAND = Measurement("simulator_error", __doc__, measure, words, FLAGS, section="simulator-error")
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -8,6 +8,7 @@ answer is judged by the jsonschema package.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -23,7 +24,7 @@ import jsonschema
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import percentile
-from loadtest.report.files import Facts, Report, parser
+from loadtest.report.files import Document, Measurement
 from penstock import LLM, CompletionOutput, SamplingParams, StructuredOutputs
 from penstock.bench.load.report import markdown_table
 from penstock.prepare import load_manifest, prepare
@@ -32,21 +33,12 @@ from penstock_worker.grammar_text.compile import Library
 from testing import random_schemas
 from testing.processes import processor_seconds
 
-PROGRAM = "loadtest/structured.py"
 MODEL = "smollm2-135m"
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__, section=True)
-    command.add_argument("--schemas", type=int, default=200, help="random ones, a request each")
-    flags = command.parse_args()
-    report = Report("structured", PROGRAM, flags)
-    figures = measure([random_schemas.schema(seed) for seed in range(flags.schemas)])
-    report.finish({"figures": figures}, lambda facts: table(facts, figures), section="structured")
-
-
-def measure(schemas: list[dict[str, Any]]) -> dict[str, float]:
+def measure(flags: argparse.Namespace) -> Document:
     """Milliseconds of the processor for each token, masked and not; microseconds of the grammar."""
+    schemas = [random_schemas.schema(seed) for seed in range(flags.schemas)]
     prompts = [f"A JSON value for {json.dumps(schema)}: " for schema in schemas]
     masks = [{"structured_outputs": StructuredOutputs(json=schema)} for schema in schemas]
     with LLM(MODEL, max_model_len=4096) as llm:
@@ -62,7 +54,7 @@ def measure(schemas: list[dict[str, Any]]) -> dict[str, float]:
         if answer.finish_reason == "stop"
     ]
     tokens = sum(lengths)
-    return {
+    figures = {
         "requests": len(schemas),
         "completed": len(completed),
         "valid": sum(completed),
@@ -71,6 +63,7 @@ def measure(schemas: list[dict[str, Any]]) -> dict[str, float]:
         "unmasked_ms": 1000 * plain / tokens,
         **grammar_alone(schemas, [list(answer.token_ids) for answer in answers]),
     }
+    return {"figures": figures}
 
 
 def timed(
@@ -117,7 +110,8 @@ def grammar_alone(schemas: list[dict[str, Any]], answers: list[list[int]]) -> di
     }
 
 
-def table(facts: Facts, figures: dict[str, float]) -> str:
+def markdown(document: Document) -> str:
+    figures = document["figures"]
     added = figures["masked_ms"] - figures["unmasked_ms"]
     rows = [
         ["answers completed, of all", f"{figures['completed']:.0f} of {figures['requests']:.0f}"],
@@ -130,8 +124,11 @@ def table(facts: Facts, figures: dict[str, float]) -> str:
         ["the matcher's step, p99", f"{figures['step_p99_us']:.0f} µs"],
     ]
     head = ["random JSON schemas, temperature 1", ""]
-    return f"{markdown_table(head, rows)}\n\n{machine_line(facts)}\n"
+    return f"{markdown_table(head, rows)}\n\n{machine_line(document)}\n"
 
+
+FLAGS = {"--schemas": {"type": int, "default": 200, "help": "random ones, a request each"}}
+COMMAND = Measurement("structured", __doc__, measure, markdown, FLAGS, section="structured")
 
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

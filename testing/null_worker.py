@@ -20,6 +20,10 @@ import msgspec
 import zmq
 
 from penstock.config.settings import TransportSettings
+from penstock.kv_layout import ONE_GROUP, KVGroup, kv_groups
+from penstock.model_config import ModelConfig
+from penstock.prepare import load_manifest
+from penstock.prepare.describe import kv_number_bytes
 from penstock.prepare.folder import TOKENIZER
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_worker import Leaving, Ready, Result, SlotResult, WorkerHello
@@ -81,7 +85,17 @@ def ready(setup: Setup) -> Ready:
         device="none",
         fingerprint="null",
         load_seconds=0.0,
+        kv_groups=groups_of(setup),
     )
+
+
+def groups_of(setup: Setup) -> tuple[KVGroup, ...]:
+    """The KV groups that a worker which computes the model would have."""
+    model = load_manifest(setup.model_dir)
+    if not isinstance(model.config, ModelConfig):
+        return ONE_GROUP
+    size = kv_number_bytes(model.weights.dtype)
+    return kv_groups(model.config, size, setup.max_model_len, setup.block_size)
 
 
 class NullWorker:

@@ -19,6 +19,9 @@ from penstock.protocol.from_frontend import (
     Finish,
     FromFrontend,
     Hello,
+    MediaChunk,
+    MediaFile,
+    MediaLost,
     Submit,
 )
 from penstock.protocol.to_frontend import (
@@ -110,6 +113,8 @@ class ScriptedEngine:
         self.finishes: list[Finish] = []
         self.aborts: list[Abort] = []
         self.advances: list[Advance] = []
+        self.media: list[tuple[MediaFile | MediaChunk | MediaLost, list[bytes]]] = []
+        """Answers to NeedMedia, with their frames."""
         self.script: Callable[[Submit | Advance], None] | None = None
         self.limits = limits or {}
         self.silent_on: set[str] = set()
@@ -148,6 +153,8 @@ class ScriptedEngine:
                 self.finishes.append(finish)
             case Received(_, Abort() as abort):
                 self.aborts.append(abort)
+            case Received(_, (MediaFile() | MediaChunk() | MediaLost()) as answer, frames):
+                self.media.append((answer, frames))
             case Ended(_, reason):
                 self.ended.append(reason)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from testing import preloaded
 from tests import thinning
 from tests.thinning import by_test, share_of, thinned
 
@@ -52,6 +55,16 @@ INTERPRETED = tuple(
     for name in ("kernels/triton", "worker/cuda", "worker/cuda_ops", "worker/cuda_sampler")
 )
 """Tests of Triton kernels. Without a GPU they are interpreted, which takes seconds a test."""
+
+FORKED = (
+    SYSTEMS,
+    TESTS / "deploy",
+    TESTS / "loadtest/test_adversary.py",
+    TESTS / "loadtest/test_routing.py",
+)
+"""Whose tests start systems: their processes are forked from one that has all modules."""
+EXECUTED = (SYSTEMS / "test_process_memory.py", SYSTEMS / "test_supervisor.py")
+"""Except for these, which are about starting: theirs are executed, as a user's are."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -99,11 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks as slow what reads the default model or starts a system, leaves out what is long, and
     puts the files that take longest first: of several processes none gets such a one last."""
     _thin_out_interpreted(items)
-    for item in thinned(items, share_of):
+    interpreted = set(map(id, _interpreted(items)))
+    others = [item for item in items if id(item) not in interpreted]
+    for item in thinned(others, share_of):
         item.add_marker("long")
     kept, long = [], []
     for item in items:
-        if WHOLE_MODEL & set(getattr(item, "fixturenames", ())) or SYSTEMS in item.path.parents:
+        whole = WHOLE_MODEL.intersection(getattr(item, "fixturenames", ()))
+        if whole or SYSTEMS in _folders(item.path):
             item.add_marker("slow")
         left_out = item.get_closest_marker("long") and not config.getoption("--long")
         (long if left_out else kept).append(item)
@@ -114,17 +130,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
 
 
+def _interpreted(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests of kernels that are interpreted here."""
+    found = [item for item in items if not _folders(item.path).isdisjoint(INTERPRETED)]
+    return [] if not found or _has_gpu() else found
+
+
 def _thin_out_interpreted(items: list[pytest.Item]) -> None:
     """Of each test of interpreted kernels: its first case is quick, a share of the others slow,
     the rest long. All stay as they are where there is a GPU."""
-    found = [item for item in items if set(INTERPRETED) & set(item.path.parents)]
-    if not found or _has_gpu():
-        return
+    found = _interpreted(items)
     for cases in by_test(found):
         for case in cases[1:]:
             case.add_marker("slow")
-    for item in thinned(found, lambda _: thinning.INTERPRETED):
+    for item in thinned(found, thinning.interpreted_share):
         item.add_marker("long")
+
+
+@functools.cache
+def _folders(of: Path) -> frozenset[Path]:
+    return frozenset(of.parents)
 
 
 def _has_gpu() -> bool:
@@ -149,3 +174,21 @@ def pytest_unconfigure() -> None:
     """The folder for prepared models and downloads goes with the process that made it."""
     if not _PARALLEL:
         shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def preloaded_process() -> Iterator[preloaded.Preloaded]:
+    source = preloaded.Preloaded()
+    yield source
+    source.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_starts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Systems start in a quarter of the time where starting isn't what a file is about."""
+    places = _folders(request.path) | {request.path}
+    if places.isdisjoint(FORKED) or request.path in EXECUTED:
+        yield
+        return
+    with preloaded.in_use(request.getfixturevalue("preloaded_process")):
+        yield

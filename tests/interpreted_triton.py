@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import threading
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -31,9 +33,24 @@ if DEVICE.type == "cpu":
             penstock_kernels.triton.__path__, "penstock_kernels.triton."
         ):
             importlib.import_module(module.name)
-        from tests import ordered_product
+        from tests import ordered_product, quick_interpreter
 
         ordered_product.use_in_interpreter()
+        quick_interpreter.use_quick_interpreter()
+
+
+def one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ranks that are threads: the interpreter keeps its place in the grid in a global, and puts
+    its own members in triton.language's place while a kernel runs."""
+    from triton.runtime import interpreter
+
+    lock, run = threading.Lock(), interpreter.InterpretedFunction.run
+
+    def locked(self: Any, *args: Any, **options: Any) -> Any:
+        with lock:
+            return run(self, *args, **options)
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", locked)
 
 
 def quiet_numpy() -> None:

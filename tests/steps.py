@@ -13,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,16 +23,19 @@ BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 MEMORY_EACH = 3 << 30
 """Of pytest: each holds torch, some models and the processes of a system. Bytes."""
-PER_CORE = {"unit": 1.5, "page": 1.5, "clients": 1.5}
-"""Processes of pytest for each core, else one: more where tests wait for a clock, for a system that
-starts, for a browser."""
+PER_CORE = 1.5
+"""Processes of pytest for each core: some wait for a clock, for a system that starts, for a
+browser, while others compute."""
 
 ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-    "PYTHONPYCACHEPREFIX": str(ROOT / "build/pycache"),
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 }
-"""Some hundred processes import the same modules, and pytest rewrites each test: compiled once."""
+"""Some hundred processes import the same modules, and pytest rewrites each test: compiled once, and
+packages not even that, for pip has done it where they lie."""
 
+CLIENTS = ["make", "--no-print-directory", "clients"]
 NOTHING_CHOSEN = 5
 """pytest's exit status if arguments of one's own leave a step without a test."""
 
@@ -81,11 +86,17 @@ def main() -> int:
     parser.add_argument("--without-clients", action="store_true")
     chosen, pytest_arguments = parser.parse_known_args()
     begun = time.monotonic()
-    steps = static()
-    beside_each_other(steps)
-    for step in tests(chosen.which, pytest_arguments, with_clients=not chosen.without_clients):
-        step.run(quietly=False)
-        steps.append(step)
+    types, *steps = static()
+    steps += tests(chosen.which, pytest_arguments, with_clients=not chosen.without_clients)
+    aside = [types]
+    if any(step.name == "clients" for step in steps):
+        aside.append(Step("installing", [CLIENTS]))
+    with ExitStack() as stack:
+        for step in aside:
+            stack.enter_context(beside(step))
+        for step in steps:
+            step.run(quietly=False)
+    steps += aside
     print(f"\n== make {chosen.which}")
     for step in steps:
         print(f"  {'FAILED' if step.failed else 'ok':<8}{step.name:<14}{step.seconds:>6.0f} s")
@@ -105,16 +116,17 @@ def static() -> list[Step]:
     return steps
 
 
-def beside_each_other(steps: list[Step]) -> None:
-    """The first, which takes about as long as the others together, beside them."""
-    first, *others = steps
-    thread = threading.Thread(target=first.run, kwargs={"quietly": True})
+@contextmanager
+def beside(step: Step) -> Iterator[None]:
+    """It runs beside all that is done meanwhile, and is told of after that: types take one core for
+    most of a minute while tests that begin leave one idle, and installing waits for a network."""
+    thread = threading.Thread(target=step.run, kwargs={"quietly": True})
     thread.start()
-    for step in others:
-        step.run(quietly=True)
+    try:
+        yield
+    finally:
+        thread.join()
         step.tell()
-    thread.join()
-    first.tell()
 
 
 def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
@@ -122,18 +134,13 @@ def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]
     Arguments that name files or folders choose these instead."""
     if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
         return [pytest("tests", [], arguments)]
-    steps = [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
     if which == "check":
-        return steps
-    apart = ["--ignore=tests/system/page", "--ignore=tests/system/clients"]
-    steps += [
-        pytest("system", ["tests", *apart, "-m", "slow"], arguments),
-        pytest("page", ["tests/system/page"], arguments),
-    ]
+        return [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
+    # In one run: each process imports and collects once, and has one server for all that share it.
+    steps = [pytest("tests", ["tests", "--ignore=tests/system/clients"], arguments)]
     if with_clients:
-        install = ["make", "--no-print-directory", "clients"]
         clients = pytest("clients", ["tests/system/clients"], arguments)
-        clients.commands.insert(0, install)
+        clients.commands.insert(0, CLIENTS)  # It waits for what installs them beside the tests.
         steps.append(clients)
     sanitizers = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *parallel()]
     return [*steps, Step("sanitizers", [sanitizers])]
@@ -141,7 +148,7 @@ def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]
 
 def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
     """A file's tests run in one process, in their order."""
-    options = [*parallel(PER_CORE.get(name, 1.0)), "--durations=15", "--durations-min=1"]
+    options = [*parallel(PER_CORE), "--durations=15", "--durations-min=1"]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 

@@ -9,19 +9,31 @@ import transformers
 
 from docs.reference.pages import WRITTEN
 from penstock.families import FAMILIES, Family
+from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.backends import backend_module
 from tests.worker.models.coverage import SHOWN, coverage
+from tests.worker.vision.vision_cases import CASES as SEEN
 
+SEEING_CLASS = "ForConditionalGeneration"
+"""How the names of their classes end."""
 BACKENDS = ("cpu", "triton", "reference")
-CONFIG_CLASSES = {"Gemma3ForCausalLM": "Gemma3TextConfig"}
+CONFIG_CLASSES = {
+    f"{name}ForCausalLM": f"{name}TextConfig"
+    for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
+}
 """Where transformers' class of configurations isn't called like the model's."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+    "Lfm2ForCausalLM": {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    "Lfm2MoeForCausalLM": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "GraniteMoeHybridForCausalLM": {
+        "layer_types": [*["mamba"] * 5, "attention", "mamba", "mamba"] * 4
+    },
 }
 """That all releases have, and transformers' defaults lack."""
 
@@ -41,8 +53,30 @@ def families_page() -> str:
         "written by the rules of llama.cpp's converter.\n\n"
         "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
         + "".join(map(_row, FAMILIES.values()))
+        + _seeing()
         + _shown()
     )
+
+
+def _seeing() -> str:
+    """The families of models that see, and what tests show of each."""
+    text = (
+        "\n## Models that see\n\n"
+        "Pictures are encoded and put in the place of a prompt's placeholders by `reference`; the "
+        "other backends lack a tower. With `--language-model-only` the tower is left out, and the "
+        "decoder behind it is served as above. Where a tower isn't known here, so it is by "
+        "itself.\n\n"
+        "A model of each case is compared with transformers in float32: encodings, "
+        "log-probabilities of prompts with several pictures that lie across the ends of steps, "
+        "and greedy tokens (`tests/worker/vision`).\n\n"
+        "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
+    )
+    for family in VISION_FAMILIES.values():
+        classes = ", ".join(f"`{name}`" for name in family.hub_classes)
+        behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
+        cases = sum(f"{case.family}{SEEING_CLASS}" in family.hub_classes for case in SEEN.values())
+        text += f"| {family.known_as} | {classes} | {behind} | {cases} |\n"
+    return text
 
 
 def _shown() -> str:
@@ -57,7 +91,7 @@ def _shown() -> str:
         "| bits | a row has the same bits alone, in chunks and in company |\n"
         "| GGUF | the same from a file that llama.cpp's converter would write |\n"
         "| TP 2 | over two ranks: one worker's bits on `cpu`; on `reference` its logits within "
-        "1e-4, and the same bits in any company |\n"
+        "1e-4, and the same bits in any company; on `triton` the logits of `reference` |\n"
     )
     for backend, shown in coverage().items():
         text += f"\n### {backend}\n\n| models | {' | '.join(SHOWN)} |\n|---{'|---' * len(SHOWN)}|\n"

@@ -1,10 +1,12 @@
-"""Writes the reference's pages: `python -m docs.reference.generate`.
+"""Writes the reference's pages: `python -m docs.reference.generate`, or those that are named behind
+it.
 
-Starts a small system, which is asked for its endpoints and metrics, and stops it again.
+For endpoints and metrics it starts small systems, asks them, and stops them again.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import subprocess
@@ -12,8 +14,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from docs.reference.families import families_page
@@ -26,18 +29,43 @@ PATIENCE = 180.0
 
 
 def main() -> None:
-    """Writes all of them."""
-    _write("settings", settings_page())
-    _write("commands", commands_page())
-    _write("families", families_page())
-    with _system() as [main_port]:
-        document = json.loads(get(main_port, "/openapi.json"))
-        plain = metrics_after_a_request(main_port)
+    """Writes those that the command line names, or all of them."""
+    parser = argparse.ArgumentParser(prog="python -m docs.reference.generate")
+    parser.add_argument("pages", nargs="*", metavar="page", help=", ".join(MAKERS))
+    names = parser.parse_args().pages or list(MAKERS)
+    for name in names:
+        if name not in MAKERS:
+            parser.error(f"no page is called {name!r}; there are {', '.join(MAKERS)}")
+    for name in names:
+        (FOLDER / f"{name}.md").write_text(MAKERS[name](), encoding="utf-8")
+
+
+@cache
+def _usual_system() -> tuple[str, str]:
+    """OpenAPI document and metrics of a system without flags."""
+    with _system() as [port]:
+        return get(port, "/openapi.json"), metrics_after_a_request(port)
+
+
+def _endpoints() -> str:
+    return endpoints_page(json.loads(_usual_system()[0]))
+
+
+def _metrics() -> str:
+    plain = _usual_system()[1]
     with _system(*PORT_FLAGS, policy="fair") as ports:
         metrics_after_a_request(ports[0])
-        gateway, engine, worker = (get(port, "/metrics") for port in ports)
-    _write("endpoints", endpoints_page(document))
-    _write("metrics", metrics_page(plain, gateway, engine, worker))
+        return metrics_page(plain, *(get(port, "/metrics") for port in ports))
+
+
+MAKERS: dict[str, Callable[[], str]] = {
+    "settings": settings_page,
+    "commands": commands_page,
+    "families": families_page,
+    "endpoints": _endpoints,
+    "metrics": _metrics,
+}
+"""By the page's name."""
 
 
 def metrics_after_a_request(port: int) -> str:
@@ -88,10 +116,6 @@ def free_port() -> int:
     """Of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def _write(name: str, text: str) -> None:
-    (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,47 +17,37 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from loadtest.adversary.report import faults, markdown, sessions_lost
+from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Report, parser
-from loadtest.report.memory import Memory, draw
+from loadtest.report.files import Document, Measurement
+from loadtest.report.memory import Memory, draw, growth_table
+from loadtest.report.table import listed, sections, table, verdict
 from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.api_keys import entry, new_key
+from penstock.bench.load.report import markdown_table
 from testing.serving import Server
 from testing.streams.reading import connected
 
-PROGRAM = "-m loadtest.adversary"
 SERVE = ("--scheduling-policy", "fair")
 SEED = 1
 """Of the adversary's requests."""
+LOST = ("session with the engine core ended", "session with the engine ended")
+"""What a gateway and a worker say of a session that is over."""
+ALLOWED_RATIO = 3.0
+ALLOWED_GROWTH = 0.1
+"""Of a process's memory, from the first quarter beside the adversary to the last."""
+
 
 Answers = dict[str, dict[str, int]]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    command = parser(PROGRAM, __doc__.splitlines()[0])
-    command.add_argument("--seconds", type=float, default=600.0, help="beside the adversary")
-    command.add_argument("--quiet-seconds", type=float, default=60.0, help="before them")
-    command.add_argument("--streams", type=int, default=16, help="ordinary ones at a time")
-    command.add_argument("--at-a-time", type=int, default=24, help="requests of the adversary")
-    command.add_argument("serve", nargs="*", help="arguments for penstock serve, after --")
-    options = command.parse_args(arguments)
-    report = Report("adversary", PROGRAM, options, arguments)
-    figures, memory = measure(options)
-    samples = {"at": memory.at, "rss_mib": memory.rss}
-    report.finish(
-        {"serve": [*SERVE, *options.serve], "figures": figures, "samples": samples},
-        lambda facts: markdown(facts, figures),
-        draw=lambda path: draw(memory, options.quiet_seconds, path),
-    )
-    return 1 if faults(figures) else 0
-
-
-def measure(options: argparse.Namespace) -> tuple[dict[str, Any], Memory]:
+def measure(options: argparse.Namespace) -> Document:
     """Figures, and the samples of memory that they are made of."""
     keys = {name: new_key() for name in ("alice", "mallory")}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -82,7 +72,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], Memory]:
         "answers": answers,
         "memory": memory.growths(options.quiet_seconds),
     }
-    return figures, memory
+    serve = [*SERVE, *options.serve]
+    return {"serve": serve, "figures": figures, "samples": memory.samples()}
 
 
 async def run(
@@ -136,7 +127,7 @@ def _mallory(orders: dict[str, Any]) -> Answers:
     return dict(json.loads(told))
 
 
-def summary(heard: Tally) -> dict[str, Any]:
+def summary(heard: Tally) -> Document:
     gaps, firsts = distribution(heard.gaps), distribution(heard.firsts)
     return {
         "pieces": gaps["count"],
@@ -149,5 +140,101 @@ def summary(heard: Tally) -> dict[str, Any]:
     }
 
 
+def sessions_lost(log: Path) -> list[str]:
+    """The lines of the server's log that tell of one."""
+    lines = log.read_text(errors="replace").splitlines()
+    return [line for line in lines if any(words in line for words in LOST)]
+
+
+def faults(figures: dict[str, Any]) -> list[str]:
+    """What is not as it should be, in words."""
+    ratio, beside = figures["ratio_p99"], figures["beside"]
+    lost, restarts = figures["sessions_lost"], figures["restarts"]
+    checks = [
+        (ratio <= ALLOWED_RATIO, f"p99 between pieces is {ratio:.2f} times that alone"),
+        (beside["whole"] > 0, "no stream of alice's came to its end"),
+        (not beside["refused"], f"{beside['refused']} of alice's streams refused"),
+        (not beside["broken"], f"{beside['broken']} of alice's streams broken"),
+        (not lost, f"{lost} sessions lost"),
+        (not restarts, f"{restarts} processes restarted"),
+    ]
+    for name, memory in figures["memory"].items():
+        growth = memory["growth"]
+        checks.append((growth <= ALLOWED_GROWTH, f"{name} grew by {100 * growth:.1f} %"))
+    return [fault for holds, fault in checks if not holds]
+
+
+def markdown(document: Document) -> str:
+    figures = document["figures"]
+    words = (
+        f"{figures['streams']} streams of alice's, {figures['quiet_seconds']:g} s alone and then "
+        f"{figures['seconds']:g} s beside {figures['at_a_time']} requests at a time of mallory's "
+        f"(seed {figures['seed']}): p99 between two pieces {figures['ratio_p99']:.2f} times that "
+        f"alone, {ALLOWED_RATIO:g} allowed; {figures['sessions_lost']} sessions lost, "
+        f"{figures['restarts']} processes restarted."
+    )
+    parts = [
+        machine_line(document),
+        words,
+        verdict(faults(figures)),
+        _streams(figures),
+        growth_table(figures["memory"], "first quarter", "last quarter"),
+        _answers(figures["answers"]),
+        listed(figures["beside"]["problems"] + figures["lost"]),
+    ]
+    return sections(parts)
+
+
+STREAMS = {
+    "alice, ms": "{when}",
+    "between pieces, p50": "{gap_p50:,.0f}",
+    "p99": "{gap_p99:,.0f}",
+    "longest": "{longest_gap:,.0f}",
+    "to the first, p50": "{first_p50:,.0f}",
+    "to the first, p99": "{first_p99:,.0f}",
+    "whole": "{whole:,}",
+    "refused": "{refused:,}",
+    "broken": "{broken:,}",
+}
+
+
+def _streams(figures: dict[str, Any]) -> str:
+    rows = []
+    for when, name in (("alone", "quiet"), ("beside mallory", "beside")):
+        found = figures[name]
+        times = {key[:-2]: 1000 * s for key, s in found.items() if key.endswith("_s")}
+        rows.append({"when": when, **found, **times})
+    return table(STREAMS, rows)
+
+
+def _answers(answers: dict[str, dict[str, int]]) -> str:
+    """Of every kind of request, how many had which end; the most common ends first."""
+    totals: Counter[str] = Counter()
+    for each in answers.values():
+        totals.update(each)
+    ends = [end for end, _ in totals.most_common()]
+    rows = [
+        [kind, *(f"{each.get(end, 0):,}" for end in ends)]
+        for kind, each in [*sorted(answers.items()), ("all", totals)]
+    ]
+    return markdown_table(["mallory's", *ends], rows)
+
+
+COMMAND = Measurement(
+    "adversary",
+    __doc__,
+    measure,
+    markdown,
+    {
+        "--seconds": {"type": float, "default": 600.0, "help": "beside the adversary"},
+        "--quiet-seconds": {"type": float, "default": 60.0, "help": "before them"},
+        "--streams": {"type": int, "default": 16, "help": "ordinary ones at a time"},
+        "--at-a-time": {"type": int, "default": 24, "help": "requests of the adversary"},
+        "serve": {"nargs": "*", "help": "arguments for penstock serve, after --"},
+    },
+    draw=lambda path, found: draw(found["samples"], found["figures"]["quiet_seconds"], path),
+    faults=lambda document: faults(document["figures"]),
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

@@ -1,4 +1,4 @@
-"""The comparison of servers as JSON, as Markdown and as a chart."""
+"""The comparison of servers, and what is told of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from loadtest.peers.cells import Cell
-from loadtest.peers.report import OURS, draw_bars, failures, number, peers_table
+from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
+from loadtest.peers.comparison import OURS, Comparison, number, peers_table
 from loadtest.peers.rounds import Measurement, Outcome
-from loadtest.report.facts import machine_line
+from loadtest.peers.servers import NAMES, Server, make_server
+from loadtest.report.files import Document
 from penstock.bench.load.report import markdown_table
 from penstock.bench.load.statistics import Summary
 
@@ -60,41 +60,56 @@ def _median(figures: Sequence[Figure | None]) -> Figure | None:
     return Figure(value, any(figure.lower_bound for figure in known))
 
 
-def to_dict(measurement: Measurement) -> dict[str, Any]:
-    """Everything measured, each run included."""
-    return {
-        "rounds": measurement.rounds_done,
-        "notes": measurement.notes,
-        "cells": [asdict(cell) for cell in measurement.work],
-        "servers": {o.peer.name: _outcome(o) for o in measurement.outcomes},
-    }
+class Servers(Comparison):
+    """Penstock beside vLLM and llama.cpp, in one run.
 
+    Each server is started and stays. Then they take turns: a round is every workload on every
+    server, one computing at a time; the others are stopped with SIGSTOP. Medians go to a JSON file,
+    a Markdown table and a bar chart.
+    """
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    cells = {
-        name: {
-            "medians": {k: figure and asdict(figure) for k, figure in medians(runs).items()},
-            "runs": [run.to_dict() for run in runs],
-        }
-        for name, runs in outcome.runs.items()
-    }
-    return {**outcome.to_dict(), "cells": cells}
+    section, caption, label = "comparison", "output tokens per second", "output tokens/s"
+    peers, pieces, names = "servers", "cells", NAMES
+    work, smoke_work, seconds = CELLS, SMOKE_CELLS, 660.0
 
+    def make(self, name: str, model: Path) -> Server:
+        return make_server(name, model)
 
-def to_markdown(measurement: Measurement, facts: dict[str, Any]) -> str:
-    """facts: what the JSON says about command, time, machine and model."""
-    parts = [
-        f"{machine_line(facts)}; {facts['model']}; medians of "
-        f"{measurement.rounds_done} rounds, the servers in turn.\n",
-        peers_table(measurement, "server", "start to ready, s", "model"),
-    ]
-    for cell in measurement.work:
-        parts.append(f"**{cell.name}** ({cell.requests} requests, {cell.seconds:g} s at most)\n")
-        parts.append(_cell_table(measurement, cell))
-    if targets := _targets_table(measurement):
-        parts.append(f"Targets, as ratios of these medians:\n\n{targets}")
-    parts.extend(f"- {note}" for note in _notes(measurement))
-    return "\n".join(parts).rstrip() + "\n"
+    def figures(self, work: Cell, runs: list[Summary]) -> Document:
+        found = {key: figure and asdict(figure) for key, figure in medians(runs).items()}
+        return {"medians": found, "runs": [run.to_dict() for run in runs]}
+
+    def rate(self, outcome: Outcome, work: Cell) -> float | None:
+        figure = medians(outcome.runs.get(work.name, []))["output_tokens_per_s"]
+        return None if figure is None else figure.value
+
+    def tables(self, measurement: Measurement) -> list[str]:
+        parts = [
+            f"medians of {measurement.rounds_done} rounds, the servers in turn.",
+            peers_table(measurement, "server", "start to ready, s", "model"),
+        ]
+        for cell in measurement.work:
+            parts.append(
+                f"**{cell.name}** ({cell.requests} requests, {cell.seconds:g} s at most)\n"
+            )
+            parts.append(_cell_table(measurement, cell))
+        if targets := _targets_table(measurement):
+            parts.append(f"Targets, as ratios of these medians:\n\n{targets}")
+        return parts
+
+    def notes(self, measurement: Measurement) -> list[str]:
+        notes, outcomes = list(measurement.notes), measurement.outcomes
+        if any(run.cut_off for o in outcomes for runs in o.runs.values() for run in runs):
+            notes.append(
+                "Cut off: the cell's time was over before these requests had ended. Their tokens "
+                "count in tok/s; `>` marks a latency that would have been longer still."
+            )
+        for outcome in outcomes:
+            for cell, runs in outcome.runs.items():
+                errors = sorted({kind for run in runs if run.failed for kind in run.errors})
+                if errors:
+                    notes.append(f"{outcome.peer.name}, {cell}: {', '.join(errors)}.")
+        return notes
 
 
 def _cell_table(measurement: Measurement, cell: Cell) -> str:
@@ -131,27 +146,4 @@ def _targets_table(measurement: Measurement) -> str:
     return markdown_table(header, rows) if rows else ""
 
 
-def _notes(measurement: Measurement) -> list[str]:
-    notes = list(measurement.notes)
-    outcomes = measurement.outcomes
-    if any(run.cut_off for o in outcomes for runs in o.runs.values() for run in runs):
-        notes.append(
-            "Cut off: the cell's time was over before these requests had ended. Their tokens count "
-            "in tok/s; `>` marks a latency that would have been longer still."
-        )
-    for outcome in outcomes:
-        for cell, runs in outcome.runs.items():
-            errors = sorted({kind for run in runs if run.failed for kind in run.errors})
-            if errors:
-                notes.append(f"{outcome.peer.name}, {cell}: {', '.join(errors)}.")
-    return notes + failures(measurement)
-
-
-def draw_chart(measurement: Measurement, path: Path) -> None:
-    """Bars of output tokens per second, a panel for each cell."""
-
-    def rate(outcome: Outcome, cell: Cell) -> float | None:
-        figure = medians(outcome.runs.get(cell.name, []))["output_tokens_per_s"]
-        return None if figure is None else figure.value
-
-    draw_bars(measurement, rate, path, label="output tokens/s")
+SERVERS = Servers()

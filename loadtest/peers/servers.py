@@ -14,6 +14,7 @@ from typing import Any
 from deploy.local import answers, free_port
 from loadtest.peers.cells import Cell
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
+from loadtest.report.files import SetupError
 from penstock.bench.load.options import EndControl
 from penstock.bench.load.run import run as run_load
 from penstock.bench.load.statistics import Summary
@@ -22,10 +23,6 @@ from penstock.machine import usable_cores, usable_memory, version_of
 
 NAMES = ("penstock", "vllm", "llamacpp")
 _CONTEXT = "2048"
-
-
-class SetupError(RuntimeError):
-    """A server or the model isn't there; the message says how to get it."""
 
 
 @dataclass(frozen=True, kw_only=True)

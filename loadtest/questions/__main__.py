@@ -6,6 +6,7 @@ llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import subprocess
@@ -15,18 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loadtest.peers.servers import SetupError, default_model, installed, version_in
+from loadtest.peers.servers import default_model, installed, version_in
 from loadtest.questions import entrances
-from loadtest.questions.judging import Question, questions
-from loadtest.questions.report import LLAMACPP, to_markdown
-from loadtest.report.files import Report, parser, say
+from loadtest.questions.report import LLAMACPP, Question, questions, to_markdown
+from loadtest.report.files import Document, Measurement, SetupError, say
 from penstock import LLM
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
 
-PROGRAM = "-m loadtest.questions"
 CARD = {"temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.0}
 """What the model's card advises, and nothing of llama.cpp's own beside it."""
+CORES = max(int(usable_cores()), 1)
 STREAMS = 8
 """Questions at once."""
 EXAMPLES = (
@@ -36,34 +36,13 @@ EXAMPLES = (
 """The README's question comes first; the second was the README's before."""
 
 
-def main() -> int:
-    """Exit status: 0; 2 without the model or llama.cpp."""
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("--times", type=int, default=5, metavar="N", help="for llama.cpp")
-    command.add_argument("--seeds", type=int, default=20, metavar="N", help="of README's example")
-    threads = max(int(usable_cores()), 1)
-    command.add_argument("--threads", type=int, default=threads, metavar="N", help="of llama.cpp")
-    flags = command.parse_args()
-    report = Report("questions", PROGRAM, flags)
-    asked = questions()
-    try:
-        file = default_model()
-        document = measure(file, asked, flags.times, flags.seeds, flags.threads)
-    except SetupError as error:
-        say(f"questions: {error}")
-        return 2
-    report.finish(document, lambda facts: to_markdown(facts, asked, document))
-    return 0
-
-
-def measure(
-    file: Path, asked: list[Question], times: int, seeds: int, threads: int
-) -> dict[str, Any]:
+def measure(flags: argparse.Namespace) -> Document:
     """Everything that the page says."""
+    file, times, seeds = default_model(), flags.times, flags.seeds
     python = installed("xllamacpp", "python")
-    words = [each.question for each in asked]
+    words = [each.question for each in questions()]
     with ThreadPoolExecutor(1) as beside:
-        theirs = beside.submit(ask_llamacpp, python, file, threads, words, times, seeds)
+        theirs = beside.submit(ask_llamacpp, python, file, flags.threads, words, times, seeds)
         answers, prompts, own = ask_penstock(words, seeds)
         answers[LLAMACPP], their_prompts, other = theirs.result()
     version = f"xllamacpp {version_in('xllamacpp', 'xllamacpp').split()[-1]} (llama.cpp)"
@@ -186,5 +165,17 @@ def _same(ours: list[list[int]], theirs: list[list[int]], third: list[list[int]]
     return f"equal to llama.cpp's {equal}, equal to transformers' {also}"
 
 
+COMMAND = Measurement(
+    "questions",
+    __doc__,
+    measure,
+    lambda document: to_markdown(document, questions()),
+    {
+        "--times": {"type": int, "default": 5, "metavar": "N", "help": "for llama.cpp"},
+        "--seeds": {"type": int, "default": 20, "metavar": "N", "help": "of README's example"},
+        "--threads": {"type": int, "default": CORES, "metavar": "N", "help": "of llama.cpp"},
+    },
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

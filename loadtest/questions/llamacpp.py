@@ -11,7 +11,7 @@ import sys
 # This file's folder must not stand before the library's own modules.
 sys.path.pop(0)
 
-import xllamacpp  # type: ignore[import-not-found]
+import xllamacpp  # type: ignore[import-not-found]  # in the peer's environment only
 
 
 def main(model: str, threads: int) -> None:

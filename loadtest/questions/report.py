@@ -1,14 +1,17 @@
-"""The page of answers."""
+"""What counts as right, by a simple rule, the same for everybody; and the page of answers."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from loadtest.questions.judging import Question
 from loadtest.report.facts import machine_line
-from loadtest.report.files import Facts
+from loadtest.report.files import Document
 from penstock.bench.load.report import markdown_table
 
 LLAMACPP = "llama.cpp"
@@ -17,6 +20,30 @@ SHOWN = 120
 
 Answers = Mapping[str, list[list[str]]]
 """Entrance -> for each question its answers."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """expected: what must all be in the answer; `a|b` is one of them."""
+
+    question: str
+    expected: list[str]
+
+    def is_right(self, answer: str) -> bool:
+        """Whether every expected word stands there as a whole word, in any case."""
+        return all(_has(answer, each) for each in self.expected)
+
+
+def questions() -> list[Question]:
+    """The twenty."""
+    text = Path(__file__).with_name("questions.json").read_text(encoding="utf-8")
+    return [Question(**each) for each in json.loads(text)]
+
+
+def _has(answer: str, words: str) -> bool:
+    return any(
+        re.search(rf"(?<!\w){re.escape(word)}(?!\w)", answer, re.I) for word in words.split("|")
+    )
 
 
 def rights(asked: list[Question], answers: list[list[str]]) -> list[int]:
@@ -36,7 +63,7 @@ def interval(right: int, count: int) -> tuple[float, float]:
     return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
-def to_markdown(facts: Facts, asked: list[Question], document: Mapping[str, Any]) -> str:
+def to_markdown(document: Document, asked: list[Question]) -> str:
     """Who was right how often; the prompts; each question with an answer of each."""
     answers: Answers = document["answers"]
     own = {name: given for name, given in answers.items() if name != LLAMACPP}
@@ -61,7 +88,7 @@ def to_markdown(facts: Facts, asked: list[Question], document: Mapping[str, Any]
     )
     return "\n".join(
         [
-            f"{machine_line(facts)}; {document['model']}; {document['versions']}.",
+            f"{machine_line(document)}; {document['model']}; {document['versions']}.",
             "",
             "Penstock is asked with its defaults, the seed drawn for each request; llama.cpp with "
             "temperature 0.2 and top_p 0.9, as the model's card advises, and the seeds "

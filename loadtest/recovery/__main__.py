@@ -16,26 +16,29 @@ import itertools
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.recovery.listening import Listening, listening
-from loadtest.recovery.report import faults, markdown
-from loadtest.recovery.samples import Sample, recovery
-from loadtest.report.files import Report, parser
+from loadtest.recovery.listening import Listening, Sample, listening, recovery
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Document, Measurement
+from loadtest.report.table import listed, sections, table, verdict
 from testing.processes import RestartableProcess, engine, front_end, model_with_context, worker
 
-PROGRAM = "-m loadtest.recovery"
 UNBOUNDED = ("--max-waiting-requests", "100000", "--max-waiting-tokens", "1000000000")
 GOES_ON = 60.0
 """Seconds in which all must go on after a pause."""
 SEED = 1
 """Of the pauses."""
+FIRST_WITHIN = 3.0
+ACCEPTED_WITHIN = 30.0
+"""Seconds after a kill."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,8 @@ def loads(options: argparse.Namespace) -> list[Load]:
     """Those that see a kill. Few sequences at a time: what was in a step when the engine core died
     is computed alone at first."""
     short = Load("short prompts", options.requests, 30, 128, 0.02, 256)
-    long = Load(
-        "long prompts",
-        options.long_requests,
-        options.long_prompt,
-        8,
-        0.5,
-        64,
-        step_tokens=262_144,
-        blocks=262_144,
-    )
+    most = {"step_tokens": 262_144, "blocks": 262_144}
+    long = Load("long prompts", options.long_requests, options.long_prompt, 8, 0.5, 64, **most)
     return [load for load in (short, long) if load.requests]
 
 
@@ -96,24 +91,14 @@ def storm(options: argparse.Namespace) -> Load:
     return Load("storm", 64, 30, tokens, 0.1, at_once=72)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    command = parser(PROGRAM, __doc__.splitlines()[0])
-    command.add_argument("--requests", type=int, default=20_000, help="of short prompts")
-    command.add_argument("--long-requests", type=int, default=280)
-    command.add_argument("--long-prompt", type=int, default=130_000, help="tokens")
-    command.add_argument("--pauses", type=int, default=18, help="the processes in turn")
-    command.add_argument("--longest", type=float, default=10.0, help="pause, seconds")
-    options = command.parse_args(arguments)
-    report = Report("recovery", PROGRAM, options, arguments)
+def measure(options: argparse.Namespace) -> Document:
+    """Each load killed, and then the pauses."""
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         model = model_with_context(Path(folder), options.long_prompt + 1000)
-        figures = asyncio.run(measure(model, options))
-    report.finish(figures, lambda facts: markdown(facts, figures))
-    return 1 if faults(figures) else 0
+        return asyncio.run(run(model, options))
 
 
-async def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Each load killed, and then the pauses."""
+async def run(model: Path, options: argparse.Namespace) -> Document:
     kills = []
     for load in loads(options):
         async with running(model, load) as system:
@@ -179,14 +164,8 @@ async def paused(system: Running, load: Load, options: argparse.Namespace) -> di
         os.kill(pid, signal.SIGCONT)
         since = time.monotonic()
         went_on = await _has_tokens(front, wanted)
-        pauses.append(
-            {
-                "victim": victim,
-                "seconds": seconds,
-                "went_on": went_on,
-                "after_s": time.monotonic() - since,
-            }
-        )
+        after = time.monotonic() - since
+        pauses.append({"victim": victim, "seconds": seconds, "went_on": went_on, "after_s": after})
     return {"pauses": pauses, "requests": load.total, **await front.result()}
 
 
@@ -196,5 +175,98 @@ async def _has_tokens(front: Listening, wanted: int) -> bool:
     return came or front.outcome is not None
 
 
+def faults(figures: Document) -> list[str]:
+    """What is not as it should be, in words."""
+    found = []
+    for kill in figures["kills"]:
+        name = f"{kill['requests']:,} of {kill['load']}"
+        if kill["open_at_the_kill"] < kill["wanted_open"]:
+            found.append(f"{name}: only {kill['open_at_the_kill']:,} were open at the kill")
+        if kill["wrong"]:
+            found.append(f"{name}: {kill['wrong']:,} failed or were different")
+        for what, limit in (("first", FIRST_WITHIN), ("accepted", ACCEPTED_WITHIN)):
+            seconds = kill[f"{what}_s"]
+            if seconds is None or seconds > limit:
+                found.append(f"{name}: {what} after {_seconds(seconds)} s, not {limit:g}")
+    storm = figures["storm"]
+    if storm is not None:
+        if storm["wrong"]:
+            found.append(f"storm: {storm['wrong']:,} failed or were different")
+        stuck = sum(not pause["went_on"] for pause in storm["pauses"])
+        if stuck:
+            found.append(f"storm: not all went on after {stuck} pauses")
+    return found
+
+
+KILLS = {
+    "one kill -9 of the engine core": "{load}",
+    "requests": "{requests:,}",
+    "tokens of a prompt": "{prompt_tokens:,}",
+    "open then": "{open_at_the_kill:,}",
+    "first token, s": "{first}",
+    "all accepted, s": "{accepted}",
+    "all ended, s": "{ended}",
+    "equal": "{equal:,}",
+    "wrong": "{wrong:,}",
+}
+PAUSES = {
+    "paused": "{victim}",
+    "times": "{times}",
+    "for, s": "{shortest:.1f} to {longest:.1f}",
+    "all went on after, s: median": "{median:.2f}",
+    "longest": "{most:.2f}",
+}
+
+
+def markdown(document: Document) -> str:
+    storm, runs = document["storm"], list(document["kills"])
+    rows = [
+        {**kill, **{name: _seconds(kill[f"{name}_s"]) for name in ("first", "accepted", "ended")}}
+        for kill in runs
+    ]
+    parts = [machine_line(document), verdict(faults(document)), table(KILLS, rows)]
+    if storm is not None:
+        runs.append(storm)
+        parts += [
+            f"Pauses (SIGSTOP) under {storm['requests']} requests: {storm['equal']} equal to what "
+            f"they say undisturbed, {storm['wrong']} failed or different.",
+            table(PAUSES, _by_victim(storm["pauses"])),
+        ]
+    return sections([*parts, listed(line for run in runs for line in run["failed"])])
+
+
+def _by_victim(pauses: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for victim in dict.fromkeys(pause["victim"] for pause in pauses):
+        own = [pause for pause in pauses if pause["victim"] == victim]
+        lasted, after = ([pause[name] for pause in own] for name in ("seconds", "after_s"))
+        yield {
+            "victim": victim,
+            "times": len(own),
+            "shortest": min(lasted),
+            "longest": max(lasted),
+            "median": statistics.median(after),
+            "most": max(after),
+        }
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.2f}"
+
+
+COMMAND = Measurement(
+    "recovery",
+    __doc__,
+    measure,
+    markdown,
+    {
+        "--requests": {"type": int, "default": 20_000, "help": "of short prompts"},
+        "--long-requests": {"type": int, "default": 280},
+        "--long-prompt": {"type": int, "default": 130_000, "help": "tokens"},
+        "--pauses": {"type": int, "default": 18, "help": "the processes in turn"},
+        "--longest": {"type": float, "default": 10.0, "help": "pause, seconds"},
+    },
+    faults=faults,
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

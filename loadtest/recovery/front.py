@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from loadtest.recovery.samples import Outcome, Sample
+from loadtest.recovery.listening import Outcome, Sample
 from loadtest.streaming import FIRST_ID, IDS, beside
 from penstock.client.engine_client import EngineClient
 from penstock.errors import PenstockError

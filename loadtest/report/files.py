@@ -1,20 +1,30 @@
-"""The files of one measurement: NAME.json, NAME.md and NAME.png, and its section of the README."""
+"""A command that measures, and its files: NAME.json, NAME.md, NAME.png, a section of the README."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.local import NotThere
 from loadtest.report.facts import ROOT, now, run_facts
 from loadtest.report.readme import README, replace_section
+from penstock.errors import StartupError
 
 RESULTS = ROOT / "loadtest" / "results"
 
 Facts = dict[str, Any]
+"""Command, times, commit and machine, and what else belongs to them."""
+Document = dict[str, Any]
+"""What was measured, as the JSON file has it; the texts are made of it and the facts."""
+
+
+class SetupError(RuntimeError):
+    """Something that is measured isn't there; the message says how to get it."""
 
 
 def parser(program: str, description: str | None, *, section: bool = False) -> Any:
@@ -54,16 +64,11 @@ class Report:
         self._arguments = list(sys.argv[1:] if arguments is None else arguments)
         self._started = now()
 
-    @classmethod
-    def at(cls, file: Path, program: str, arguments: Sequence[str] | None = None) -> Report:
-        """Of a command whose --output names the JSON file itself."""
-        return cls(file.stem, program, argparse.Namespace(output=file.parent), arguments)
-
     def facts(self, **more: Any) -> Facts:
         """Command, times, commit and machine, and what else is given."""
         return {**run_facts(self._program, self._arguments, self._started), **more}
 
-    def save(self, facts: Facts, document: dict[str, Any], text: str) -> None:
+    def save(self, facts: Facts, document: Document, text: str) -> None:
         """Writes the JSON and the Markdown file; may be called again as more is known."""
         self._flags.output.mkdir(parents=True, exist_ok=True)
         whole = json.dumps({**facts, **document}, indent=1, ensure_ascii=False)
@@ -72,7 +77,7 @@ class Report:
 
     def finish(
         self,
-        document: dict[str, Any],
+        document: Document,
         text: Callable[[Facts], str],
         *,
         draw: Callable[[Path], None] | None = None,
@@ -97,3 +102,52 @@ class Report:
 
     def path(self, suffix: str) -> Path:
         return Path(self._flags.output) / f"{self._name}.{suffix}"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The command line of a measurement."""
+
+    name: str  # of its files
+    description: str | None
+    measure: Callable[[argparse.Namespace], Document]
+    """Raises SetupError, StartupError or NotThere where something is missing."""
+    text: Callable[[Document], str]  # Markdown, of facts and document together
+    flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Keywords of `add_argument` by flag."""
+    draw: Callable[[Path, Document], None] | None = None  # the chart
+    caption: str = ""  # of the chart in the README
+    section: str = ""  # of the README
+    faults: Callable[[Document], object] = lambda document: None
+    """What isn't as it should be; nothing, or empty, if all is."""
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Exit status: 0; 1 where there are faults; 2 where something is missing."""
+        program = program_of(self.name)
+        made = parser(program, self.description, section=bool(self.section))
+        for flag, keywords in self.flags.items():
+            made.add_argument(flag, **keywords)
+        flags = made.parse_args(arguments)
+        report, draw = Report(self.name, program, flags, arguments), self.draw
+        try:
+            document = self.measure(flags)
+        except (SetupError, StartupError, NotThere) as error:
+            say(f"{self.name}: {error}")
+            return 2
+        report.finish(
+            document,
+            lambda facts: self.text({**facts, **document}),
+            draw=draw and (lambda path: draw(path, document)),
+            section=self.section,
+            caption=self.caption,
+        )
+        return int(bool(self.faults(document)))
+
+
+def program_of(name: str) -> str:
+    """What follows `python` on the command line: `-m` and a module, or a script's path."""
+    spec, script = sys.modules["__main__"].__spec__, Path(sys.argv[0]).absolute()
+    if spec is None and script.is_relative_to(ROOT / "loadtest"):
+        return str(script.relative_to(ROOT))
+    module = spec.name.removesuffix(".__main__") if spec is not None else ""
+    return f"-m {module if module.startswith('loadtest.') else f'loadtest.{name}'}"

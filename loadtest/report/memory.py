@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -78,6 +79,11 @@ class Memory:
             if drift is not None
         }
 
+    def samples(self) -> dict[str, Any]:
+        """For the JSON file; open streams where they were counted."""
+        counted = {"open": self.open} if any(self.open) else {}
+        return {"at": self.at, **counted, "rss_mib": self.rss}
+
     def fewest_open(self, begin: float) -> int:
         """Streams open at a time, after `begin` seconds."""
         return min(n for at, n in zip(self.at, self.open, strict=True) if at >= begin)
@@ -90,16 +96,20 @@ def growth_table(growths: dict[str, dict[str, float]], early: str, late: str) ->
     return table({**columns, "growth": "{percent:+.2f} %"}, rows) if rows else ""
 
 
-def draw(memory: Memory, begin: float, path: Path) -> None:
-    """MiB of each process, the time before `begin` gray; below it, the open streams."""
+def draw(samples: dict[str, Any], begin: float, path: Path) -> None:
+    """MiB of each process, the time before `begin` gray; below it, the open streams.
+
+    samples: as Memory has them.
+    """
+    at = samples["at"]
     with chart(path, rows=2, size=(9, 6), sharex=True, height_ratios=(3, 1)) as (above, below):
-        for name, values in memory.rss.items():
-            above.plot(memory.at, values, label=name)
+        for name, values in samples["rss_mib"].items():
+            above.plot(at, values, label=name)
         above.axvspan(0, begin, color="lightgray")
         above.set_ylim(bottom=0)
         above.set_ylabel("RSS, MiB")
         above.legend(loc="upper left", fontsize="small")
-        below.plot(memory.at, memory.open, color="gray")
+        below.plot(at, samples.get("open", [0] * len(at)), color="gray")
         below.set_ylabel("open streams")
         below.set_xlabel("seconds")
 

@@ -13,6 +13,7 @@ With --against REVISION, processes of both versions take turns.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -24,36 +25,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.report.facts import ROOT
+from loadtest.report.chart import chart
+from loadtest.report.facts import ROOT, machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Report, parser, say
+from loadtest.report.files import Document, Measurement, say
+from loadtest.report.table import table
 from loadtest.worker_host.cases import Case, cases
-from loadtest.worker_host.report import draw, report
+from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
 from penstock.machine import version_of
 
-PROGRAM = "-m loadtest.worker_host"
 PACKAGES = ("shared", "services", "kernels")
 MINUTES = 5
 
 
-def main() -> None:
-    command = parser(PROGRAM, __doc__)
-    command.add_argument("--steps", type=int, default=200, help="timed in each turn of a case")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each version")
-    command.add_argument("--against", help="a revision of this repository to take turns with")
-    flags = command.parse_args()
-    written = Report("worker_host", PROGRAM, flags)
+def measure(flags: argparse.Namespace) -> Document:
     with tempfile.TemporaryDirectory() as folder:
-        versions = {"now": ROOT}
+        roots = {"now": ROOT}
         if flags.against:
-            versions[flags.against] = check_out(flags.against, Path(folder))
-        rows = measure(versions, flags.steps, flags.rounds)
-    written.finish(
-        {"rows": rows},
-        lambda facts: report(facts, rows),
-        draw=lambda path: draw(rows, path),
-        versions={name: version_of(name) for name in ("torch", "triton", "numpy")},
-    )
+            roots[flags.against] = check_out(flags.against, Path(folder))
+        rows = measure_all(roots, flags.steps, flags.rounds)
+    versions = {name: version_of(name) for name in ("torch", "triton", "numpy")}
+    return {"versions": versions, "rows": rows}
 
 
 def check_out(revision: str, folder: Path) -> Path:
@@ -65,7 +57,7 @@ def check_out(revision: str, folder: Path) -> Path:
     return folder
 
 
-def measure(versions: dict[str, Path], steps: int, rounds: int) -> list[dict[str, Any]]:
+def measure_all(versions: dict[str, Path], steps: int, rounds: int) -> list[dict[str, Any]]:
     """A row for each case and version, of all its steps in all rounds."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for turn in range(rounds):
@@ -114,5 +106,61 @@ def micro(turns: Iterable[list[float]]) -> dict[str, float]:
     return distribution((seconds for turn in turns for seconds in turn), 1e6)
 
 
+NAMES = {"sequences": "{case}", "version": "{version}"}
+STEPS = {
+    **NAMES,
+    "p50": "{p50:,.0f}",
+    "p99": "{p99:,.0f}",
+    "launches": "{launches:g}",
+    "of Triton's": "{of_triton:g}",
+    "steps": "{steps}",
+}
+
+
+def report(document: Document) -> str:
+    rows = document["rows"]
+    used = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    parts = {part: f"{{parts[{part}][p50]:.0f}}" for part in rows[0]["parts"]}
+    counted = [{**row, "of_triton": sum(row["kernels"].values())} for row in rows]
+    return (
+        f"{machine_line(document)}; {used}\n\n"
+        "Microseconds of the host's processor for a decode step "
+        "at contexts of 1,000 tokens, and device launches beside the graph's replay. Assumed: "
+        f"{1e6 * KERNEL_SECONDS:.0f} for a Triton launch, {1e6 * REPLAY_SECONDS:.0f} for a replay, "
+        f"{1e6 * OPERATION_SECONDS:.0f} for an operation of torch's that a CPU doesn't make: the "
+        f"head's two and the copy of the sampler's numbers.\n\n{table(STEPS, counted)}\n"
+        f"By part, p50 (p99 in worker_host.json):\n\n{table({**NAMES, **parts}, rows)}\n"
+        "![microseconds of a step by part](worker_host.png)\n"
+    )
+
+
+def draw(path: Path, document: Document) -> None:
+    rows = document["rows"]
+    names = [f"{row['case']}: {row['version']}" for row in rows]
+    left = [0.0] * len(rows)
+    with chart(path, size=(10, 0.3 * len(rows) + 1.5)) as axes:
+        for number, part in enumerate(rows[0]["parts"]):
+            widths = [row["parts"][part]["p50"] for row in rows]
+            shade = {"color": f"C{number % 10}", "alpha": 1 - number // 10 / 2}
+            axes.barh(names, widths, left=left, label=part, **shade)
+            left = [before + width for before, width in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set(xlabel="us of a step, p50 of each part")
+        axes.legend(fontsize=7, ncols=2)
+
+
+COMMAND = Measurement(
+    "worker_host",
+    __doc__,
+    measure,
+    report,
+    {
+        "--steps": {"type": int, "default": 200, "help": "timed in each turn of a case"},
+        "--rounds": {"type": int, "default": 3, "help": "turns of each version"},
+        "--against": {"help": "a revision of this repository to take turns with"},
+    },
+    draw=draw,
+)
+
 if __name__ == "__main__":
-    main()
+    sys.exit(COMMAND.main())

@@ -7,10 +7,10 @@ The same calls give the same effects, always: nothing here iterates over a hash-
 from __future__ import annotations
 
 from penstock import logs
-from penstock.protocol.from_frontend import FromFrontend
+from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_frontend import Status
-from penstock_engine import audit
+from penstock_engine.audit import check as audit
 from penstock_engine.core_state import make_core_state
 from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.finisher import Finisher
@@ -59,6 +59,13 @@ class EngineCore:
         self.state.clock.now = now
         self._from_frontends.received(session, message, now)
 
+    def frontend_sent_chunk(
+        self, session: bytes, message: MediaChunk, data: bytes, now: float
+    ) -> None:
+        """Some of an item. data: `message.size` bytes, which nothing here depends on."""
+        self.state.clock.now = now
+        self._from_frontends.received(session, message, now, data)
+
     def frontend_ended(self, session: bytes, reason: str, now: float) -> None:
         self.state.clock.now = now
         self._from_frontends.ended(session, reason)
@@ -95,8 +102,9 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         """Sequences that wait, for whatever it is."""
-        parked = self.state.grammars.num_waiting + self.state.remote_kv.num_waiting
-        return self.state.scheduling.queue.num_sequences + parked
+        state = self.state
+        parked = (state.grammars, state.media, state.remote_kv)
+        return state.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
 
     def step(self, now: float) -> Effects:
         """Plans what steps can be, and returns all that is to be sent.
@@ -111,6 +119,7 @@ class EngineCore:
             self._audit_when_idle(now)
         self._from_workers.expire(now)
         self._plan()
+        self._ask_for_media(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
         self.state.frontends.flush(self.state.effects, self._due_status(now))
         return self.state.effects.take()
@@ -122,6 +131,7 @@ class EngineCore:
             self._status_due,
             self.state.grammars.next_deadline(),
             self.state.remote_kv.next_deadline(),
+            self.state.media.loads.next_deadline(),
             self._from_workers.next_deadline(),
         )
         return due if first is None else min(first, due)
@@ -136,6 +146,14 @@ class EngineCore:
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
+
+    def _ask_for_media(self, now: float) -> None:
+        """After the plan, which may have found that items are missing."""
+        if self._from_workers.failing:
+            return
+        self.state.media.advance(now)
+        if self.state.media.loads.num_asked and not self.state.scheduling.in_flight:
+            self.state.workers.progressed(now)  # Nobody waits for them, but for front ends.
 
     def _due_status(self, now: float) -> Status | None:
         """At least every beat interval, and at once when readiness changes."""
@@ -170,6 +188,9 @@ class EngineCore:
             step_tokens=self.state.counts.iteration_tokens.counts,
             host_blocks=0 if scheduler.cache is None else scheduler.cache.num_host_blocks,
             prefix_caching=self.state.facts.config.cache.enable_prefix_caching,
+            media_items_encoded=self.state.counts.media_encoded,
+            media_items_found=self.state.counts.media_found,
+            media_bytes=self.state.counts.media_bytes,
         )
 
     # ---- internal errors

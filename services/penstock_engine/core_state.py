@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock_engine.facts import EngineFacts
+from penstock_engine.media.manager import MediaManager
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.timeline import Clock
@@ -29,6 +30,7 @@ class CoreState:
     frontends: Frontends  # sessions of front ends, and their open requests
     workers: Workers  # the rank group and its health
     grammars: GrammarManager  # grammars of structured output, and who waits for them
+    media: MediaManager  # items of prompts, who waits for them, and what is encoded
     remote_kv: RemoteKV  # sequences that wait for KV blocks of another engine
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
@@ -50,16 +52,27 @@ def make_core_state(facts: EngineFacts) -> CoreState:
     )
     workers = Workers(config.parallel, facts.created, config.transport.progress_timeout, effects)
     clock = Clock()
+    frontends, counts = Frontends(), EngineCounts()
+    media = scheduling.limit = MediaManager(
+        scheduling,
+        frontends,
+        workers,
+        counts,
+        clock,
+        load_bytes=config.cache.media_load_mib * 2**20,
+        step_rows=config.scheduler.max_encoded_rows,
+    )
     return CoreState(
         facts=facts,
         scheduling=scheduling,
         context_limit=ContextLimit(facts.longest_sequence, scheduling),
-        frontends=Frontends(),
+        frontends=frontends,
         workers=workers,
         grammars=GrammarManager(config.grammar, scheduling, workers),
+        media=media,
         remote_kv=RemoteKV(config.scheduler.max_waiting_requests),
         service_rate=ServiceRate(),
-        counts=EngineCounts(),
+        counts=counts,
         effects=effects,
         clock=clock,
         step_clock=StepClock(clock),

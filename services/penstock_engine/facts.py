@@ -8,9 +8,15 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
+from penstock.kv_layout import kv_groups, state_of
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import GrammarKind, PoolingTask
+from penstock.protocol.common import (
+    MAX_MEDIA_ITEMS,
+    MAX_MEDIA_SPANS,
+    GrammarKind,
+    PoolingTask,
+)
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.policies.tenants import Tenants
@@ -19,6 +25,9 @@ BYTES_PER_ID = 5
 """Of a token id in msgpack, at most."""
 
 FLOAT_BYTES = 4
+
+MEDIA_BYTES = 256 * MAX_MEDIA_ITEMS + 24 * MAX_MEDIA_SPANS
+"""Of what is said of a request's media in msgpack, at most."""
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +64,33 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         ids = limits.max_allowed_token_ids + limits.max_bad_words_tokens + 4 * limits.max_logit_bias
         tokens = max(limits.max_request_tokens, self.max_model_len)
         step = config.scheduler.max_carried_tokens + self.max_model_len
-        needed = BYTES_PER_ID * (max(tokens, step) + ids) + config.grammar.max_grammar_bytes
+        blocks = self._plan_blocks(step)
+        needed = BYTES_PER_ID * (max(tokens, step + blocks) + ids)
+        needed += config.grammar.max_grammar_bytes + MEDIA_BYTES
         if needed > most:
             raise StartupError(
                 f"a request of {tokens} tokens (max_request_tokens, max_model_len), or a step that"
-                f" carries {step} (max_carried_tokens), may take a message of {needed} bytes;"
-                f" max_message_bytes is {most}"
+                f" carries {step} (max_carried_tokens) in {blocks} KV blocks, may take a message of"
+                f" {needed} bytes; max_message_bytes is {most}"
             )
+
+    def _plan_blocks(self, carried: int) -> int:
+        """Numbers of KV blocks in one plan, at most: of those that start, with so many tokens in
+        all, and of those that grow."""
+        if isinstance(self.model.config, EncoderConfig):
+            return 0
+        config, scheduler = self.model.config, self.config.scheduler
+        # A byte for each number: as small as a block can be, and so as many as checkpoints take.
+        groups = kv_groups(config, 1, self.max_model_len, self.block_size)
+        each = carried + scheduler.max_num_batched_tokens
+        whole = -(-each // self.block_size) + 2 * scheduler.max_num_seqs
+        state = state_of(groups)
+        if state is None or state.every is None:
+            return len(groups) * whole
+        every = self.config.cache.state_checkpoint_tokens or state.every
+        # Of each sequence that starts: the one that it goes on behind, and a tail.
+        copies = scheduler.max_num_batched_tokens // every + 3 * scheduler.max_num_seqs
+        return (len(groups) - 1) * whole + state.blocks * copies
 
     @property
     def pooling(self) -> PoolingConfig | None:
@@ -134,6 +163,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             own_metrics=self.config.metrics.engine_metrics_port is not None,
             live=True,
             other_names=self.served_names[1:],
+            media=self.model.media,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -155,6 +185,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_memory_bytes=round(config.cache.kv_memory_gib * 2**30),
             numa_node=config.worker.numa_node,
             kv_cache_dtype=config.cache.kv_cache_dtype,
+            state_checkpoint_tokens=config.cache.state_checkpoint_tokens,
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,
             pooling=self.pooling,
@@ -166,6 +197,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             enforce_eager=config.worker.enforce_eager,
             load_format=config.model.load_format,
             group=group,
+            encoder_cache_rows=config.cache.encoder_cache_rows,
+            media_load_bytes=config.cache.media_load_mib * 2**20,
         )
 
 

@@ -20,7 +20,7 @@ import zmq
 from penstock import logs
 from penstock.config.settings import EngineConfig
 from penstock.errors import StartupError
-from penstock.protocol.from_frontend import FromFrontend
+from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.transport.curve import Peers, gatekeeper
 from penstock.transport.events import Ended, Opened
@@ -152,8 +152,18 @@ class Loop:
             elif isinstance(front, Opened):
                 core.frontend_opened(front.session, front.message, now)
                 live.frontend_opened(front.session, now)
+            elif isinstance(front.message, MediaChunk):
+                self._take_chunk(front.session, front.message, front.frames, now)
             elif not live.takes(front.session, front.message, now):
                 core.frontend_received(front.session, front.message, now)
+
+    def _take_chunk(
+        self, session: bytes, message: MediaChunk, frames: list[bytes], now: float
+    ) -> None:
+        if len(frames) != 1 or len(frames[0]) != message.size:
+            self._frontends.end(session, "a MediaChunk brings one frame, of the size that it says")
+            return
+        self._core.frontend_sent_chunk(session, message, frames[0], now)
 
     def _show(self, now: float) -> None:
         """To those who watch; after a step is on its way."""
@@ -163,8 +173,8 @@ class Loop:
                 self._frontends.send(session, shown[1])
 
     def _deliver(self, effects: Effects) -> None:
-        for session, to_worker, frames in effects.to_workers:
-            self._workers.send(session, to_worker, frames)
+        for session, to_worker, chunks in effects.to_workers:
+            self._workers.send(session, to_worker, [chunk.data for chunk in chunks])
         for session, to_frontend, frames in effects.to_frontends:
             self._frontends.send(session, to_frontend, frames)
         for session, reason in effects.end_workers:

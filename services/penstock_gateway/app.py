@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from penstock.client.observer import Observer, Observers
-from penstock.config.settings import GatewayConfig
+from penstock.config.settings import GatewayConfig, MediaSettings
+from penstock.media.desk import MediaDesk
 from penstock_gateway.access_log.layer import AccessLog
 from penstock_gateway.access_log.observer import AccessObserver
 from penstock_gateway.endpoints import routes_of
@@ -44,9 +45,10 @@ def create_app(
     *,
     patience: Patience | None = None,
     gateways: int = 1,
+    media: MediaSettings | None = None,
 ) -> FastAPI:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
-    its endpoints share.  gateways: how many share the work.
+    its endpoints share.  gateways: how many share the work.  media: settings of pictures.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
@@ -59,6 +61,7 @@ def create_app(
         limits=None if ring is None else RateLimits(config.rate_limit_storage),
         spend=None if ring is None else SpendObserver(),
         tracing=tracing_of(config),
+        media=MediaDesk(media or MediaSettings()),
     )
     client.observe(_observer(service))
     routes = routes_of(service)

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from penstock import logs
 from penstock.client import EngineClient
-from penstock.config.settings import GatewayConfig, TransportSettings
+from penstock.config.settings import GatewayConfig, MediaSettings, TransportSettings
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
@@ -47,6 +47,7 @@ def main(
     fd: int | None = None,
     *,
     transport: TransportSettings | None = None,
+    media: MediaSettings | None = None,
     gateways: int = 1,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
@@ -67,7 +68,7 @@ def main(
     client = EngineClient(
         engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
     )
-    app = create_app(client, config, gateways=gateways)
+    app = create_app(client, config, gateways=gateways, media=media)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
     admin = None
@@ -94,6 +95,7 @@ async def _serve(
         if watching is not None:
             watching.cancel()
         await client.close()
+        service.media.close()
         if service.tracing is not None:
             await service.tracing.close()
     log.info("left")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.client.session import STATUS_MAX_AGE
-from penstock.config.settings import GatewayConfig
+from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.errors import EngineUnavailable
+from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
@@ -59,6 +60,8 @@ class Service:
     """What keys have used; None where there are no keys."""
     tracing: Tracing | None = None
     """None where traces are off."""
+    media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
+    """What prepares the pictures of requests."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
     """Requests that are being answered."""

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -48,6 +48,7 @@ class Heard:
     session: int  # Number of the session that it belongs to.
     message: ToWorker | None  # None: the session is over.
     first: bool = False  # Whether it opened the session.
+    frames: Sequence[bytes] = ()  # Binary payloads that came with the message.
 
 
 @dataclass
@@ -156,7 +157,8 @@ class CoreSession:
             self._session += 1
             self.over()
             return
-        heard = Heard(self._session, event.message, isinstance(event, Opened))
+        opened = isinstance(event, Opened)
+        heard = Heard(self._session, event.message, opened, event.frames)
         if not self.aside(heard):
             self.inbox.put(heard)
 

@@ -11,15 +11,21 @@ from types import FrameType
 from penstock import logs
 from penstock.config.settings import MetricsSettings, TransportSettings
 from penstock_worker.engine_session import CoreSession
+from penstock_worker.machine.torch_import import import_torch
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
 
 log = logs.get(__name__)
 
-THREADING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Read by the OpenMP library when it is loaded.  Its idle threads would else spin between steps, on
-cores that the gateway and the engine core need."""
+THREADING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+"""Read by the OpenMP library and numpy's OpenBLAS when they are loaded.  The idle threads of the
+former would else spin between steps, on cores that the gateway and the engine core need; the latter
+would start a thread for each core, and nothing here multiplies by numpy."""
+
+PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""Read by torch when it is imported, which would else go through the metadata of every package that
+is installed, for devices that no backend here computes on."""
 
 RANKS = {
     # Sessions say when a group is over, and then it is cut.  Without these, torch would end the
@@ -54,7 +60,7 @@ def main(
     Raises one of `worker.FINAL`, after telling the engine, when the model can't be served here;
     StartupError also where the metrics port, or one at rank_host, can't be had.
     """
-    for name, value in (THREADING | RANKS).items():
+    for name, value in (THREADING | PLUGINS | RANKS).items():
         os.environ.setdefault(name, value)
     transport = transport or TransportSettings()
     membership = Membership(rank_host)
@@ -128,10 +134,12 @@ class Signals:
 
 
 def _preload() -> None:
-    """Import torch and what is built on it while the session opens. All of it stays, so that what
-    the garbage collector would look for meanwhile isn't there: a tenth of the time."""
+    """Import torch and what is built on it while the session opens. All of it stays, so that the
+    garbage collector needn't look at it, neither meanwhile (a tenth of the time) nor later."""
     gc.disable()
     try:
+        import_torch()
         import penstock_worker.loading.load  # noqa: F401
     finally:
+        gc.freeze()
         gc.enable()

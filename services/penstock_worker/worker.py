@@ -14,6 +14,9 @@ from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
+    DropMedia,
+    LoadMedia,
+    LoadMediaChunk,
     Plan,
     Setup,
     Stop,
@@ -137,15 +140,24 @@ class Worker:
             self._forget()
 
     def _take_aside(self, heard: Heard) -> bool:
-        """Grammars are compiled while a step goes on. In the session's thread."""
+        """Grammars are compiled, and media received, while a step goes on. In the session's
+        thread."""
         loaded, session, message = self._loaded, heard.session, heard.message
-        if not isinstance(message, CompileGrammar) or loaded is None or session != self._current:
+        if loaded is None or session != self._current:
             return False
-        loaded.runner.grammars.compile(
-            message.grammar,
-            message.definition,
-            lambda answer: self._session.send(session, answer),
-        )
+        match message:
+            case CompileGrammar():
+                loaded.runner.grammars.compile(
+                    message.grammar,
+                    message.definition,
+                    lambda answer: self._session.send(session, answer),
+                )
+            case LoadMedia() | LoadMediaChunk() | DropMedia():
+                loaded.runner.media.receive(
+                    message, heard.frames, lambda answer: self._session.send(session, answer)
+                )
+            case _:
+                return False
         return True
 
     def _forget(self) -> None:

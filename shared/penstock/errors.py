@@ -20,6 +20,10 @@ class InvalidRequest(PenstockError, ValueError):
         self.code = code
 
 
+class TooLarge(InvalidRequest):
+    """What was sent is larger than is ever accepted: HTTP 413."""
+
+
 class ModelNotFound(PenstockError):
     """No such model: an alias, folder, file or hub id that leads nowhere."""
 

@@ -4,29 +4,45 @@ Layers with the same reach need the same tokens' KV, so that one block table ser
 of any group is of one size, so that all groups share one pool: it has room for the keys and values
 of a block's tokens in `page_layers` layers.  Layers of one reach make several groups if they are
 more than that (as in vLLM's hybrid KV cache manager).
+
+All recurrent layers together make one more group, which has no keys and values: see `state_group`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.errors import UnsupportedModel
+from penstock.errors import StartupError, UnsupportedModel
 from penstock.layer_spec import AttentionSpec
 from penstock.model_config import ModelConfig
+from penstock.recurrent_spec import result_numbers, state_numbers
 
 MAX_GROUPS = 32
 """Most groups of a model: each has a block table for every sequence."""
 
+MAX_STATE_TOKENS = 2048
+"""Tokens between two checkpoints at most, unless a setting says more: so much is computed again
+behind a prefix that was found."""
+
+STATE_BYTES = 4
+"""Of a number of a state, float32."""
+
 
 class KVGroup(msgspec.Struct, frozen=True):
-    """The reach of a group's layers (see AttentionSpec); by default all tokens before."""
+    """The reach of a group's layers (see AttentionSpec); by default all tokens before.
+
+    With `every`, it is that of the recurrent layers: it has no blocks of tokens, but `blocks`
+    blocks for a copy of all their states, a checkpoint, behind each multiple of `every` tokens.
+    """
 
     window: int | None = None
     chunk: int | None = None
+    every: int | None = None
+    blocks: int = 0
 
     @property
     def forgets(self) -> bool:
@@ -62,45 +78,95 @@ def blocks_needed(
     whole, chunk = -(-num_tokens // block_size), -(-fresh // block_size)
     needed = 0
     for group in groups:
+        if group.every is not None:
+            # The newest one, and those that are being written.
+            most = 1 - (-(fresh + block_size) // group.every)
+            needed += group.blocks * min(whole * block_size // group.every, most)
+            continue
         widest = group.widest(block_size)
         needed += whole if widest is None else min(whole, widest + chunk)
     return needed
 
 
+def paged(groups: Sequence[KVGroup]) -> tuple[KVGroup, ...]:
+    """Those with keys and values, each of which has a table of a block for so many tokens."""
+    return tuple(group for group in groups if group.every is None)
+
+
+def state_of(groups: Sequence[KVGroup]) -> KVGroup | None:
+    """That of the recurrent layers, which is the last one if there is one."""
+    return groups[-1] if groups and groups[-1].every is not None else None
+
+
+NO_GROUP = -1
+"""Of a layer without keys and values."""
+
+
 @dataclass(frozen=True)
 class KVLayout:
-    """groups: in the order of block tables.  layers: for each layer of the model its group."""
+    """groups: those with keys and values, in the order of block tables.  layers: for each layer of
+    the model its group, or NO_GROUP.  reads: of a layer without keys and values of its own, the one
+    whose it reads."""
 
     groups: tuple[KVGroup, ...]
     layers: tuple[int, ...]
+    reads: Mapping[int, int] = field(default_factory=dict)
 
     def places(self, layers: range) -> tuple[tuple[int, int], ...]:
         """For each of a stage's layers its group, and which of the group's layers in that stage it
-        is: so its part of each block."""
+        is: so its part of each block. A layer that reads another one's has that one's, which is in
+        the same stage. Of NO_GROUP this means nothing."""
         met = Counter[int]()
-        found = []
+        found: dict[int, tuple[int, int]] = {}
         for layer in layers:
             group = self.layers[layer]
-            found.append((group, met[group]))
+            if layer in self.reads:
+                found[layer] = found[self.reads[layer]]
+                continue
+            found[layer] = group, met[group]
             met[group] += 1
-        return tuple(found)
+        return tuple(found.values())
 
     def page_layers(self, layers: range) -> int:
         """Layers whose keys and values a block has room for, in a stage."""
-        return 1 + max(place for _, place in self.places(layers))
+        found = [place for group, place in self.places(layers) if group != NO_GROUP]
+        if not found:
+            raise UnsupportedModel(
+                f"layers {layers.start} to {layers.stop - 1} have no attention: a model, or a stage"
+                " of one, of recurrent layers alone isn't served"
+            )
+        return 1 + max(found)
 
 
-def one_group(num_layers: int) -> KVLayout:
+def one_group(num_layers: int, reads: Mapping[int, int] | None = None) -> KVLayout:
     """All layers in one group that keeps everything."""
-    return KVLayout(ONE_GROUP, (0,) * num_layers)
+    return KVLayout(ONE_GROUP, (0,) * num_layers, reads or {})
+
+
+def layers_that_read(config: ModelConfig) -> dict[int, int]:
+    """The layers without keys and values of their own, each with the one whose it reads."""
+    rules = ((number, config.layer(number).attention) for number in range(config.num_layers))
+    return {number: rule.reads for number, rule in rules if rule.reads is not None}
+
+
+def widest_layer(config: ModelConfig) -> int:
+    """Numbers of a token's keys in the layer that has most of them, for which a block has room in
+    each of its layers."""
+    numbers = range(config.num_layers)
+    heads = (config.kv_heads(number) for number in numbers if config.layer(number).attends)
+    return max((each.count * each.size for each in heads), default=0)
 
 
 def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
-    """The groups of a model that is served with sequences of at most so many tokens."""
-    reaches = [
-        _reach(config.layer(number).attention, max_model_len) for number in range(config.num_layers)
-    ]
-    counts = Counter(reaches)
+    """The groups of a model that is served with sequences of at most so many tokens, but for that
+    of its recurrent layers. Raises UnsupportedModel."""
+    specs = [config.layer(number) for number in range(config.num_layers)]
+    reaches = [_reach(spec.attention, max_model_len) if spec.attends else None for spec in specs]
+    reads = layers_that_read(config)
+    own = [reach for number, reach in enumerate(reaches) if number not in reads]
+    counts = Counter(reach for reach in own if reach is not None)
+    if not counts:
+        raise UnsupportedModel("no layer has attention: such models aren't served")
     # What grows with the context comes first.
     kinds = sorted(counts, key=lambda reach: reach.forgets)
     size = _page_layers(counts)
@@ -111,12 +177,101 @@ def kv_layout(config: ModelConfig, max_model_len: int) -> KVLayout:
         numbers[kind] = range(len(groups), len(groups) + several)
         groups += [kind] * several
     met = Counter[KVGroup]()
-    layers = []
-    for reach in reaches:
+    layers: list[int] = []
+    for number, reach in enumerate(reaches):
+        if number in reads or reach is None:
+            layers.append(layers[reads[number]] if number in reads else NO_GROUP)
+            continue
         # Dealt out in turn, so that a pipeline's stages have about as many layers of each group.
         layers.append(numbers[reach][met[reach] % len(numbers[reach])])
         met[reach] += 1
-    return KVLayout(tuple(groups), tuple(layers))
+    return KVLayout(tuple(groups), tuple(layers), reads)
+
+
+def state_sizes(config: ModelConfig) -> tuple[int, ...]:
+    """For each layer the numbers of one sequence's state, float32; 0 of one that isn't
+    recurrent."""
+    specs = [config.layer(number).recurrent for number in range(config.num_layers)]
+    return tuple(0 if spec is None else state_numbers(spec) for spec in specs)
+
+
+def state_results(config: ModelConfig) -> int:
+    """Numbers, float32, of what all recurrent layers together give for a token."""
+    specs = (config.layer(number).recurrent for number in range(config.num_layers))
+    return sum(result_numbers(spec) for spec in specs if spec is not None)
+
+
+def state_copies(max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    """How many sequences may have several tokens in one step: while it is computed, a copy of each
+    one's states from before is kept."""
+    return min(max_num_seqs, max_num_batched_tokens // 2)
+
+
+def state_memory(config: ModelConfig, max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    """Bytes that recurrent layers take beside the KV pool: states and latest results of all
+    sequences, and copies of states."""
+    copies = state_copies(max_num_seqs, max_num_batched_tokens)
+    results = STATE_BYTES * state_results(config)
+    return max_num_seqs * (state_bytes(config) + results) + copies * state_bytes(config)
+
+
+def state_bytes(config: ModelConfig) -> int:
+    """Of one sequence's states in all layers; 0 if none is recurrent."""
+    return STATE_BYTES * sum(state_sizes(config))
+
+
+def with_states(
+    groups: tuple[KVGroup, ...],
+    states: int,
+    *,
+    block_bytes: int,
+    block_size: int,
+    every: int | None = None,
+) -> tuple[KVGroup, ...]:
+    """The groups of a model that has keys and values in `groups`, and `states` bytes of states
+    (see state_bytes). every: tokens between two checkpoints, if that is set. Raises
+    StartupError."""
+    if every is not None and every % block_size:
+        raise StartupError(
+            f"state_checkpoint_tokens is {every}; it has to be a multiple of kv_block_size,"
+            f" {block_size}"
+        )
+    if not states:
+        return groups
+    return (*groups, state_group(groups, states, block_bytes, block_size, every))
+
+
+def kv_numbers(config: ModelConfig, keys: int) -> int:
+    """Numbers that a layer keeps of a token, whose keys there are so many numbers."""
+    # The CPU kernels have a latent twice: keys and values are ordered differently.
+    return keys + (keys if config.latent is None else config.latent.rank)
+
+
+def kv_groups(
+    config: ModelConfig, number_bytes: int, max_model_len: int, block_size: int
+) -> tuple[KVGroup, ...]:
+    """All groups of a model, that of recurrent layers too, about as a worker has them.
+    number_bytes: of a number in the KV cache. Raises UnsupportedModel."""
+    layout = kv_layout(config, max_model_len)
+    layers = layout.page_layers(range(config.num_layers))
+    size = block_size * layers * kv_numbers(config, widest_layer(config)) * number_bytes
+    return with_states(layout.groups, state_bytes(config), block_bytes=size, block_size=block_size)
+
+
+def state_group(
+    groups: tuple[KVGroup, ...],
+    states: int,
+    block_bytes: int,
+    block_size: int,
+    every: int | None,
+) -> KVGroup:
+    """That of the recurrent layers. Unless told otherwise, a checkpoint takes no more blocks than
+    the keys and values between two of them; but of large states, they are MAX_STATE_TOKENS
+    apart."""
+    blocks = -(-states // block_bytes)
+    lasting = sum(not group.forgets for group in groups) or len(groups)
+    apart = min(-(-blocks // lasting), max(1, MAX_STATE_TOKENS // block_size))
+    return KVGroup(every=every or apart * block_size, blocks=blocks)
 
 
 def _reach(spec: AttentionSpec, max_model_len: int) -> KVGroup:

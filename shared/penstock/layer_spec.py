@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.recurrent_spec import RecurrentSpec
+
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     """How rotary frequencies are stretched beyond the trained context.
@@ -23,9 +25,11 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     `longrope` (Ding et al., 2024) divides frequency i by long_factors[i], or by short_factors[i] in
     a model that is served within its original context; `attention_factor` as for yarn.
     `precomputed` multiplies frequency i by 1 / factors[i] (GGUF's rope_freqs tensor).
+    `proportional` divides the first `kept` frequencies by `factor`, and makes all others 0 (Gemma
+    4): the head rotates in part, and its pairs are still half of it apart.
     """
 
-    kind: Literal["linear", "llama3", "yarn", "longrope", "precomputed"]
+    kind: Literal["linear", "llama3", "yarn", "longrope", "precomputed", "proportional"]
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -37,6 +41,7 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     attention_factor: float = 1.0
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+    kept: int = 0
 
 
 class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +56,9 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rotated queries at position p are multiplied by 1 + query_growth * ln(1 + floor(p / length))
     (Llama 4, Ministral 3)."""
     query_growth_length: int = 8192
+    sections: tuple[int, ...] = ()
+    """How many rotary pairs, from the first on, turn by a token's time, row and column (Wang et
+    al., "Qwen2-VL", 2024); empty: all turn by its position. Text has three equal numbers."""
 
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +91,14 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of the norms of both vectors."""
 
 
+class KVHeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Key and value heads of a layer."""
+
+    count: int
+    size: int
+    """Numbers of a key, of a value and of a query."""
+
+
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Grouped-query attention, causal."""
 
@@ -102,10 +118,26 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentSpec | None = None
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
+    kv_heads: KVHeadsSpec | None = None
+    """None: as ModelConfig says."""
+    value_norm: bool = False
+    """Whether each head's values are divided by their root mean square."""
+    values_of_keys: bool = False
+    """Whether values are what keys are before norm and rotation, instead of a product of their
+    own."""
+    reads: int | None = None
+    """A layer before this one whose keys and values it reads; it has none of its own."""
     sinks: bool = False
     """A learned score for each query head, which takes part in the softmax without a value."""
+    output_gate: bool = False
+    """A learned sigmoid for each number that the heads give (Qiu et al., "Gated attention for large
+    language models", 2025); made of the hidden state together with the queries."""
     qkv_bias: bool = False
     output_bias: bool = False
+
+
+SUM_FLOOR = 1e-20
+"""Keeps experts' weights finite, and changes none."""
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +153,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     chosen ones."""
     normalised: bool = True
     """Whether the chosen experts' weights are divided by their sum."""
+    sum_floor: float = SUM_FLOOR
+    """What is added to that sum."""
     scale: float = 1.0
     """Factor of the chosen experts' weights."""
     shared_inner: int = 0
@@ -135,6 +169,12 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     group_best: int = 2
     """How many of a group's experts make its score, which is the sum of theirs."""
     router_bias: bool = False
+    expert_scales: bool = False
+    """Whether each expert has a learned factor of its weight."""
+    beside: bool = False
+    """Whether a network of the layer's own inner dimension stands beside the experts (Gemma 4).
+    Both have norms of their own before and behind them; the router's input is normalised by
+    another one. Only in layers of order `sandwich`."""
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +185,11 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     gate at most 7 and up between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
     gated: bool = True
     bias: bool = False
+    inner: int | None = None
+    """Inner dimension; None: as ModelConfig says."""
+    sparsity: float = 0.0
+    """Share of the gate's numbers that become 0, those that are lowest, if they are normally
+    distributed (Gemma 3n); the others lose what the limit is. 0: all are kept."""
     experts: ExpertsSpec | None = None
 
 
@@ -157,7 +202,12 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     attention: AttentionSpec = AttentionSpec()
+    recurrent: RecurrentSpec | None = None
+    """Set, it stands in the attention's place."""
     feed_forward: FeedForwardSpec = FeedForwardSpec()
+    halves: Literal["both", "mixer", "feed_forward"] = "both"
+    """mixer: there is no feed-forward.  feed_forward: there is neither attention nor
+    `recurrent`."""
     order: Literal["pre", "post", "sandwich", "parallel"] = "pre"
     two_norms: bool = False
     first_norm: bool = True
@@ -165,3 +215,34 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     none)."""
     residual_multiplier: float = 1.0
     """Of what attention and feed-forward add."""
+    output_scale: bool = False
+    """Whether the layer's output, with the residual, has a learned factor."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether the layer has keys and values."""
+        return self.recurrent is None and self.halves != "feed_forward"
+
+
+class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that each layer gets for each token, made of a table of its own and of the embedding
+    (Gemma 3n). Sizes are element counts."""
+
+    size: int
+    """Of a layer's input."""
+    vocab_size: int
+    """Of the table. An id beyond it has the row of id 0."""
+
+
+class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Several residuals, of which each layer computes one and predicts the others (Baykal et al.,
+    "Alternating updates for efficient transformers", 2023), and a low-rank path beside attention
+    (Menghani et al., "LAuReL: learned augmented residual layer", 2024)."""
+
+    count: int
+    active: int
+    """Which one the layers compute."""
+    scaled: bool
+    """Whether it has learned factors before a layer's own input is added to the others."""
+    rank: int
+    """Of the path beside attention."""

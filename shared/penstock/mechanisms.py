@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.layer_spec import AttentionSpec, FeedForwardSpec, LayerSpec
+from penstock.layer_spec import SUM_FLOOR, AttentionSpec, FeedForwardSpec, LayerSpec
 from penstock.model_config import ModelConfig, TransformersConfig
+from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec
 
 WINDOW = "sliding windows"
 CHUNKS = "attention within chunks of positions"
@@ -16,6 +17,7 @@ SCORE_SOFT_CAP = "a soft cap of attention scores"
 SCORE_SCALE = "an attention scale of its own"
 LATENT = "attention over latents (MLA)"
 SINKS = "attention sinks"
+OUTPUT_GATE = "a gate of the attention's output"
 NO_ROTATION = "layers without rotary positions"
 PARTIAL_ROTATION = "heads that rotate in part"
 SEVERAL_ROTATIONS = "several rotary embeddings"
@@ -34,10 +36,26 @@ RESIDUAL_MULTIPLIER = "a residual multiplier"
 EMBEDDING_MULTIPLIER = "an embedding multiplier"
 LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
+EXPERTS_FLOOR = "a floor of the sum of experts' weights"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
 EMBEDDING_NORM = "a norm of embeddings"
 NO_FIRST_NORM = "a layer without a norm before attention"
+SHORT_CONV = "recurrent layers of short convolutions"
+GATED_DELTA = "recurrent layers of gated delta nets"
+MAMBA2 = "recurrent layers of Mamba 2"
+ONE_HALF = "layers of attention or feed-forward alone"
 QUERY_GROWTH = "queries that grow with their position"
+OWN_HEADS = "heads whose sizes differ between layers"
+VALUE_NORM = "norms of values"
+VALUES_OF_KEYS = "values that are made of keys"
+SHARED_KV = "layers that read another one's keys and values"
+OWN_INNER = "feed-forwards whose sizes differ between layers"
+SPARSE_GATE = "a feed-forward whose gate is mostly zero"
+EXPERTS_BESIDE = "experts beside a feed-forward"
+OUTPUT_SCALE = "a factor of a layer's output"
+PER_LAYER_INPUTS = "an input of each layer's own"
+STREAMS = "several residuals (AltUp)"
+VISION = "a tower that sees"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -46,6 +64,12 @@ _ACTIVATIONS = {
     "relu2": RELU2,
     "clamped_swiglu": CLAMPED_SWIGLU,
 }
+_RECURRENT: dict[type[RecurrentSpec], str] = {
+    ShortConvSpec: SHORT_CONV,
+    GatedDeltaSpec: GATED_DELTA,
+    Mamba2Spec: MAMBA2,
+}
+RECURRENT = frozenset(_RECURRENT.values())
 
 
 def mechanisms(config: ModelConfig) -> frozenset[str]:
@@ -71,13 +95,25 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield EMBEDDING_MULTIPLIER
     if config.logits_multiplier != 1.0 or config.logits_soft_cap is not None or config.head_bias:
         yield LOGITS_RULE
+    if config.per_layer_inputs is not None:
+        yield PER_LAYER_INPUTS
+    if config.streams is not None:
+        yield STREAMS
+    if config.vision is not None:
+        yield VISION
     for layer in set(config.layers):
         yield from _of_layer(layer)
 
 
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
-    yield from _of_attention(layer.attention)
-    yield from _of_feed_forward(layer.feed_forward)
+    if layer.recurrent is not None:
+        yield _RECURRENT[type(layer.recurrent)]
+    if layer.attends:
+        yield from _of_attention(layer.attention)
+    if layer.halves != "mixer":
+        yield from _of_feed_forward(layer.feed_forward)
+    if layer.halves != "both":
+        yield ONE_HALF
     if layer.order in ("post", "sandwich"):
         yield OUTPUT_NORMS
     if layer.order == "parallel":
@@ -86,6 +122,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         yield NO_FIRST_NORM
     if layer.residual_multiplier != 1.0:
         yield RESIDUAL_MULTIPLIER
+    if layer.output_scale:
+        yield OUTPUT_SCALE
 
 
 def _of_attention(spec: AttentionSpec) -> Iterator[str]:
@@ -96,9 +134,14 @@ def _of_attention(spec: AttentionSpec) -> Iterator[str]:
         SCORE_SCALE: spec.scale is not None,
         LATENT: spec.latent is not None,
         SINKS: spec.sinks,
+        OUTPUT_GATE: spec.output_gate,
         NO_ROTATION: spec.rope is None,
         WHOLE_NORM: spec.norm == "whole",
         OUTPUT_BIAS: spec.output_bias,
+        OWN_HEADS: spec.kv_heads is not None,
+        VALUE_NORM: spec.value_norm,
+        VALUES_OF_KEYS: spec.values_of_keys,
+        SHARED_KV: spec.reads is not None,
     }
     yield from (name for name, needed in said.items() if needed)
 
@@ -112,5 +155,13 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
         yield FEED_FORWARD_BIAS
     if spec.experts is not None:
         yield EXPERTS
+        if spec.experts.normalised and spec.experts.sum_floor != SUM_FLOOR:
+            yield EXPERTS_FLOOR
         if spec.experts.shared_gate:
             yield SHARED_EXPERT_GATE
+        if spec.experts.beside or spec.experts.expert_scales:
+            yield EXPERTS_BESIDE
+    if spec.inner is not None:
+        yield OWN_INNER
+    if spec.sparsity:
+        yield SPARSE_GATE

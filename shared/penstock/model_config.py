@@ -11,8 +11,18 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.layer_spec import LatentSpec, LayerSpec, NormSpec, RopeSpec
+from penstock.layer_spec import (
+    KVHeadsSpec,
+    LatentSpec,
+    LayerSpec,
+    NormSpec,
+    PerLayerInputsSpec,
+    RopeSpec,
+    StreamsSpec,
+)
+from penstock.media_facts import MediaFacts
 from penstock.quantised_checkpoint import QuantisedCheckpoint
+from penstock.vision_spec import VisionSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
@@ -42,6 +52,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     head_bias: bool = False
     embedding_norm: bool = False
     """Whether embeddings are normalised before the first layer."""
+    per_layer_inputs: PerLayerInputsSpec | None = None
+    streams: StreamsSpec | None = None
+    """None: there is one residual."""
+    vision: VisionSpec | None = None
+    """What it sees with; None: it takes no pictures."""
 
     @property
     def latent(self) -> LatentSpec | None:
@@ -51,6 +66,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     def layer(self, number: int) -> LayerSpec:
         """What layer `number` is made of, counted from 0."""
         return self.layers[number if len(self.layers) > 1 else 0]
+
+    def kv_heads(self, number: int) -> KVHeadsSpec:
+        """The key and value heads of layer `number`."""
+        own = self.layer(number).attention.kv_heads
+        return own or KVHeadsSpec(count=self.num_kv_heads, size=self.head_dim)
+
+    def inner(self, number: int) -> int:
+        """The inner dimension of the feed-forward of layer `number`."""
+        return self.layer(number).feed_forward.inner or self.intermediate_size
 
 
 class TransformersConfig(ModelConfig, frozen=True, kw_only=True, tag="transformers"):
@@ -87,6 +111,10 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     """Of an encoder that isn't BERT but has a decoder's layers, which attend both ways: what they
     are. What is said above is then only what others ask for. A window counts in both
     directions."""
+    rope: RopeSpec | None = None
+    """Rotates queries and keys; None: there is a table of positions."""
+    gated: bool = False
+    """Whether the feed-forward has a gate, and so an inner product without a bias."""
     head_bias: bool = True
     """Whether the inner layer of the classification head has a bias."""
 
@@ -113,6 +141,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
 
 PoolingMode = Literal["mean", "max", "cls", "last"]
 Activation = Literal["identity", "sigmoid", "softmax"]
+DenseActivation = Literal["identity", "tanh"]
 
 
 class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +153,7 @@ class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
     inputs: int
     outputs: int
     bias: bool = True
-    activation: Literal["identity", "tanh"] = "identity"
+    activation: DenseActivation = "identity"
 
 
 class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +235,8 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a plain prompt gets the BOS token in front."""
     pooling: PoolingConfig | None = None
     """Of a model that gives vectors or classes; None: it generates text."""
+    media: MediaFacts | None = None
+    """How pictures are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
     """sha256 (hex) of the files beside it, by their names."""
 

@@ -84,19 +84,25 @@ class Pair:
         return list(self.balancer.servers().values())
 
 
-@pytest.fixture
-def pair(engine: str, tmp_path: Path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def started(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    with haproxy(addresses, tmp_path) as balancer:
+    with haproxy(addresses, tmp_path_factory.mktemp("haproxy")) as balancer:
         pair = Pair(engine, balancer, addresses, [(contextlib.ExitStack(), 0)] * 2)
         try:
             pair.start(0)
             pair.start(1)
-            wait_until(lambda: pair.states() == ["UP", "UP"], message=pair.states)
             yield pair
         finally:
             for stack, _ in pair.running:
                 stack.close()
+
+
+@pytest.fixture
+def pair(started: Pair) -> Pair:
+    """Both are there; a test that ends one starts another in its place."""
+    wait_until(lambda: started.states() == ["UP", "UP"], message=started.states)
+    return started
 
 
 @dataclass

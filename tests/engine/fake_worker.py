@@ -2,7 +2,7 @@
 
 Its KV cache is real in one respect: each row of each block remembers which tokens it stands for,
 and for which KV group, so a block that was handed to two sequences, or read after it was freed, is
-found out.
+found out. So do checkpoints of recurrent states, and the state in each slot.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
+from tests.engine.fake_media import FakeMedia, Mark, marks
 
 VOCAB = 40
+STATE = -1
+"""The row of a block that holds a piece of a checkpoint."""
 EOS = (0, 7)
 
 
 def next_token(
-    prompt: list[int],
+    prompt: list[int] | list[Mark],
     emitted: list[int],
     index: int,
     sampling: TokenSampling,
@@ -60,6 +63,7 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
         sampling=other.sampling,
         grammar=other.grammar,
         pooling=other.pooling,
+        media=other.media,
         like=None,
     )
 
@@ -75,6 +79,12 @@ class Slot:
     """None before the first work, which may begin after what was found in the cache."""
     start: int = 0
     """Of the latest work."""
+    state: int = 0
+    """How many of its tokens its recurrent state stands for."""
+    checkpoints: dict[int, list[int]] = field(default_factory=dict)
+    """Blocks, by the tokens behind which the state is copied to them."""
+    tails: dict[int, list[int]] = field(default_factory=dict)
+    """Likewise, of those that don't lie where each sequence has one."""
 
 
 @dataclass
@@ -85,9 +95,9 @@ class FakeWorker:
     num_blocks: int
     fail_prompts: set[tuple[int, ...]] = field(default_factory=set)
     slots: dict[int, Slot] = field(default_factory=dict)
-    rows: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    rows: dict[int, dict[int, tuple[int, tuple[Mark, ...]]]] = field(default_factory=dict)
     """Block, row in it -> the KV group and the tokens that it stands for."""
-    host_rows: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    host_rows: dict[int, dict[int, tuple[int, tuple[Mark, ...]]]] = field(default_factory=dict)
     num_host_blocks: int = 0
     last_step: int = 0
     log: list[Plan] = field(default_factory=list)
@@ -98,6 +108,7 @@ class FakeWorker:
     drops: list[tuple[int, int]] = field(default_factory=list)
     """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
+    media: FakeMedia = field(default_factory=lambda: FakeMedia(0))
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -131,6 +142,7 @@ class FakeWorker:
         self.last_step = plan.step
         for copy in plan.copies:
             self._copy(copy)
+        self.media.execute(plan)
         assert len(set(plan.released)) == len(plan.released)
         for number in plan.released:
             del self.slots[number]
@@ -143,6 +155,7 @@ class FakeWorker:
             slot.start = work.start
             for table, new in zip(slot.tables, self._by_group(work.new_blocks), strict=True):
                 table += new
+            self._add_states(slot, work.states)
         self._check_blocks()
         self._drop()
         return Result(plan.step, [self._work(w.slot, w.start, w.count) for w in plan.work])
@@ -163,22 +176,84 @@ class FakeWorker:
             new = like(self.slots[new.like].new, new)
         assert 1 <= new.num_prompt <= len(new.tokens)
         grammar = None if new.grammar is None else self.grammars[new.grammar]
-        self.slots[new.slot] = Slot(new, list(new.tokens), self._by_group(new.blocks), grammar)
+        slot = Slot(new, list(new.tokens), self._by_group(new.blocks), grammar)
+        self.slots[new.slot] = slot
+        self._start_state(slot, new)
         return new
 
+    def _start_state(self, slot: Slot, new: NewSequence) -> None:
+        group, slot.state, states = state_of(self.groups), new.state_at, new.states
+        if group is None or group.every is None:
+            assert (states, new.state_at) == ([], 0)
+            return
+        assert new.state_at >= 0
+        if new.state_at:
+            found, states = states[: group.blocks], states[group.blocks :]
+            assert len(found) == group.blocks
+            apart = new.state_at % group.every
+            (slot.tails if apart else slot.checkpoints)[new.state_at] = found
+            for piece, block in enumerate(found):
+                row = self._state_row(slot, piece, new.state_at)
+                assert self.rows[block].get(STATE) == row, "it is another's state"
+        self._add_states(slot, states)
+        if new.tail:
+            assert len(new.tail) == group.blocks
+            assert new.tail_at > new.state_at
+            assert new.tail_at % group.every
+            slot.tails[new.tail_at] = new.tail
+
+    def _add_states(self, slot: Slot, blocks: list[int]) -> None:
+        """Blocks for the next checkpoints: those that the tables have room for."""
+        group = state_of(self.groups)
+        if group is None or group.every is None:
+            assert not blocks
+            return
+        each, rest = divmod(len(blocks), group.blocks)
+        assert not rest
+        newest = max(slot.checkpoints, default=slot.new.state_at)
+        first = newest // group.every + 1
+        for number in range(each):
+            own = blocks[number * group.blocks : (number + 1) * group.blocks]
+            slot.checkpoints[(first + number) * group.every] = own
+        room = len(slot.tables[0]) * self.setup.block_size
+        newest = max(slot.checkpoints, default=newest)
+        assert newest // group.every == room // group.every
+
+    def _state_row(self, slot: Slot, piece: int, tokens: int) -> tuple[int, tuple[Mark, ...]]:
+        return (len(self.groups) + piece, tuple(_marks(slot)[:tokens]))
+
+    def _advance_state(self, slot: Slot, start: int, end: int) -> None:
+        """Computes tokens [start, end) of it, and copies it where checkpoints lie."""
+        if state_of(self.groups) is None:
+            return
+        # A token whose mask was late is computed again, which the state must not take up twice.
+        again = slot.state == end == start + 1
+        assert again or slot.state == start, "the state isn't that of the tokens before"
+        slot.state = end
+        for tokens, blocks in [*slot.checkpoints.items(), *slot.tails.items()]:
+            if start < tokens <= end:
+                for piece, block in enumerate(blocks):
+                    self.rows[block] = {STATE: self._state_row(slot, piece, tokens)}
+
     def _by_group(self, blocks: list[int]) -> list[list[int]]:
-        each, rest = divmod(len(blocks), len(self.groups))
+        groups = len(paged(self.groups))
+        each, rest = divmod(len(blocks), groups)
         assert not rest, "the groups' tables aren't equally long"
-        return [blocks[at * each : (at + 1) * each] for at in range(len(self.groups))]
+        return [blocks[at * each : (at + 1) * each] for at in range(groups)]
 
     def _check_blocks(self) -> None:
         # Blocks may be shared: that what lies in them is each owner's own is checked at each work.
         for slot in self.slots.values():
             held = [
                 block
-                for group, table in zip(self.groups, slot.tables, strict=True)
+                for group, table in zip(paged(self.groups), slot.tables, strict=True)
                 for block in table[group.first_seen(slot.start) // self.setup.block_size :]
             ]
+            newest = max((at for at in slot.checkpoints if at <= slot.start), default=0)
+            for tokens, blocks in slot.checkpoints.items():
+                held += blocks if tokens >= newest else []
+            for tokens, blocks in slot.tails.items():
+                held += blocks if tokens > slot.start else []
             assert len(set(held)) == len(held), "a block is twice in a table"
             assert all(0 <= block < self.num_blocks for block in held)
 
@@ -195,12 +270,17 @@ class FakeWorker:
             assert start == slot.computed, "tokens are skipped, or computed twice"
         assert end <= len(slot.tokens) <= self.setup.max_model_len
         assert end <= len(slot.tables[0]) * size, "no block for a token"
-        for number_of, (group, table) in enumerate(zip(self.groups, slot.tables, strict=True)):
+        self._advance_state(slot, start, end)
+        self.media.check_work(slot.new.media, start, end)
+        groups, known = paged(self.groups), _marks(slot)
+        for number_of, (group, table) in enumerate(zip(groups, slot.tables, strict=True)):
             for at in range(start, end):
-                row = (number_of, tuple(slot.tokens[: at + 1]))
-                self.rows.setdefault(table[at // size], {})[at % size] = row
+                row = (number_of, tuple(known[: at + 1]))
+                rows = self.rows.setdefault(table[at // size], {})
+                rows.pop(STATE, None)
+                rows[at % size] = row
             for at in range(group.first_seen(start), end):
-                row = (number_of, tuple(slot.tokens[: at + 1]))
+                row = (number_of, tuple(known[: at + 1]))
                 assert self.rows[table[at // size]][at % size] == row, "it is another's block"
         slot.computed = end
         told = self._told(slot, prompt, start, end)
@@ -209,7 +289,7 @@ class FakeWorker:
         if slot.grammar is not None and self.late():
             slot.computed -= 1
             return SlotResult(number, deferred=True, prompt_logprobs=told)
-        result = self._sample(slot, number, prompt)
+        result = self._sample(slot, number, marks(prompt, slot.new.media))
         return msgspec.structs.replace(result, prompt_logprobs=told)
 
     def _told(
@@ -225,7 +305,7 @@ class FakeWorker:
             told_of(prompt, at + 1) for at in range(start, end) if wanted <= at + 1 < len(prompt)
         ]
 
-    def _sample(self, slot: Slot, number: int, prompt: list[int]) -> SlotResult:
+    def _sample(self, slot: Slot, number: int, prompt: list[Mark]) -> SlotResult:
         sampling = slot.new.sampling
         emitted = slot.tokens[slot.new.num_prompt :]
         held_back = frozenset(sampling.held_back)
@@ -235,3 +315,8 @@ class FakeWorker:
         if sampling.logprobs is not None:
             logprobs = TokenLogprobs(-float(len(emitted)), [token], [-0.5])
         return SlotResult(number, token, logprobs)
+
+
+def _marks(slot: Slot) -> list[Mark]:
+    """Its tokens, and in place of placeholders what they stand for."""
+    return marks(slot.tokens, slot.new.media)

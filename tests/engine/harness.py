@@ -9,12 +9,29 @@ from typing import Any
 
 import msgspec
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
-from penstock.protocol.common import Grammar, Grant, Stopping, TokenSampling
-from penstock.protocol.from_frontend import Abort, Finish, FromFrontend, Hello, OpenSequence, Submit
+from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
+from penstock.protocol.common import (
+    MAX_MEDIA_CHUNK,
+    Grammar,
+    Grant,
+    Media,
+    Stopping,
+    TokenSampling,
+)
+from penstock.protocol.from_frontend import (
+    Abort,
+    Finish,
+    FromFrontend,
+    Hello,
+    MediaChunk,
+    MediaFile,
+    OpenSequence,
+    Submit,
+)
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
+    NeedMedia,
     Outputs,
     Prepared,
     Rejected,
@@ -23,10 +40,20 @@ from penstock.protocol.to_frontend import (
     ToFrontend,
     Welcome,
 )
-from penstock.protocol.to_worker import CompileGrammar, DropGrammar, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import (
+    CompileGrammar,
+    DropGrammar,
+    DropMedia,
+    LoadMedia,
+    LoadMediaChunk,
+    Plan,
+    Setup,
+    ToWorker,
+)
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
+from tests.engine.fake_media import FakeMedia
 from tests.engine.fake_worker import FakeWorker, told_of
 from tests.engine.salts import Salts
 from tests.engine.scores import Front, RequestScore, SequenceScore
@@ -55,6 +82,21 @@ class Harness:
         """That the worker says a step took; 0: it says nothing of it."""
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         """Of workers that become ready."""
+        self.media_rows = 0
+        """Of workers that become ready; 0: they take no media."""
+        self.media_bytes = 0
+        """Likewise: of prepared items that they hold; 0: they don't say."""
+        self.whole_spans = False
+        self.media_at_once = True
+        """Whether front ends and the worker answer at once what they are asked about media."""
+        self.by_file = True
+        """Whether front ends have items as files."""
+        self.prepared: Callable[[int], bytes] = bytes
+        """The bytes of an item of that size."""
+        self.reads_files = True
+        self.bad_media: set[str] = set()
+        self.asked_media: deque[tuple[Front, NeedMedia]] = deque()
+        """What front ends have not answered."""
         self.fail_prompts: set[tuple[int, ...]] = set()
         self.allow_internal_errors = False
         self.life = ""
@@ -75,8 +117,10 @@ class Harness:
         self.core.check()
         self._running = self._in_slots()
         self._check_accounts()
-        self.trace.append(encode([effects.to_workers, effects.to_frontends]))
-        for session, message, _ in effects.to_workers:
+        told = [(session, message) for session, message, _ in effects.to_workers]
+        self.trace.append(encode([told, effects.to_frontends]))
+        for session, message, chunks in effects.to_workers:
+            self.frames = tuple(chunk.data for chunk in chunks)
             self._to_worker(session, over_the_wire(message, ToWorker))
         due = list(self.worker.asked) if self.worker is not None and self.compile_at_once else []
         for session, message, frames in effects.to_frontends:
@@ -99,6 +143,8 @@ class Harness:
             self.core.frontend_ended(session, reason, self.now)
         for number in due:
             self.compiles(number)
+        if self.media_at_once:
+            self.answer_media()
 
     def _in_slots(self) -> set[tuple[bytes, int]]:
         """(session, number) of each open request of which some is in a slot."""
@@ -118,6 +164,7 @@ class Harness:
             return
         live = Counter(s.request.tenant for s in scheduler.running.values())
         live += Counter(s.request.tenant for s in scheduler.queue.sequences())
+        live += Counter(s.request.tenant for s in self.core.state.media.parked())
         accounts = scheduler.policy.accounts
         assert {a.name: a.open for a in accounts.all()} == dict(live)
         waiting = Counter(s.request.tenant for s in scheduler.queue.sequences())
@@ -139,6 +186,9 @@ class Harness:
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
+        elif isinstance(message, (LoadMedia, LoadMediaChunk, DropMedia)):
+            assert self.worker is not None
+            self.worker.media.hears(message, self.frames)
         else:
             assert isinstance(message, Plan)
             stages = self.facts.config.parallel.pipeline_parallel_size
@@ -175,6 +225,13 @@ class Harness:
             case Rejected(request):
                 assert not front.requests[request].accepted
                 front.requests[request].rejected = message
+            case NeedMedia(request, item):
+                score = front.requests[request]
+                assert score.accepted
+                assert not score.over
+                assert score.submit.media is not None
+                assert message.offset < score.submit.media.items[item].size
+                self.asked_media.append((front, message))
             case Prepared(request):
                 assert front.requests[request].accepted
                 front.requests[request].prepared = True
@@ -185,6 +242,39 @@ class Harness:
                 front.in_step = (front.in_step | {*entered}) - {*left}
                 for output in outputs:
                     self._take(front.requests[output.request], output)
+
+    def answer_media(self) -> bool:
+        """Front ends send what they were asked for, and the worker says what it has. Whether there
+        was anything."""
+        was = False
+        while True:
+            if self.asked_media:
+                self.send_media(*self.asked_media.popleft())
+            elif not self.worker_answers():
+                return was
+            was = True
+
+    def send_media(self, front: Front, asked: NeedMedia) -> None:
+        """A front end answers, if it is still there."""
+        if front not in self.fronts:
+            return
+        request, number = asked.request, asked.item
+        if self.by_file and not asked.chunks:
+            self.send(front, MediaFile(request, number, "/run/media/item"))
+            return
+        media = front.requests[request].submit.media
+        assert media is not None
+        size = min(MAX_MEDIA_CHUNK, media.items[number].size - asked.offset)
+        chunk = over_the_wire(MediaChunk(request, number, asked.offset, size), FromFrontend)
+        self.core.frontend_sent_chunk(front.session, chunk, self.prepared(size), self.now)
+        self.settle()
+
+    def worker_answers(self) -> bool:
+        """The worker says the next thing about media. Whether there was one."""
+        if self.worker is None or not self.worker.media.due:
+            return False
+        self.worker_says(self.worker.media.due.pop(0))
+        return True
 
     def _take(self, request: RequestScore, output: SequenceOutput) -> None:
         longest, capacity = self.facts.max_model_len, self.capacity
@@ -246,6 +336,7 @@ class Harness:
         priority: int = 0,
         time_left_ms: int | None = None,
         timeline: bool = False,
+        media: Media | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -274,6 +365,7 @@ class Harness:
             grant=grant,
             timeline=timeline,
             prompt_delivered=delivered,
+            media=media,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)
@@ -338,8 +430,17 @@ class Harness:
             self.fail_prompts,
             num_host_blocks=host_blocks,
             groups=self.kv_groups,
+            media=FakeMedia(
+                self.media_rows,
+                self.whole_spans,
+                self.reads_files,
+                self.bad_media,
+                size=2 * (self.media_bytes or self.facts.config.cache.media_load_mib * 2**20),
+            ),
         )
-        self._salts.num_groups = len(self.kv_groups)
+        state = state_of(self.kv_groups)
+        self._salts.num_groups = len(paged(self.kv_groups))
+        self._salts.state_blocks = 0 if state is None else state.blocks
         self.worker.late = lambda: self.late()
         ready = Ready(
             num_kv_blocks=self.worker.num_blocks,
@@ -349,6 +450,9 @@ class Harness:
             num_host_blocks=host_blocks,
             copy_seconds=0.001 if host_blocks else 0.0,
             kv_groups=self.kv_groups,
+            media_rows=self.media_rows,
+            media_bytes=self.media_bytes,
+            whole_spans=self.whole_spans,
         )
         self.worker_says(ready)
 
@@ -364,6 +468,8 @@ class Harness:
             return None
         plan, _ = self.plans.popleft()
         result = self.worker.execute(plan)
+        encoding = sum(self.worker.media.rows.get(name, 0) for name in plan.encode)
+        assert len(plan.encode) < 2 or encoding <= self.facts.config.scheduler.max_encoded_rows
         result = msgspec.structs.replace(result, compute_seconds=self.step_seconds())
         self.worker_says(result)
         return result
@@ -371,8 +477,9 @@ class Harness:
     def run(self, most: int = 2000) -> None:
         """Until nothing is left to do."""
         for _ in range(most):
-            if self.run_step() is None:
+            if self.run_step() is None and not self.answer_media():
                 assert not self.core.state.scheduling.has_work
+                assert not self.core.state.media.num_waiting
                 return
         raise AssertionError(f"not done after {most} steps")
 
@@ -409,11 +516,16 @@ class Harness:
 def longest_of(groups: tuple[KVGroup, ...], num_blocks: int, size: int) -> int:
     """Tokens of the longest sequence that a pool holds: block by block, the most that each group
     needs for any of its tokens."""
-    most, blocks = [0] * len(groups), 0
+    states = state_of(groups)
+    groups = paged(groups)
+    most, blocks, made = [0] * len(groups), 0, 0
     while blocks < 1000:
         seen = [group.first_seen(blocks * size) // size for group in groups]
         most = [max(had, blocks + 1 - first) for had, first in zip(most, seen, strict=True)]
-        if sum(most) > num_blocks:
+        if states is not None and states.every is not None:
+            # The newest checkpoint, and the next one when it has to be written.
+            made = states.blocks * min(2, (blocks + 1) * size // states.every)
+        if sum(most) + made > num_blocks:
             break
         blocks += 1
     return blocks * size

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from tests.engine.fake_media import marks
 from tests.engine.fake_worker import EOS, next_token, told_of
 
 
@@ -23,10 +24,11 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
     eos = frozenset() if stopping.ignore_eos else frozenset(EOS)
     ends = eos | frozenset(stopping.stop_token_ids)
     emitted: list[int] = []
+    prompt = marks(submit.prompt_token_ids, submit.media)
     while (
         len(emitted) < stopping.max_tokens and len(submit.prompt_token_ids) + len(emitted) < max_len
     ):
-        token = next_token(submit.prompt_token_ids, emitted, index, sampling, ends, submit.grammar)
+        token = next_token(prompt, emitted, index, sampling, ends, submit.grammar)
         emitted.append(token)
         if submit.grammar is not None and token in eos:
             return emitted, "stop", None

@@ -30,6 +30,8 @@ def facts(
     tensor: int = 1,
     pipeline: int = 1,
     limits: LimitSettings | None = None,
+    encoder_cache: bool = True,
+    media_load_mib: int = 1,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -67,6 +69,8 @@ def facts(
             kv_block_size=block_size,
             num_kv_blocks=num_kv_blocks,
             enable_prefix_caching=prefix_caching,
+            enable_encoder_cache=encoder_cache,
+            media_load_mib=media_load_mib,
         ),
         scheduler=SchedulerSettings(**settings),
         limits=limits or LimitSettings(),

@@ -16,6 +16,7 @@ from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from tests.engine.harness import Harness
 from tests.engine.sessions.test_sessions import end_of
 from tests.engine.small_facts import facts
+from tests.engine.walker import POLICIES
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 6}
 
@@ -139,6 +140,15 @@ def test_bounds_that_no_message_could_carry_are_refused_at_the_start() -> None:
         facts(limits=LimitSettings(max_request_tokens=20_000_000))
 
 
+def test_block_numbers_of_all_groups_count_in_a_message() -> None:
+    """A step that carries 8 million ids of tokens fits with large blocks, and not with blocks of a
+    token each, which are as many more numbers."""
+    sizes = {"max_carried_tokens": 8_000_000, "max_num_batched_tokens": 8}
+    facts(block_size=64, **sizes)
+    with pytest.raises(StartupError, match=r"in 8000\d{3} KV blocks"):
+        facts(block_size=1, **sizes)
+
+
 def test_an_aborted_request_leaves_nothing_behind_until_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,7 +205,7 @@ def test_a_deadline_still_ends_what_others_were_aborted_around() -> None:
     assert end_of(last).finish == "timeout"
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_head_that_finds_no_room_is_not_matched_again_at_each_step(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

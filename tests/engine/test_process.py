@@ -19,14 +19,15 @@ from penstock.config.settings import EngineConfig, ModelSettings, TransportSetti
 from penstock.errors import ModelNotFound, StartupError
 from penstock.prepare.folder import write_folder
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_frontend import Abort, Hello
-from penstock.protocol.from_worker import Ready, WorkerHello
-from penstock.protocol.to_frontend import Accepted, Outputs, Status, ToFrontend, Welcome
-from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.protocol.from_frontend import Abort, Hello, MediaChunk
+from penstock.protocol.from_worker import MediaReady, Ready, WorkerHello
+from penstock.protocol.to_frontend import Accepted, NeedMedia, Outputs, Status, ToFrontend, Welcome
+from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk, Plan, Setup, ToWorker
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_client import SessionClient
 from penstock_engine.prepared import read_facts
 from tests.engine import harness, scores
+from tests.engine.fake_media import FakeMedia, picture, shown
 from tests.engine.fake_worker import FakeWorker
 
 SETTINGS = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
@@ -46,7 +47,9 @@ main(
 """
 
 BUSY = TransportSettings(beat_interval=0.1, peer_timeout=5.0)
-"""Where a test waits for longer than a silence may last."""
+"""The peers' where a test waits for longer than a silence may last."""
+PATIENT = TransportSettings(beat_interval=0.1, peer_timeout=60.0)
+"""The engine core's own there: how long this process may be kept off the processor."""
 BUSY_PROGRAM = (
     """
 import sys, time
@@ -89,15 +92,17 @@ class Peer:
         )
         self.messages: list[Any] = []
         self.frames: list[list[bytes]] = []
+        """Those of first messages, and of later ones that had any."""
         self.ended: list[str] = []
 
-    def poll(self) -> None:
-        for event in self.client.poll(time.monotonic()):
+    def poll(self, now: float | None = None) -> None:
+        """now: by whatever clock it has always been; without one, time.monotonic."""
+        for event in self.client.poll(time.monotonic() if now is None else now):
             if isinstance(event, Ended):
                 self.ended.append(event.reason)
             else:
                 self.messages.append(event.message)
-                if isinstance(event, Opened):
+                if isinstance(event, Opened) or event.frames:
                     self.frames.append(event.frames)
 
     def take(self, kind: Any) -> Any:
@@ -112,16 +117,22 @@ class Engine:
     """A running engine process with one front end and one worker."""
 
     def __init__(
-        self, folder: Path, settings: TransportSettings = SETTINGS, program: str = PROGRAM
+        self,
+        folder: Path,
+        settings: TransportSettings = SETTINGS,
+        program: str = PROGRAM,
+        peers: TransportSettings = SETTINGS,
     ) -> None:
         self.folder = folder
         self.settings, self.program = settings, program
+        self.clock: Callable[[], float] = time.monotonic
+        """The peers'."""
         self.endpoints = [f"ipc://{folder}/frontends", f"ipc://{folder}/workers"]
         self.context: zmq.Context[Any] = zmq.Context()
         fronts, workers = self.endpoints
         hellos = Hello(VERSIONS, "test", 1), WorkerHello(VERSIONS, 0, 1)
-        self.front = Peer(self.context, fronts, ToFrontend, hellos[0], settings)
-        self.work = Peer(self.context, workers, ToWorker, hellos[1], settings)
+        self.front = Peer(self.context, fronts, ToFrontend, hellos[0], peers)
+        self.work = Peer(self.context, workers, ToWorker, hellos[1], peers)
         self.process: subprocess.Popen[str] | None = None
         self.worker: FakeWorker | None = None
         self.shutdown_timeout = 60.0
@@ -141,8 +152,9 @@ class Engine:
         """Lets both peers work until `done` gives something."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self.front.poll()
-            self.work.poll()
+            now = self.clock()
+            self.front.poll(now)
+            self.work.poll(now)
             self._serve()
             found = done()
             if found:
@@ -153,9 +165,15 @@ class Engine:
     def _serve(self) -> None:
         setup = self.work.take(Setup)
         if setup is not None:
-            self.worker = FakeWorker(setup, 20)
+            self.worker = FakeWorker(setup, 20, media=FakeMedia(16))
             self.work.client.send(
-                Ready(num_kv_blocks=20, device="test", fingerprint="f", load_seconds=0.0)
+                Ready(
+                    num_kv_blocks=20,
+                    device="test",
+                    fingerprint="f",
+                    load_seconds=0.0,
+                    media_rows=16,
+                )
             )
         plan = None if self.held else self.work.take(Plan)
         if plan is not None and self.worker is not None:
@@ -187,7 +205,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def busy_engine(tmp_path: Path) -> Iterator[Engine]:
-    running = Engine(write_prepared(tmp_path), BUSY, BUSY_PROGRAM)
+    running = Engine(write_prepared(tmp_path), PATIENT, BUSY_PROGRAM, BUSY)
     yield running
     running.close()
 
@@ -249,8 +267,25 @@ def test_a_signal_ends_it_cleanly(engine: Engine, signum: signal.Signals) -> Non
     ]
 
 
+class ProcessorClock:
+    """Goes on as far as a process is computing, from the present time on: however long a busy
+    machine keeps it off the processor, it hasn't been silent."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._offset = time.monotonic() - processor_seconds(pid)
+
+    def __call__(self) -> float:
+        return self._offset + processor_seconds(self._pid)
+
+    def resumed(self) -> Callable[[], float]:
+        """The plain clock from where this one stands."""
+        behind = time.monotonic() - self()
+        return lambda: time.monotonic() - behind
+
+
 def last_heard(engine: Engine) -> float:
-    """When both peers have heard from it. By time.monotonic; a lost session raises."""
+    """When both peers have heard from it, by engine.clock; a lost session raises."""
     assert engine.front.ended == engine.work.ended == []
     numberings = [each.client._numbering for each in (engine.front, engine.work)]
     return min(numbering.last_heard for numbering in numberings if numbering is not None)
@@ -259,14 +294,16 @@ def last_heard(engine: Engine) -> float:
 @pytest.mark.slow
 def test_a_step_that_takes_longer_than_a_silence_may_costs_no_session(busy_engine: Engine) -> None:
     engine = busy_engine
-    engine.start()
+    process = engine.start()
     engine.until(engine.ready)
     busy = engine.folder / "busy"
     busy.touch()
-    begun = time.monotonic()
+    engine.clock = clock = ProcessorClock(process.pid)
+    begun = clock()
     engine.until(lambda: last_heard(engine) - begun > 1.5 * BUSY.peer_timeout)
     engine.front.messages.clear()
     assert engine.front.client.send(Abort(1))
+    engine.clock = clock.resumed()
     busy.unlink()
     engine.until(engine.ready)
     run_one(engine, 1)
@@ -357,3 +394,28 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     config = EngineConfig(model=msgspec.structs.replace(EngineConfig().model, max_model_len=65))
     with pytest.raises(StartupError, match="max_model_len is 65; tiny supports at most 64"):
         read(write_prepared(tmp_path), config)
+
+
+def test_bytes_of_media_pass_through_and_must_be_as_many_as_are_said(engine: Engine) -> None:
+    engine.start()
+    engine.until(engine.ready)
+    data = bytes(range(100))
+    helper = harness.Harness()
+    item = picture(1, 4, len(data))
+    request = helper.submit(helper.connect(), [1, 9, 9, 9, 9], media=shown((item, 1)))
+    submit = msgspec.structs.replace(request.submit, request=1)
+    engine.front.client.send(submit)
+    asked = engine.until(lambda: engine.front.take(NeedMedia))
+    engine.front.client.send(MediaChunk(1, asked.item, 0, len(data)), [data])
+    load = engine.until(lambda: engine.work.take(LoadMedia))
+    assert engine.until(lambda: engine.work.take(LoadMediaChunk)).name == load.name
+    assert engine.work.frames[-1] == [data]
+    assert engine.worker is not None
+    engine.worker.media.loaded[load.name] = load
+    engine.work.client.send(MediaReady(load.name))
+    outputs = engine.until(lambda: engine.front.take(Outputs))
+    assert {*outputs.entered} == {1} or outputs.outputs
+    ended = len(engine.front.ended)
+    engine.front.client.send(MediaChunk(1, 0, 0, 5), [data])
+    engine.until(lambda: len(engine.front.ended) > ended)
+    assert "of the size that it says" in engine.front.ended[-1]

@@ -1,16 +1,19 @@
 """Random histories of models with several KV groups, some of which forget what is behind a
-window."""
+window, and of some with recurrent layers."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.kv_layout import FULL, KVGroup
+from penstock.kv_layout import FULL, KVGroup, paged, state_of
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Choices, Walker, make_harness
+
+Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
 
 
 def drawn_groups(choose: Choices, size: int) -> tuple[KVGroup, ...]:
@@ -25,16 +28,25 @@ def drawn_groups(choose: Choices, size: int) -> tuple[KVGroup, ...]:
     return tuple(sorted(chosen, key=lambda group: group.forgets))
 
 
+def drawn_with_states(choose: Choices, size: int) -> tuple[KVGroup, ...]:
+    """One or two groups, and that of recurrent layers."""
+    window = KVGroup(window=choose.whole(1, 12))
+    chosen = ((FULL,), (FULL, window), (window,))[choose.whole(0, 2)]
+    return (*chosen, KVGroup(every=size * choose.whole(1, 4), blocks=choose.whole(1, 3)))
+
+
 class GroupWalker(Walker):
     """Each worker of the walk has the same groups, as it has the same model."""
 
-    def __init__(self, choose: Choices) -> None:
+    def __init__(self, choose: Choices, drawn: Drawing = drawn_groups) -> None:
         super().__init__(make_harness(choose), choose)
         size = self.h.facts.config.cache.kv_block_size
-        self.h.kv_groups = drawn_groups(choose, size)
+        self.h.kv_groups = drawn(choose, size)
 
     def _pool_size(self) -> int:
-        return len(self.h.kv_groups) * super()._pool_size()
+        states = state_of(self.h.kv_groups)
+        room = 0 if states is None else 2 * states.blocks
+        return len(paged(self.h.kv_groups)) * super()._pool_size() + room
 
     def step(self) -> None:
         super().step()
@@ -46,11 +58,21 @@ class GroupWalker(Walker):
                 continue  # What was computed is made known by the next step that gives a token.
             size = table.block_size
             whole = sequence.progress.computed // size * size
-            assert table.first == [group.first_seen(whole) // size for group in self.h.kv_groups]
+            groups, states = paged(self.h.kv_groups), state_of(self.h.kv_groups)
+            assert table.first == [group.first_seen(whole) // size for group in groups]
+            if states is not None and states.every is not None:
+                assert table.checkpoints is not None
+                # The newest that is computed, and those that there is room for.
+                due = table.capacity // states.every - max(1, whole // states.every) + 1
+                start = table.checkpoints.tokens_found
+                # A tail before the first of them is held until it has been read.
+                due += 0 < start < states.every and start == sequence.progress.computed
+                assert len(table.checkpoints.held) == due
+                self.met["checkpoints"] += due
 
 
-def walked(choose: Choices, operations: int) -> GroupWalker:
-    walker = GroupWalker(choose)
+def walked(choose: Choices, operations: int, drawn: Drawing = drawn_groups) -> GroupWalker:
+    walker = GroupWalker(choose, drawn)
     walker.connect()
     for _ in range(operations):
         walker.walk()
@@ -74,3 +96,23 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     assert met["forgotten"] > 5000
     assert met["preempted"] > 5
     assert met["reused"] > 500
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories_with_states(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length, drawn_with_states).end()
+
+
+def test_long_histories_with_states_and_that_they_meet_what_they_are_for() -> None:
+    met = Counter[str]()
+    for seed in range(6):
+        walker = walked(Seeded(seed), 300, drawn_with_states)
+        walker.end()
+        met += walker.met
+        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
+        met["reused"] += walker.h.num_reused
+    assert met["checkpoints"] > 1000
+    assert met["preempted"] > 5
+    assert met["reused"] > 500
+    assert met["deferred"] > 20

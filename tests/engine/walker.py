@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import typing
 from collections import Counter
 from typing import Any, Protocol
 
+from penstock.config.settings import SchedulingPolicy
 from penstock.protocol.common import Grammar
-from penstock.protocol.from_frontend import KVArrived
+from penstock.protocol.from_frontend import KVArrived, MediaLost
 from penstock.protocol.from_worker import Progress, Result
+from penstock_engine.policies.registry import known_policies
+from tests.engine.fake_media import drawn_media
 from tests.engine.fake_worker import EOS, VOCAB
 from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
 
@@ -18,7 +22,7 @@ class Choices(Protocol):
     def whole(self, low: int, high: int) -> int: ...
 
 
-POLICIES = ("fcfs", "priority", "fair")
+POLICIES = typing.get_args(SchedulingPolicy)
 TENANTS = "a:weight=3;b:max_requests=6,highest_priority=-1;*:highest_priority=-2"
 
 
@@ -30,7 +34,7 @@ def make_harness(choose: Choices, policy: str | None = None) -> Harness:
 def drawn_options(choose: Choices, policy: str | None = None) -> dict[str, Any]:
     """Of a Harness."""
     return {
-        "scheduling_policy": policy or POLICIES[choose.whole(0, 2)],
+        "scheduling_policy": policy or POLICIES[choose.whole(0, len(POLICIES) - 1)],
         "tenants": TENANTS,
         "max_model_len": choose.whole(8, 48),
         "block_size": choose.whole(1, 5),
@@ -56,6 +60,8 @@ class Walker:
         """How often something happened that walks are for."""
         harness.compile_at_once = False
         harness.late = self._late
+        self.has_media = False
+        """Whether requests bring pictures: see test_walk_media.py."""
         if choose.whole(0, 1):
             # So that steps are held to some of what could be computed, as steps beside decodes are.
             harness.step_seconds = lambda: 0.05 * choose.whole(1, 8)
@@ -74,6 +80,7 @@ class Walker:
             "unfit": (1, self.unfit),
             "progress": (2, self.progress),
             "wait": (3, self.wait),
+            "media": (0, self.media),
         }
         self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
 
@@ -108,6 +115,7 @@ class Walker:
             seed=whole(0, 9),
             salt=salt,
             grammar=grammar,
+            media=drawn_media(whole, len(prompt)) if self.has_media and whole(0, 1) else None,
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
             prompt_logprobs=1 if whole(0, 2) == 0 else None,
             **ends,
@@ -123,7 +131,7 @@ class Walker:
         """For whom, how soon, until when; sometimes what may not be asked for."""
         whole = self.choose.whole
         policy = self.h.facts.config.scheduler.scheduling_policy
-        asks = policy != "fcfs" or whole(0, 30) == 0
+        asks = known_policies()[policy].ages or whole(0, 30) == 0
         return {
             "tenant": ("", "a", "b", "c")[whole(0, 3)],
             "priority": whole(-2, 3) if asks and whole(0, 1) else 0,
@@ -185,6 +193,7 @@ class Walker:
             priority=old.submit.priority,
             time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),
             grammar=old.submit.grammar,
+            media=old.submit.media,
             prompt_logprobs=old.submit.sampling.prompt_logprobs,
             delivered=self._delivered(old),
         )
@@ -199,6 +208,25 @@ class Walker:
 
     def _left_ms(self, deadline: float) -> int:
         return max(0, round(1000 * (deadline - self.h.now)))
+
+    def media(self) -> None:
+        """A front end sends what it was asked for, not always in order; or the worker answers.
+        Seldom a front end has lost an item, or says what makes no sense any more."""
+        h, whole = self.h, self.choose.whole
+        self.met["in line"] += bool(h.core.state.media._parked.line)
+        self.met["waited for media"] += bool(h.core.state.media.num_waiting)
+        for _ in range(whole(1, 4)):
+            if h.asked_media and whole(0, 1):
+                at = whole(0, len(h.asked_media) - 1)
+                front, asked = h.asked_media[at]
+                if whole(0, 9):
+                    del h.asked_media[at]
+                if front in h.fronts and whole(0, 30) == 0:
+                    h.send(front, MediaLost(asked.request, asked.item))
+                else:
+                    h.send_media(front, asked)
+            else:
+                h.worker_answers()
 
     def abort(self) -> None:
         found = self._request()
@@ -252,6 +280,7 @@ class Walker:
 
     def kill(self) -> None:
         if self.h.worker is not None:
+            self.met["killed with media"] += bool(self.h.core.state.media._books.entries)
             running = self.h.core.state.scheduling.running.values()
             self.met["killed under a grammar"] += any(s.request.grammar for s in running)
             halfway = (s.reports_prompt and s.prompt_reported > 1 for s in running)
@@ -278,7 +307,7 @@ class Walker:
 
     def end(self) -> None:
         """Drains the system, and checks what must hold of everything that ever happened."""
-        self.h.compile_at_once = True
+        self.h.compile_at_once = self.h.media_at_once = True
         if self.h.worker is None:
             self.h.start_worker(32)
         for number in list(self.h.worker.asked):
@@ -290,6 +319,12 @@ class Walker:
         pool = self.h.core.state.scheduling.pool
         assert pool is not None
         assert pool.num_free == pool.num_blocks
+        media = self.h.core.state.media
+        assert not media._books.needs
+        assert not media.num_waiting
+        assert not any(entry.pins for entry in media._books.entries.values())
+        self.met["encodings dropped"] += sum(len(plan.dropped_media) for plan in self.h.worker.log)
+        self.met["encoded"] += sum(self.h.worker.media.encoded.values())
         for front in self.h.fronts:
             for request in front.requests.values():
                 assert request.accepted != (request.rejected is not None)
@@ -303,6 +338,9 @@ class Walker:
             if score.terminal.finish == "error":
                 assert error is not None
                 fails = tuple(request.submit.prompt_token_ids) in self.h.fail_prompts
+                if score.terminal.error_code == "invalid_media":
+                    assert request.submit.media is not None
+                    continue
                 poison = "died" in error and score.deaths >= 2
                 assert fails or poison or "KV pool" in error or self._grammars_fault(request, score)
 

@@ -79,7 +79,12 @@ class LineTemplate:
             text = text[:-1]
         if add_generation_prompt:
             text += self.opening
-        return RenderedChat(text, lambda: self.encode(text))
+        return self._rendered(text)
+
+    def _rendered(self, text: str) -> RenderedChat:
+        return RenderedChat(
+            text, lambda: self.encode(text), lambda change: self._rendered(change(text))
+        )
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, parse_special=False)

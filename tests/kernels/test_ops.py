@@ -45,6 +45,16 @@ def test_silu_mul(dtype: torch.dtype) -> None:
     close(reference.silu_mul(x), true, dtype)
 
 
+def test_sparse_gate_keeps_the_highest(dtype: torch.dtype) -> None:
+    x = random(5, 2 * 4000, dtype=dtype)
+    gate, up = x.double().chunk(2, -1)
+    limit = gate.mean(-1, keepdim=True) + 1.6448536269514722 * gate.std(-1, False).unsqueeze(-1)
+    found = reference.sparse_gate(x, 0.95)
+    close(found[:, :4000], (gate - limit).clamp(min=0), dtype)
+    assert torch.equal(found[:, 4000:].double(), up)
+    assert 0.03 < (found[:, :4000] > 0).double().mean() < 0.07
+
+
 def test_silu_mul_far_out() -> None:
     x = torch.tensor([[-200.0, 200.0, 1.0, 1.0]])
     assert reference.silu_mul(x).tolist() == [[0.0, 200.0]]

@@ -112,6 +112,16 @@ def test_silu_mul(size: int, dtype: torch.dtype, threads: int) -> None:
     check_rows(reference.silu_mul, rows_of(101, 2 * size, dtype=dtype))
 
 
+@pytest.mark.parametrize("size", ODD_SIZES[3:])
+def test_sparse_gate(size: int, dtype: torch.dtype, threads: int) -> None:
+    check_rows(lambda x: reference.sparse_gate(x, 0.9), rows_of(101, 2 * size, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", ODD_SIZES)
+def test_row_mean(size: int, dtype: torch.dtype, threads: int) -> None:
+    check_rows(reference.row_mean, rows_of(101, size, dtype=dtype))
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("head_dim", [2, 24, 64, 66])
 def test_rope(head_dim: int, dtype: torch.dtype, threads: int) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.adversary.__main__ import main
+from loadtest.adversary.__main__ import COMMAND, faults, sessions_lost
 from loadtest.adversary.edges import KINDS, attack
-from loadtest.adversary.report import faults, sessions_lost
 from loadtest.report.figures import percentile
 from loadtest.report.memory import Memory
 
@@ -87,7 +86,7 @@ def test_a_small_run(tmp_path: Path) -> None:
     except ImportError as error:
         pytest.skip(str(error))
     flags = ["--seconds", "4", "--quiet-seconds", "2", "--streams", "2", "--at-a-time", "6"]
-    main([*flags, "--output", str(tmp_path), "--", "--max-model-len", "512"])
+    COMMAND.main([*flags, "--output", str(tmp_path), "--", "--max-model-len", "512"])
     document = json.loads((tmp_path / "adversary.json").read_text())
     found = document["figures"]
     assert found["quiet"]["pieces"] > 0

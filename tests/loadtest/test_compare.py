@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from loadtest.peers.cells import CELLS, Cell, Target
-from loadtest.peers.compare import SERVERS
 from loadtest.peers.peer import PeerFailed
 from loadtest.peers.rounds import Measurement, Outcome, measure
-from loadtest.peers.server_report import draw_chart, medians, to_dict, to_markdown
-from loadtest.peers.servers import RunningServer, Server, SetupError, make_server
+from loadtest.peers.server_report import SERVERS, medians
+from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
+from loadtest.report.files import SetupError
 from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.statistics import summarise
@@ -75,12 +75,12 @@ def test_servers_take_turns_and_all_is_written(tmp_path: Path) -> None:
     slow = medians(comparison.outcomes[1].runs["1 stream"])["ttft_p50_ms"]
     assert slow is not None
     assert slow.value >= 100
-    markdown = to_markdown(comparison, FACTS)
+    markdown = SERVERS.to_markdown(comparison, FACTS)
     assert markdown.count("| quick") == markdown.count("| slow") == 3
-    document = json.loads(json.dumps(to_dict(comparison)))
+    document = json.loads(json.dumps(SERVERS.to_dict(comparison)))
     runs = document["servers"]["quick"]["cells"]["1 stream"]["runs"]
     assert [run["completed"] for run in runs] == [2, 2]
-    draw_chart(comparison, tmp_path / "chart.png")
+    SERVERS.draw(comparison, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -92,8 +92,8 @@ def test_a_server_that_fails_is_named_and_the_others_run(tmp_path: Path) -> None
     bad, good = comparison.outcomes
     assert "broken ended with 1:\nwhy" in bad.failures[0]
     assert good.runs["1 stream"][0].completed == 2
-    assert "- broken: broken ended with 1" in to_markdown(comparison, FACTS)
-    draw_chart(comparison, tmp_path / "chart.png")
+    assert "- broken: broken ended with 1" in SERVERS.to_markdown(comparison, FACTS)
+    SERVERS.draw(comparison, tmp_path / "chart.png")
 
 
 def test_not_ready_in_time_stops_the_server(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_was_cut_off_is_marked() -> None:
         RequestRecord(2, 4, 0.0, 0.0, 3.0, error=ErrorKind.CUT_OFF),
     ]
     outcome = Outcome(scripted("late"), {TINY[0].name: [summarise(records)]})
-    markdown = to_markdown(Measurement([outcome], TINY[:1], rounds_done=1), FACTS)
+    markdown = SERVERS.to_markdown(Measurement([outcome], TINY[:1], rounds_done=1), FACTS)
     row = next(line for line in markdown.splitlines() if line.startswith("| late") and ">" in line)
     assert "> 3,000" in row
     assert [cell.strip() for cell in row.split("|")][-4:-1] == ["1", "2", "0"]
@@ -223,7 +223,7 @@ def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) ->
     server = dataclasses.replace(scripted("narrow"), one_stream=True)
     comparison = measure([server], TINY, rounds=1, budget=100, logs=tmp_path)
     assert list(comparison.outcomes[0].runs) == ["1 stream"]
-    assert to_markdown(comparison, FACTS).count("| narrow") == 2
+    assert SERVERS.to_markdown(comparison, FACTS).count("| narrow") == 2
 
 
 def test_targets_are_judged_from_the_medians() -> None:
@@ -240,7 +240,7 @@ def test_targets_are_judged_from_the_medians() -> None:
         return Outcome(scripted(name), {cell.name: [summarise([record])]})
 
     outcomes = [took("penstock", 0.5, 1.0), took("vllm", 1.0, 4.0)]
-    rows = to_markdown(Measurement(outcomes, [cell], rounds_done=1), FACTS).splitlines()
+    rows = SERVERS.to_markdown(Measurement(outcomes, [cell], rounds_done=1), FACTS).splitlines()
     fast = next(row for row in rows if "≥ 3 × vllm" in row)
     late = next(row for row in rows if "≤ 0.25 × vllm" in row)
     assert "4.00 ×" in fast

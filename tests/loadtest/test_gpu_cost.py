@@ -13,8 +13,8 @@ from loadtest.gpu.cost import (
     product_bytes,
     product_flops,
 )
-from loadtest.gpu.device_time import device_time
 from loadtest.gpu.extent import DRY, GPU
+from loadtest.gpu.parts.steps import device_time, room, setup
 from loadtest.gpu.shapes import LLAMA_8B, MODELS, QWEN3_06B
 from loadtest.gpu.workload import output_tokens, requests
 
@@ -97,8 +97,6 @@ def test_requests_are_seeded_and_the_first_of_them_the_same() -> None:
 
 @pytest.mark.parametrize("extent", [GPU, DRY], ids=["gpu", "dry"])
 def test_what_is_measured_fits_the_models(extent: object) -> None:
-    from loadtest.gpu.parts.steps import room, setup
-
     for name in extent.models:
         longest = MODELS[name].max_position
         assert max(2 * extent.longest, room(extent)) <= longest

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from loadtest.gpu import __main__ as command
-from loadtest.gpu import engine_metrics
 from loadtest.gpu.figures import TARGETS, limits, share
 from loadtest.gpu.job import DONE, FAILED, OUT_OF_TIME, part_file, write_json
 from loadtest.gpu.parts import PARTS, Part
+from loadtest.gpu.parts.end_to_end import step_counters
 from loadtest.gpu.parts.kernel_tests import take
 from loadtest.gpu.report import to_markdown
 
@@ -205,10 +205,10 @@ penstock:step_part_seconds_total{model_name="m",part="apply"} 0.25
 penstock:step_part_seconds_total{part="compute"} 1e+01
 penstock:step_part_seconds_total{part="dispatch"} 2.0
 """
-    times = engine_metrics.parse(page)
+    times = step_counters(page)
     assert times == {"steps": 12, "plan": 0.5, "apply": 0.25, "compute": 10.0, "dispatch": 2.0}
     with pytest.raises(LookupError, match="no counters"):
-        engine_metrics.parse("")
+        step_counters("")
 
 
 def test_pytests_lines_are_counted_once() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from loadtest.gpu.extent import DRY_TILES
 from loadtest.gpu.parts.cases import Bench, Case
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
@@ -25,7 +26,6 @@ from loadtest.gpu.tune.processes import Lines, lines_file
 from loadtest.gpu.tune.products import GGUFTiles, parts_of
 from loadtest.gpu.tune.report import to_markdown
 from loadtest.gpu.tune.settings import Candidate, Setting, ordered
-from loadtest.gpu.tune.sizes import DRY
 from loadtest.gpu.tune.supervise import gathered
 from loadtest.gpu.tune.sweep import Sweep
 from loadtest.gpu.tune.table import settings
@@ -329,7 +329,7 @@ def test_what_else_a_change_moves_is_said() -> None:
 
 
 def test_every_setting_says_what_a_change_of_it_moves() -> None:
-    table = settings(MODELS["tiny-llama"], DRY)
+    table = settings(MODELS["tiny-llama"], DRY_TILES)
     assert set(table) == set(NAMES)
     told = {each.name.split("(")[0]: each.shared for each in table.values()}
     assert "KEY_SPLIT" in told["attention_choice"]

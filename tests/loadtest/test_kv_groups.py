@@ -9,7 +9,7 @@ from loadtest import kv_groups
 
 
 def test_a_short_run(tmp_path: Path) -> None:
-    assert kv_groups.main(["--longest", "2048", "--output", str(tmp_path)]) == 0
+    assert kv_groups.COMMAND.main(["--longest", "2048", "--output", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "kv_groups.json").read_text())
     rows = {(row["model"], row["context"]): row for row in document["rows"]}
     assert len(rows) == len(kv_groups.MODELS) * 2

@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.peers.library import child
-from loadtest.peers.library.report import best_peer, draw_chart, rate, to_dict, to_markdown
+from loadtest.peers.library import systems
+from loadtest.peers.library.report import LIBRARIES, best_peer
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
 from loadtest.peers.peer import PeerFailed
 from loadtest.peers.rounds import Measurement, Outcome, measure
-from loadtest.peers.servers import SetupError
+from loadtest.report.files import SetupError
 from loadtest.report.readme import README, section
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
@@ -60,10 +60,10 @@ def test_all_take_turns_and_rates_are_those_of_the_runs(tmp_path: Path) -> None:
     for outcome in measurement.outcomes:
         assert outcome.failures == []
         assert [len(runs) for runs in outcome.runs.values()] == [2, 2, 2]
-        assert rate(outcome, DECODE) == pytest.approx(10 / 0.01)
-        assert rate(outcome, STREAMS) == pytest.approx(30 / 0.02)
-        assert rate(outcome, PREFILL) == pytest.approx(100 / 0.02)
-    document = json.loads(json.dumps(to_dict(measurement)))
+        assert LIBRARIES.rate(outcome, DECODE) == pytest.approx(10 / 0.01)
+        assert LIBRARIES.rate(outcome, STREAMS) == pytest.approx(30 / 0.02)
+        assert LIBRARIES.rate(outcome, PREFILL) == pytest.approx(100 / 0.02)
+    document = json.loads(json.dumps(LIBRARIES.to_dict(measurement)))
     assert len(document["systems"]["peer"]["work"]["streams"]["runs"]) == 2
     assert children() == []
 
@@ -101,7 +101,7 @@ def test_a_system_that_fails_is_named_and_the_others_run(
     good, bad = measurement.outcomes
     assert reason in bad.failures[0]
     assert len(good.runs["prefill"]) == 2
-    row = next(r for r in to_markdown(measurement, FACTS).splitlines() if "| decode" in r)
+    row = next(r for r in LIBRARIES.to_markdown(measurement, FACTS).splitlines() if "| decode" in r)
     assert "failed" in row
     assert children() == []
 
@@ -114,7 +114,7 @@ def test_a_wrong_number_of_tokens_is_no_result(tmp_path: Path) -> None:
 
 
 def test_what_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "RUN_TIMEOUT", 1.0)
+    monkeypatch.setattr(systems, "RUN_TIMEOUT", 1.0)
     measurement = measured(tmp_path, scripted("peer", "hangs"))
     assert "did not answer in time" in measurement.outcomes[0].failures[0]
     assert children() == []
@@ -130,7 +130,7 @@ def test_the_slow_does_it_once_and_says_so(tmp_path: Path) -> None:
         logs=tmp_path,
     )
     assert len(measurement.outcomes[0].runs["decode"]) == 1
-    assert "1,000 ¹" in to_markdown(measurement, FACTS)
+    assert "1,000 ¹" in LIBRARIES.to_markdown(measurement, FACTS)
 
 
 def test_nothing_is_begun_after_the_budget(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_without_a_peak_of_operations_prefill_has_no_limit(tmp_path: Path) -> No
     assert DECODE.limit(COST, unknown) == DECODE.limit(COST, LIMITS)
     outcome = Outcome(scripted("penstock"), {"prefill": [Run(1.0, [1, 1], None)]})
     measurement = Measurement([outcome], [PREFILL], rounds_done=1, cost=COST, limits=[unknown])
-    assert "not measured" in to_markdown(measurement, FACTS)
-    draw_chart(measurement, tmp_path / "chart.png")
+    assert "not measured" in LIBRARIES.to_markdown(measurement, FACTS)
+    LIBRARIES.draw(measurement, tmp_path / "chart.png")
 
 
 def test_ratio_and_verdict() -> None:
@@ -198,18 +198,18 @@ def test_ratio_and_verdict() -> None:
     outcomes = [rated("penstock", 1.0), rated("a", 4.0), rated("b", 2.5)]
     measurement = Measurement(outcomes, [DECODE], rounds_done=1, cost=COST, limits=[LIMITS])
     assert best_peer(measurement, DECODE) == ("b", pytest.approx(2.5))
-    text = to_markdown(measurement, FACTS)
+    text = LIBRARIES.to_markdown(measurement, FACTS)
     assert "2.50 × b" in text
     row = next(row for row in text.splitlines() if "≥ 2 ×" in row)
     assert row.rstrip(" |").endswith("yes")
     outcomes[0].runs["decode"] = [Run(1.0, [11], 2.0)]
-    row = next(r for r in to_markdown(measurement, FACTS).splitlines() if "≥ 2 ×" in r)
+    row = next(r for r in LIBRARIES.to_markdown(measurement, FACTS).splitlines() if "≥ 2 ×" in r)
     assert row.rstrip(" |").endswith("**no**")
 
 
 def test_the_chart_is_drawn_whatever_is_missing(tmp_path: Path) -> None:
     measurement = Measurement([Outcome(scripted("penstock"))], [DECODE], cost=COST, limits=[LIMITS])
-    draw_chart(measurement, tmp_path / "chart.png")
+    LIBRARIES.draw(measurement, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes()[:4] == b"\x89PNG"
 
 

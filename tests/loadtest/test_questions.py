@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.questions.judging import Question, questions
-from loadtest.questions.report import LLAMACPP, interval, rights, to_markdown
+from loadtest.questions.report import (
+    LLAMACPP,
+    Question,
+    interval,
+    questions,
+    rights,
+    to_markdown,
+)
 from penstock.machine import describe_machine
 
 PRIMARY = Question("Primary colours?", ["red", "blue", "yellow|green"])
@@ -69,7 +75,7 @@ def test_the_page_names_everybody_and_what_they_said() -> None:
         "answers": answers,
         "example": [{"question": "Why?", "seeds": 20, "penstock": 19, LLAMACPP: 18}],
     }
-    page = to_markdown(facts, asked, document)
+    page = to_markdown({**facts, **document}, asked)
     assert "- HTTP (right): red, blue, yellow" in page
     assert "- HTTP (wrong): Good day \\| &lt;b>" in page
     assert "- llama.cpp (right): Hello!" in page

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.recovery.__main__ import main
-from loadtest.recovery.report import faults
-from loadtest.recovery.samples import Recovery, Sample, recovery
+from loadtest.recovery.__main__ import COMMAND, faults
+from loadtest.recovery.listening import Recovery, Sample, recovery
 
 
 def sample(at: float, boot: str, tokens: int, *, held: int = 10) -> Sample:
@@ -65,7 +64,7 @@ def test_what_is_wrong_is_said(figures: dict[str, object], words: str) -> None:
 @pytest.mark.timeout(400)
 def test_a_small_run(tmp_path: Path) -> None:
     flags = ["--requests", "200", "--long-requests", "3", "--long-prompt", "9000"]
-    main([*flags, "--pauses", "3", "--longest", "0.5", "--output", str(tmp_path)])
+    COMMAND.main([*flags, "--pauses", "3", "--longest", "0.5", "--output", str(tmp_path)])
     document = json.loads((tmp_path / "recovery.json").read_text())
     short, long = document["kills"]
     assert (short["equal"], short["wrong"]) == (225, 0), short["failed"]

@@ -12,10 +12,9 @@ from loadtest.report import files
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
-from loadtest.report.files import Report, parser
-from loadtest.report.findings import sections, verdict
+from loadtest.report.files import Document, Measurement, Report, SetupError, parser
 from loadtest.report.readme import section
-from loadtest.report.table import table
+from loadtest.report.table import sections, table, verdict
 
 
 def draw(path: Path) -> None:
@@ -65,15 +64,40 @@ def test_without_the_flag_the_readme_stays(flags: argparse.Namespace) -> None:
     Report("this", "-m loadtest.this", flags, []).finish({}, lambda facts: "x\n", section="none")
 
 
-def test_a_report_at_a_file_lies_beside_it(tmp_path: Path) -> None:
-    report = Report.at(tmp_path / "chaos.json", "-m loadtest.chaos", [])
-    report.finish({"blows": []}, lambda facts: "table\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chaos.json", "chaos.md"]
-
-
 def test_figures_of_many_values_and_of_none() -> None:
     figures = distribution(map(float, range(101)), scale=10)
     assert figures == {"count": 101, "p50": 500, "p90": 900, "p99": 990, "max": 1000}
+    assert distribution([]) == {"count": 0, "p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0}
+
+
+def test_a_command_writes_what_it_measured_and_says_how_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(flags: argparse.Namespace) -> Document:
+        if flags.blows == 13:
+            raise SetupError("no hammer here")
+        return {"blows": flags.blows}
+
+    command = Measurement(
+        "chaos",
+        "A tool.",
+        measure,
+        lambda document: f"{machine_line(document)}: {document['blows']}\n",
+        {"--blows": {"type": int, "default": 2}},
+        faults=lambda document: ["too many"] * (document["blows"] > 9),
+    )
+    place = ["--output", str(tmp_path / "here")]
+    assert command.main(place) == 0
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["chaos.json", "chaos.md"]
+    document = json.loads((tmp_path / "here" / "chaos.json").read_text())
+    assert document["command"].startswith("python -m loadtest.chaos --output ")
+    assert document["blows"] == 2
+    assert command.main([*place, "--blows", "10"]) == 1
+    assert command.main([*place, "--blows", "13"]) == 2
+    assert "chaos: no hammer here" in capsys.readouterr().err
+
+
+def test_nothing_has_no_figures() -> None:
     assert distribution([]) == {"count": 0, "p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0}
 
 

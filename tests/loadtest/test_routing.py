@@ -13,7 +13,7 @@ from loadtest import routing
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_small_run(tmp_path: Path) -> None:
-    assert routing.main(["--smoke", "--output", str(tmp_path)]) == 0
+    assert routing.COMMAND.main(["--smoke", "--output", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "routing.json").read_text())
     runs = {run["policy"]: run for run in document["runs"]}
     assert set(runs) == set(routing.SMOKE.policies)

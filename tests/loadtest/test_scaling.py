@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadtest import scaling
-from loadtest.curves import SMOKE, Curves, Extent
 from loadtest.report.readme import README, section
+from loadtest.scaling import SMOKE, Curves, Extent
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ def test_small_points_of_the_real_model(tmp_path: Path) -> None:
         importlib.import_module("penstock_kernels.cpu.library").load()
     except ImportError as error:
         pytest.skip(str(error))
-    assert scaling.main(["--smoke", "--output", str(tmp_path)]) == 0
+    assert scaling.COMMAND.main(["--smoke", "--output", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "scaling.json").read_text())
     curves = document["curves"]
     assert curves["kv_bytes"] == 23_040

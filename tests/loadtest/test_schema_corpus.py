@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_the_judge_is_the_standard() -> None:
 
 def test_the_page_says_shares_of_all_files_that_hold_a_schema() -> None:
     schemas = {"served": 90, "over 64 KiB": 6, "not": 4, "(no schema in the file)": 5}
-    page = to_markdown(FACTS, {"schemas": schemas, "documents": {"wrong": 1}, "wrong": ["x.json"]})
+    counts = {"schemas": schemas, "documents": {"wrong": 1}, "wrong": ["x.json"]}
+    page = to_markdown({**FACTS, "counts": counts})
     assert "| served  |  90 | 90.0% |" in page
     assert "| refused |  10 | 10.0% |" in page
     assert "x.json" in page
@@ -52,7 +54,7 @@ def test_files_are_compiled_and_their_documents_followed(tmp_path: Path) -> None
         write(tmp_path, "bad", {"schema": {"type": "no such type"}}),
         write(tmp_path, "none", {}),
     ]
-    counts = schema_corpus.measure(files)
+    counts = schema_corpus.counted(files)
     assert counts["schemas"].pop("served") == 2
     assert counts["schemas"].pop("over 64 KiB") == 1
     assert sum(counts["schemas"].values()) == 2
@@ -61,3 +63,33 @@ def test_files_are_compiled_and_their_documents_followed(tmp_path: Path) -> None
         "invalid, not admitted": 1,
         "invalid by an annotation, admitted": 1,
     }
+
+
+def test_a_file_that_cannot_be_read_is_no_smaller_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[FakeJudge] = []
+
+    class FakeJudge:
+        def __init__(self, _: Path) -> None:
+            self.refused: Counter[str] = Counter()
+            self.documents: Counter[str] = Counter()
+            self.wrong: list[str] = []
+
+        def look(self, file: Path) -> None:
+            json.loads(file.read_bytes())
+            self.refused["served"] += 1
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(schema_corpus, "Judge", FakeJudge)
+    monkeypatch.setattr(schema_corpus, "prepare", lambda _: tmp_path)
+    monkeypatch.setattr(schema_corpus, "usable_cores", lambda: 2)
+    files = [write(tmp_path, f"good{number}", {}) for number in range(5)]
+    assert schema_corpus.counted(files)["schemas"] == {"served": 5}
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(json.JSONDecodeError):
+        schema_corpus.counted([*files, broken])
+    assert len(closed) == 4

@@ -21,7 +21,7 @@ def test_a_small_run_is_recorded_replayed_and_simulated(tmp_path: Path) -> None:
     except ImportError as error:
         pytest.skip(str(error))
     arguments = ["--requests", "10", "--rates", "5", "--answer", "12", "--output", str(tmp_path)]
-    assert simulator_error.main(arguments) == 0, "a real recording didn't replay alike"
+    assert simulator_error.COMMAND.main(arguments) == 0, "a real recording didn't replay alike"
     document = json.loads((tmp_path / "simulator_error.json").read_text())
     (cell,) = document["cells"]
     assert document["fit"]["steps"] > 20

@@ -10,8 +10,7 @@ import json
 import pytest
 
 from loadtest.report.memory import Memory
-from loadtest.soak.__main__ import Shape
-from loadtest.soak.report import passed
+from loadtest.soak import Shape, passed
 from loadtest.streaming import Streams, Tally, beside
 from testing.streams.reading import connected
 from testing.words import WORDS, text, word

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.worker_host.__main__ import figures
-from loadtest.worker_host.report import report
+from loadtest.worker_host.__main__ import figures, report
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {
@@ -55,5 +54,5 @@ def test_a_plain_step_is_a_replay_and_few_launches() -> None:
     assert adjusted > drawn
     for row in rows:
         assert 0 < sum(part["p50"] for part in row["parts"].values()) < 2 * row["p50"]
-    text = report(FACTS, rows)
+    text = report({**FACTS, "rows": rows})
     assert "| 5 sampled, 2 end and come |" in text

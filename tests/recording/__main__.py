@@ -78,7 +78,7 @@ def observe(asked: list[Case], concurrency: int) -> dict[str, Any]:
         timeout=TIMEOUT,
     )
     return {
-        "instruction set": library.instruction_set(),
+        "instruction set": library.bits(),
         "answers": answers,
         "metrics": metrics,
         "openapi": documents,

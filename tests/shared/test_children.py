@@ -56,3 +56,38 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+LEAVING = """
+import atexit, sys, threading, time
+from penstock.cli.processes import leave
+
+class Left:
+    def __del__(self):
+        print("taken apart")
+
+left = Left()
+atexit.register(print, "at exit")
+main = threading.current_thread()
+def last():
+    while main.is_alive() and not joined.is_set():
+        time.sleep(0.001)
+    print("the other thread")
+joined = threading.Event()
+thread = threading.Thread(target=last)
+join = thread.join
+thread.join = lambda: (joined.set(), join())
+thread.start()
+print("begun")
+leave(7)
+"""
+
+
+def test_a_process_that_leaves_says_all_that_it_has_to_say() -> None:
+    """Its output is a pipe, and so not written line by line."""
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True)
+    assert (done.stdout, done.returncode, done.stderr) == (
+        "begun\nthe other thread\nat exit\n",
+        7,
+        "",
+    )

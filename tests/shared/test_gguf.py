@@ -104,6 +104,14 @@ def test_every_value_and_tensor_as_the_gguf_package_reads_it(written: Path) -> N
     _assert_same_as_gguf_package(written)
 
 
+def test_without_a_vocabulary_all_else_is_read(written: Path) -> None:
+    whole, rest = GGUFFile(written), GGUFFile(written, vocabulary=False)
+    assert rest.metadata == {**whole.metadata, "x.strings": []}
+    assert list(rest.tensors) == list(whole.tensors)
+    for name, tensor in whole.tensors.items():
+        assert np.array_equal(rest.tensors[name].data, tensor.data)
+
+
 @pytest.mark.slow
 def test_default_model_as_the_gguf_package_reads_it(smollm2_gguf: Path) -> None:
     _assert_same_as_gguf_package(smollm2_gguf)

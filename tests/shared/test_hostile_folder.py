@@ -68,6 +68,13 @@ def _config(**changes: Any) -> Callable[[Path], None]:
     return lambda folder: _write(folder / "config.json", {**LLAMA_CONFIG, **changes})
 
 
+def _deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
@@ -139,6 +146,11 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "10^12 positions": (_config(max_position_embeddings=HUGE), "max_position is"),
     "digits": (_text("config.json", b'{"vocab_size": ' + b"9" * 1_000_000 + b"}"), "readable JSON"),
     "a large theta": (_config(rope_theta=10**400), "rope_theta"),
+    "a deep setting": (_config(oddity=_deep(800)), "nested deeper than 64 levels"),
+    "a deep setting for transformers' code": (
+        _config(architectures=["HeliumForCausalLM"], model_type="helium", oddity=_deep(800)),
+        "nested deeper than 64 levels",
+    ),
     "large config": (_text("config.json", b"[" * (9 << 20)), "larger than"),
     "large tokenizer config": (_text("tokenizer_config.json", b" " * (9 << 20)), "larger than"),
     "a wide list": (_text("config.json", b"[" + b"[]," * 2_000_000 + b"0]"), "not a JSON object"),

@@ -99,3 +99,20 @@ def test_what_is_needed_is_what_tokens_see(group: KVGroup, size: int, tokens: in
     assert most <= needed <= -(-tokens // size)
     if group.chunk is None:
         assert most == needed
+
+
+def test_layers_that_read_anothers_keys_and_values_have_no_pages() -> None:
+    """Gemma 3n, E2B: 15 of 30 layers, each reads the last layer of its kind that has its own."""
+    windows, own = every(30, 5, 512), 20
+    config = config_of(windows)
+    layers = list(config.layers)
+    for number in range(own, 30):
+        source = 19 if windows[number] is None else 18
+        rule = msgspec.structs.replace(layers[number].attention, reads=source)
+        layers[number] = LayerSpec(attention=rule)
+    layout = kv_layout(msgspec.structs.replace(config, layers=tuple(layers)), 1 << 15)
+    places = layout.places(range(30))
+    assert len(set(places[:own])) == own
+    assert set(places[own:]) == {places[18], places[19]}
+    assert [places[number] for number in (20, 24)] == [places[18], places[19]]
+    assert len(layout.groups) * layout.page_layers(range(30)) == own

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families.deepseek import _gguf_layers
+from penstock.families.bounds import layers_without_drafts
 from penstock.formats.fields import Fields
 from penstock.kv_layout import kv_layout
 from penstock.layer_spec import AttentionSpec, LayerSpec
@@ -68,7 +68,7 @@ def test_they_are_refused(case: str) -> None:
 def test_layers_for_drafts_leave_others(drafts: int) -> None:
     keys = Fields({"block_count": 4, "nextn_predict_layers": drafts}, "x.gguf, deepseek2")
     with pytest.raises(UnsupportedModel, match=r"nextn_predict_layers is .*; 0 to 3 are allowed"):
-        _gguf_layers(keys)
+        layers_without_drafts(keys)
 
 
 def test_labels_of_a_model_in_transformers_code() -> None:

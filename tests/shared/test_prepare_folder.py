@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.prepare import find_prepared, load_manifest, prepare
 from penstock.prepare import folder as prepared_folder
+from penstock.prepare.inputs import folder_inputs
 from tests.shared.tiny_models import write_gguf, write_hub_folder
 
 pytestmark = pytest.mark.timeout(240)
@@ -46,6 +48,26 @@ def test_a_changed_input_leads_to_another_folder(tmp_path: Path, model: Path, na
     second = prepare(str(model), cache_dir=str(tmp_path / "cache"))
     assert second != first
     assert _inodes(first) == before, "a folder that is in use was changed"
+
+
+@pytest.mark.parametrize("folder", ["2_Dense", "projection"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_changed_module_leads_to_another_folder(model: Path, folder: str, name: str) -> None:
+    """Whatever sentence-transformers' module is called."""
+    (model / folder).mkdir()
+    for each in ("config.json", "model.safetensors"):
+        (model / folder / each).write_text("{}")
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": folder, "type": "x.Dense"}]
+    (model / "modules.json").write_text(json.dumps(modules))
+    inputs = folder_inputs(model)
+    assert model / folder / name in inputs
+    assert len(inputs) == len(set(inputs))
+
+
+@pytest.mark.parametrize("modules", ["{", "[3]", '[{"path": "../up"}]', '[{"type": "x.Dense"}]'])
+def test_modules_that_can_not_be_read_are_left_to_their_reader(model: Path, modules: str) -> None:
+    (model / "modules.json").write_text(modules)
+    assert model / "modules.json" in folder_inputs(model)
 
 
 def test_digest_depends_on_what_outputs_depend_on(tmp_path: Path, model: Path) -> None:

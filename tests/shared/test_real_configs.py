@@ -12,6 +12,28 @@ from penstock.mechanisms import mechanisms
 from penstock.prepare.hub_config import read_config
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
+GEMMA4 = {
+    "attention_bias": False,
+    "final_logit_softcapping": 30.0,
+    "global_head_dim": 512,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "model_type": "gemma4_text",
+    "num_attention_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "full_attention": {
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 1000000.0,
+            "rope_type": "proportional",
+        },
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "sliding_window": 512,
+    "vocab_size": 262144,
+    "vocab_size_per_layer_input": 262144,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "gemma-2-2b": {
         "architectures": ["Gemma2ForCausalLM"],
@@ -50,6 +72,100 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "num_hidden_layers": 34,
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
             "sliding_window": 1024,
+        },
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+    },
+    "gemma-3n-e2b": {
+        "architectures": ["Gemma3nForConditionalGeneration"],
+        "audio_config": {"hidden_size": 1536},
+        "audio_soft_tokens_per_image": 188,
+        "model_type": "gemma3n",
+        "text_config": {
+            "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 20,
+            "altup_active_idx": 0,
+            "altup_coef_clip": 120.0,
+            "altup_correct_scale": True,
+            "altup_lr_multiplier": 1.0,
+            "altup_num_inputs": 4,
+            "attention_bias": False,
+            "final_logit_softcapping": 30.0,
+            "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 2048,
+            "hidden_size_per_layer_input": 256,
+            "intermediate_size": [8192] * 30,
+            "laurel_rank": 64,
+            "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 6,
+            "max_position_embeddings": 32768,
+            "model_type": "gemma3n_text",
+            "num_attention_heads": 8,
+            "num_hidden_layers": 30,
+            "num_key_value_heads": 2,
+            "num_kv_shared_layers": 10,
+            "rms_norm_eps": 1e-06,
+            "rope_local_base_freq": 10000.0,
+            "rope_scaling": None,
+            "rope_theta": 1000000.0,
+            "sliding_window": 512,
+            "vocab_size": 262400,
+            "vocab_size_per_layer_input": 262144,
+        },
+        "vision_config": {"hidden_size": 2048},
+    },
+    "gemma-4-e2b": {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "audio_config": {"hidden_size": 1024},
+        "model_type": "gemma4",
+        "text_config": GEMMA4
+        | {
+            "attention_k_eq_v": False,
+            "enable_moe_block": False,
+            "hidden_size": 1536,
+            "hidden_size_per_layer_input": 256,
+            "intermediate_size": 6144,
+            "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+            "num_global_key_value_heads": None,
+            "num_hidden_layers": 35,
+            "num_key_value_heads": 1,
+            "num_kv_shared_layers": 20,
+            "use_bidirectional_attention": None,
+            "use_double_wide_mlp": True,
+        },
+        "tie_word_embeddings": True,
+        "vision_config": {"hidden_size": 768},
+    },
+    "gemma-4-26b-a4b": {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "audio_config": None,
+        "model_type": "gemma4",
+        "text_config": GEMMA4
+        | {
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "hidden_size": 2816,
+            "hidden_size_per_layer_input": None,
+            "intermediate_size": 2112,
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+            "moe_intermediate_size": 704,
+            "num_attention_heads": 16,
+            "num_experts": 128,
+            "num_global_key_value_heads": 2,
+            "num_hidden_layers": 30,
+            "num_key_value_heads": 8,
+            "num_kv_shared_layers": 0,
+            "sliding_window": 1024,
+            "top_k_experts": 8,
+            "use_bidirectional_attention": "vision",
+            "use_double_wide_mlp": False,
         },
         "vision_config": {"hidden_size": 1152},
     },
@@ -338,6 +454,42 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "v_head_dim": 256,
         "vocab_size": 154880,
     },
+    "minimax-m2": {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "attn_type_list": [1] * 62,
+        "auto_map": {"AutoConfig": "configuration_minimax_m2.MiniMaxM2Config"},
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 3072,
+        "intermediate_size": 1536,
+        "max_position_embeddings": 196608,
+        "model_type": "minimax_m2",
+        "mtp_transformer_layers": 1,
+        "num_attention_heads": 48,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 8,
+        "num_local_experts": 256,
+        "num_mtp_modules": 3,
+        "qk_norm_type": "per_layer",
+        "quantization_config": {
+            "activation_scheme": "dynamic",
+            "fmt": "float8_e4m3fn",
+            "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"],
+            "quant_method": "fp8",
+            "weight_block_size": [128, 128],
+        },
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000,
+        "rotary_dim": 64,
+        "scoring_func": "sigmoid",
+        "shared_intermediate_size": 0,
+        "tie_word_embeddings": False,
+        "use_mtp": True,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+        "vocab_size": 200064,
+    },
 }
 
 
@@ -356,6 +508,34 @@ def test_what_a_release_leaves_out_is_transformers_default() -> None:
     assert config.ropes[1].scaling is None
 
 
+def test_gemma_4s_layers_differ_by_what_they_see() -> None:
+    small = read_config(Fields(CONFIGS["gemma-4-e2b"], "gemma-4-e2b"))
+    assert [small.kv_heads(number).size for number in range(3, 6)] == [256, 512, 256]
+    assert [small.layer(number).attention.reads for number in (14, 15, 19)] == [None, 13, 14]
+    assert [small.inner(number) for number in (14, 15)] == [6144, 12_288]
+    large = read_config(Fields(CONFIGS["gemma-4-26b-a4b"], "gemma-4-26b-a4b"))
+    heads = [large.kv_heads(number) for number in (4, 5)]
+    assert [(each.count, each.size) for each in heads] == [(8, 256), (2, 512)]
+    assert large.per_layer_inputs is None  # a null
+    assert large.ropes[0].scaling is not None
+    assert (large.ropes[0].dims, large.ropes[0].scaling.kept) == (512, 64)
+
+
+def test_gemma_4_as_transformers_5_writes_it() -> None:
+    """Heads stand at each layer, by numbers of two digits."""
+    text = CONFIGS["gemma-4-26b-a4b"]["text_config"]
+    old = {key: value for key, value in text.items() if "global" not in key}
+    heads = {
+        f"{number:02}": {"head_dim": 512, "num_key_value_heads": 2} for number in range(5, 30, 6)
+    }
+    wrapped = CONFIGS["gemma-4-26b-a4b"]
+    config = read_config(Fields(wrapped | {"text_config": old | {"per_layer_config": heads}}, ""))
+    assert config == read_config(Fields(wrapped, ""))
+    heads["04"] = heads["05"]
+    with pytest.raises(UnsupportedModel, match="per_layer_config"):
+        read_config(Fields(wrapped | {"text_config": old | {"per_layer_config": heads}}, ""))
+
+
 def test_positions_stretched_by_yarn_sharpen_scores_over_latents() -> None:
     """The figures are those of the releases' own code."""
     v3 = read_config(Fields(CONFIGS["deepseek-v3"], "deepseek-v3"))
@@ -367,6 +547,19 @@ def test_positions_stretched_by_yarn_sharpen_scores_over_latents() -> None:
     assert (flash.num_kv_heads, flash.head_dim) == (1, 576)
 
 
+def test_heads_rotate_in_part_where_a_config_counts_their_numbers() -> None:
+    config = read_config(Fields(CONFIGS["minimax-m2"], "minimax-m2"))
+    assert (config.head_dim, config.ropes[0].dims) == (128, 64)
+
+
+@pytest.mark.parametrize(("head", "rotating"), [(44, 30), (90, 52), (128, 128), (128, 2), (86, 46)])
+def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> None:
+    """Also where their share of the head, times its size, is a little less than their number."""
+    change = {"head_dim": head, "rotary_dim": rotating}
+    config = read_config(Fields(CONFIGS["minimax-m2"] | change, "minimax-m2"))
+    assert config.ropes[0].dims == rotating
+
+
 @pytest.mark.parametrize(
     ("model", "change", "said"),
     [
@@ -376,7 +569,15 @@ def test_positions_stretched_by_yarn_sharpen_scores_over_latents() -> None:
         ("deepseek-v3", {"n_group": 7}, "8 of 256 experts can't be chosen from 4 of 7 groups"),
         ("deepseek-v3", {"kv_lora_rank": 1 << 40}, "1 to 65536 are allowed"),
         ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+        (
+            "gemma-4-e2b",
+            {"text_config": GEMMA4 | {"hidden_size": 8}},
+            "intermediate_size is missing",
+        ),
         ("gpt-oss-20b", {"swiglu_limit": 6.0}, "swiglu_limit is 6"),
+        ("minimax-m2", {"qk_norm_type": "per_head"}, "qk_norm_type is 'per_head'; 'per_layer' is"),
+        ("minimax-m2", {"use_routing_bias": False}, "use_routing_bias is False; True is"),
+        ("minimax-m2", {"shared_intermediate_size": 8}, "shared_intermediate_size is 8, which is"),
     ],
 )
 def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from testing import preloaded
 from testing.serving import Server
 from tests.shared.tiny_models import write_gguf
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One running system with the default model, for all tests that leave it as it was."""
-    running = Server()
+    """One running system with the default model, for all tests that leave it as it was. Its
+    processes are executed."""
+    with preloaded.executed():
+        running = Server()
     try:
         yield running
     finally:

@@ -62,6 +62,8 @@ class Way:
     preemption: PreemptionMode = "auto"
     host_kib: int = 0
     steps: int = 2
+    checkpoints: int | None = None
+    """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
 
 
 class System:
@@ -141,6 +143,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             kv_cache_dtype=numerics.kv_cache,
             enable_prefix_caching=way.prefix_caching,
             host_kv_gib=way.host_kib / 2**20,
+            state_checkpoint_tokens=way.checkpoints,
         ),
         scheduler=SchedulerSettings(
             max_num_seqs=64,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.client import EngineClient
@@ -23,7 +24,7 @@ class _Link:
     def __init__(self, system: System) -> None:
         self._system = system
 
-    def send(self, message: Any) -> bool:
+    def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
         self._system.core.frontend_received(FRONT, recode(message, FromFrontend), 0.0)
         return True
 

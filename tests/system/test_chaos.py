@@ -1,7 +1,7 @@
-"""32 streams while processes are killed and frozen: none breaks, and each equals its twin.
+"""Streams while processes are killed and frozen: none breaks, and each equals its twin.
 
-How much of it there is: --chaos short (CI, less than a minute), full (20 kills of the worker and 20
-of the engine core; a quarter of an hour), long.
+How much of it there is: --chaos short (CI, less than a minute), full (32 streams, 20 kills of the
+worker and 20 of the engine core; a quarter of an hour), long.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import pytest
 
-from loadtest.chaos.disturbing import Disturber
-from loadtest.chaos.report import recoveries
+from loadtest.chaos import Disturber, as_data, recoveries
 from testing.serving import Server, wait_until
 from testing.streams.fleet import Fleet
-from testing.streams.mix import STREAMS, mix
+from testing.streams.mix import KINDS, STREAMS, mix
 from testing.streams.reading import Answer, Choice
 
 
 class Amount(NamedTuple):
     """kills, freezes: of each victim.  tokens: of each answer.  limit: seconds."""
 
+    streams: int
     kills: int
     freezes: int
     tokens: int
@@ -30,9 +30,9 @@ class Amount(NamedTuple):
 
 
 AMOUNTS = {
-    "short": Amount(1, 1, 40, 900),
-    "full": Amount(20, 10, 96, 2400),
-    "long": Amount(200, 100, 96, 24000),
+    "short": Amount(2 * len(KINDS), 1, 1, 24, 900),
+    "full": Amount(STREAMS, 20, 10, 96, 2400),
+    "long": Amount(STREAMS, 200, 100, 96, 24000),
 }
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_lost_whatever_dies(
 ) -> None:
     server = start_server("--max-model-len", "1024", "--num-kv-blocks", "1024")
     first = {title: server.child(title) for title in ("engine", "worker 0")}
-    fleet = Fleet(server.url, mix(amount.tokens))
+    fleet = Fleet(server.url, mix(amount.tokens, amount.streams))
 
     def pid_of(title: str) -> int | None:
         return server.children().get(f"penstock: {title}")
@@ -57,9 +57,9 @@ def test_nothing_is_lost_whatever_dies(
     striking = disturber.strike_all(first, amount.kills, amount.freezes)
     asyncio.run(asyncio.wait_for(striking, amount.limit))
     with capsys.disabled():
-        print("\n" + recoveries(disturber.blows, fleet.score))
+        print("\n" + recoveries(as_data(disturber.blows, fleet.score)))
     assert fleet.score.wrong == []
-    assert fleet.score.equal >= STREAMS, "every stream of the mix was compared"
+    assert fleet.score.equal >= amount.streams, "every stream of the mix was compared"
     assert len(disturber.blows) == 2 * (amount.kills + amount.freezes)
     for title, pid in first.items():
         assert server.child(title) != pid, f"{title} was never killed"

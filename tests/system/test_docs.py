@@ -24,12 +24,15 @@ from docs.reference.pages import endpoints_page, metrics_page
 from penstock.cli.try_it import curl_line
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
+from tests.shared.media.pictures import picture
+from tests.system.seeing_models import write_llava
 from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
 
 README = text_of("README.md")
 EMBEDDINGS = "docs/guides/embeddings.md"
+MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
 STREAM_ENDED = 28
 """curl's exit code where --max-time is over."""
@@ -77,11 +80,25 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def tiny_llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llava(tmp_path_factory.mktemp("llava") / "tiny-llava")
+
+
+@pytest.fixture(scope="module")
+def seeing(tiny_llava: Path) -> Iterator[Server]:
+    running = Server(str(tiny_llava))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
 # ---- commands
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("sh") if page not in (EMBEDDINGS, SCHEDULING)]
+    "page", [page for page in pages_with("sh") if page not in (EMBEDDINGS, MEDIA, SCHEDULING)]
 )
 def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
     run_commands(page, lambda _: server, tmp_path)
@@ -95,6 +112,11 @@ def test_commands_of_the_embeddings_page(
 
 def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
+
+
+def test_commands_of_the_page_about_media(seeing: Server, tmp_path: Path) -> None:
+    picture().save(tmp_path / "photo.jpg")
+    run_commands(MEDIA, lambda _: seeing, tmp_path)
 
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
@@ -127,19 +149,28 @@ def can_run(line: str) -> bool:
     return False
 
 
+SHELLS = frozenset("|&;<>$`*?(){}[]~\\")
+"""What means something to a shell."""
+
+
 def run_line(line: str, server: Server, folder: Path) -> str:
     """What it prints. A whole line, so that pipes and redirections are the shell's."""
     if "curl" in line and not shutil.which("curl"):
         pytest.skip("curl is not installed (Debian: apt-get install curl)")
-    penstock = f"{shlex.quote(sys.executable)} -m penstock"
+    penstock = [sys.executable, "-m", "penstock"]
     line = line.replace(BASE, server.url)
-    if line.startswith("penstock "):
-        line = penstock + line.removeprefix("penstock")
-    environment = {**os.environ, "PENSTOCK_API_KEY": "any", "KEY": "any"}
     if "curl " in line:
         line = line.replace("curl ", "curl -sS ", 1)
+    environment = {**os.environ, "PENSTOCK_API_KEY": "any"}
+    command = ["sh", "-c", line]
+    if line.startswith("penstock ") and not SHELLS.intersection(line):
+        command = [*penstock, *shlex.split(line, comments=True)[1:]]
+    elif line.startswith("penstock "):
+        command[2] = shlex.join(penstock) + line.removeprefix("penstock")
+    if "$KEY" in line:
+        environment["KEY"] = "any"
     done = subprocess.run(
-        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     allowed = (0, STREAM_ENDED) if "--max-time" in line else (0,)
@@ -182,21 +213,32 @@ def python_of(page: str) -> list[str]:
     return [each.code for each in snippets(page) if each.language == "python"]
 
 
-def run(code: str, server: Server | None = None) -> str:
-    """What a script prints."""
+def run(code: str, server: Server | None = None, folder: Path | None = None) -> str:
+    """What a script prints, in that folder."""
     code = code if server is None else code.replace(BASE, server.url)
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("python") if page not in ("README.md", EMBEDDINGS)]
+    "page", [page for page in pages_with("python") if page not in ("README.md", EMBEDDINGS, MEDIA)]
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
     assert run("\n".join(python_of(page)), server).strip()
+
+
+def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> None:
+    picture().save(tmp_path / "photo.jpg")
+    code = "\n".join(python_of(MEDIA)).replace("MODEL", str(tiny_llava))
+    assert run(code, folder=tmp_path)
 
 
 def test_the_readmes_sdk_example(server: Server) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from penstock import LLM, AsyncLLM, SamplingParams
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import remove_abandoned
+from testing import preloaded
 from testing.serving import wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -198,17 +200,19 @@ def test_close_leaves_no_process_behind():
 
 
 @pytest.mark.parametrize("ending", ["pass", "import os; os.kill(os.getpid(), 9)"])
-def test_interpreter_exit_leaves_no_process_behind(tmp_path: Path, ending: str):
-    """Whether it leaves by the end of its script or by SIGKILL."""
-    script = tmp_path / "script.py"
-    script.write_text(
+def test_interpreter_exit_leaves_no_process_behind(ending: str):
+    """Whether it leaves by the end of its program, in an interpreter of its own, or by SIGKILL."""
+    program = (
         "import psutil\n"
         "from penstock import LLM, SamplingParams\n"
         "llm = LLM(max_model_len=512, num_kv_blocks=64)\n"
         "print(*[c.pid for c in psutil.Process().children(recursive=True)], flush=True)\n"
         f"{ending}\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=400)
+    with preloaded.executed() if ending == "pass" else nullcontext():
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=400
+        )
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) >= 3, done.stderr
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), message=lambda: str(pids))
@@ -233,11 +237,11 @@ print(len(output.outputs[0].token_ids))
 """
 
 
-def test_a_forked_child_exits_at_once_and_leaves_the_engine_to_its_parent(tmp_path: Path):
+def test_a_forked_child_exits_at_once_and_leaves_the_engine_to_its_parent():
     """Nothing is logged either: the library is silent."""
-    script = tmp_path / "forking.py"
-    script.write_text(FORKING)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=400
+    )
     lines = done.stdout.splitlines()
     assert "child by os.fork()" in lines[0]
     assert lines[1:] == ["7", "3"]

@@ -29,8 +29,10 @@ LEAST, TENANT = "sk-least", "sk-tenant"
 
 @pytest.fixture(scope="module")
 def system(tiny_model: str) -> Iterator[Server]:
-    """Little room, so that sequences are preempted; a host tier, so that blocks go there."""
+    """Little room, so that sequences are preempted; a host tier, so that blocks go there. One
+    thread, so that the phases of a step are parts of its time: of several, each counts its own."""
     flags = ("--num-kv-blocks", "12", "--host-kv-gib", "0.01", "--scheduling-policy", "fair")
+    flags += ("--threads", "1")
     running = Server(tiny_model, *PORTS, *flags, "--served-model-name", "toy/model")
     try:
         yield running
@@ -81,7 +83,7 @@ def test_every_family_is_there_and_in_its_own_place(system: Server) -> None:
     for (family, label), values in LABELS.items():
         assert set(found["engine"].labelled(family, label)) == values
     phases = found["worker"].labelled("penstock:worker_phase_seconds_total", "phase")
-    assert set(phases) == {"forward", "sample", "masks", "copies"}
+    assert set(phases) == {"forward", "sample", "masks", "copies", "encode"}
 
 
 def test_each_process_tells_of_itself(system: Server) -> None:

@@ -144,7 +144,9 @@ def test_a_conversation_that_cannot_be(llm: LLM, messages, keywords, words) -> N
 
 
 def test_a_prompt_of_another_shape_is_named(llm: LLM) -> None:
-    with pytest.raises(ValueError, match="no field 'multi_modal_data'"):
-        llm.generate({"prompt": "x", "multi_modal_data": {}}, use_tqdm=False)
+    with pytest.raises(ValueError, match="no field 'images'"):
+        llm.generate({"prompt": "x", "images": []}, use_tqdm=False)
+    with pytest.raises(ValueError, match="which takes text only"):
+        llm.generate({"prompt": "x", "multi_modal_data": {"image": b"GIF"}}, use_tqdm=False)
     with pytest.raises(ValueError, match="2 prompts and 1 sampling params"):
         llm.generate(["x", "y"], [SamplingParams()], use_tqdm=False)

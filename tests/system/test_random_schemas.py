@@ -10,9 +10,10 @@ import pytest
 
 from penstock import LLM, SamplingParams, StructuredOutputs
 from testing import random_schemas
+from tests.thinning import part
 
 pytestmark = [pytest.mark.timeout(900)]
-SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", "10"))
+SCHEMAS = int(os.environ.get("PENSTOCK_SCHEMAS", part(10, 1 / 2)))
 """200 where there is time."""
 
 

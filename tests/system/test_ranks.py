@@ -122,9 +122,9 @@ def test_one_worker_knows_the_capital(by_one_worker: Callable[[str], Said]) -> N
 @pytest.mark.parametrize(
     "ranks",
     [
-        layout(2, 1, "cpu"),
+        layout(2, 1, "cpu", long=True),
         layout(3, 1, "cpu", long=True),
-        layout(1, 2, "reference"),
+        layout(1, 2, "reference", long=True),
         layout(2, 2, "reference", long=True),
         layout(2, 2, "cpu"),
     ],
@@ -141,7 +141,9 @@ def test_several_ranks_answer_as_one_worker_does(
     assert ranks.get("/status")[1]["engine"]["workers"] == count
 
 
-@pytest.mark.parametrize("ranks", [layout(1, 2, "reference")], indirect=True)
+@pytest.mark.parametrize(
+    "ranks", [layout(1, 2, "reference", long=True), layout(2, 2, "cpu")], indirect=True
+)
 def test_chunks_of_a_prompt_follow_each_other_through_the_stages(
     alone: Said, ranks: Server
 ) -> None:

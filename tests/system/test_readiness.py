@@ -148,7 +148,7 @@ class StuckWorker:
             worker: FakeWorker | None = None
             told = time.monotonic()
             while not self._over.is_set():
-                peer.poll()
+                peer.poll(time.monotonic())
                 if (setup := peer.take(Setup)) is not None:
                     worker = FakeWorker(setup, 20)
                     peer.client.send(

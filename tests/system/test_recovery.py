@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from testing.serving import PATIENCE, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -36,14 +36,26 @@ def stream_text(url: str, on_chunk=lambda count: None) -> str:
         return text
 
 
+@pytest.fixture(scope="module")
+def started():
+    """What is killed comes back: all tests share it."""
+    with Server("--max-model-len", "1024", "--num-kv-blocks", "256") as server:
+        yield server
+
+
 @pytest.fixture
-def own_server(start_server):
-    return start_server("--max-model-len", "1024", "--num-kv-blocks", "256")
+def own_server(started):
+    wait_until(started.ready)
+    return started
+
+
+@pytest.fixture(scope="module")
+def undisturbed(started):
+    return stream_text(started.url)
 
 
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])
-def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, victim):
-    undisturbed = stream_text(own_server.url)
+def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undisturbed, victim):
     first = own_server.child(victim)
 
     def kill_once(count: int) -> None:
@@ -55,8 +67,7 @@ def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, victim):
     wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
 
 
-def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server):
-    undisturbed = stream_text(own_server.url)
+def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server, undisturbed):
     worker = own_server.child("worker 0")
     seen_unready = threading.Event()
 

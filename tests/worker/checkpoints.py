@@ -80,10 +80,13 @@ def load_model(
     return DecoderModel(config, open_weights(files, config, dtype), positions)
 
 
-def hub_model(folder: Path, dtype: torch.dtype, positions: int = 2048) -> DecoderModel:
+def hub_model(
+    folder: Path, dtype: torch.dtype, positions: int = 2048, *, language_model_only: bool = False
+) -> DecoderModel:
     """A folder that transformers saved, without a tokenizer."""
     path = folder / "config.json"
-    config = read_config(Fields(json.loads(path.read_text()), str(path)))
+    fields = Fields(json.loads(path.read_text()), str(path))
+    config = read_config(fields, language_model_only=language_model_only)
     files = tuple(str(file) for file in find_safetensors(folder))
     stored = WeightFiles(format="safetensors", files=files, dtype="float32")
     return load_model(config, stored, dtype, positions)

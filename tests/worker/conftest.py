@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 
@@ -65,9 +67,12 @@ def transformers_model(default_model: PreparedModel) -> Any:
     with open(f"{kept}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                str(file.parent), gguf_file=file.name, dtype=torch.float32
-            )
+            with pytest.MonkeyPatch.context() as patch:
+                # transformers makes the table of all names anew for each of the model's modules.
+                patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+                model = transformers.AutoModelForCausalLM.from_pretrained(
+                    str(file.parent), gguf_file=file.name, dtype=torch.float32
+                )
             # Otherwise it passes for quantised, and transformers writes no such model.
             model.hf_quantizer = None
             del model.config.quantization_config

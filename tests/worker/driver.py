@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from penstock.model_config import ModelConfig
-from penstock.protocol.common import TokenLogprobs, TokenSampling
+from penstock.protocol.common import Media, TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -60,6 +60,7 @@ class Job:
     """A sequence to run until it has `wanted` new tokens, or one of `ends`.
 
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
+    media: of the prompt.  whole_spans: whether no step may end within a span of it.
     """
 
     prompt: list[int]
@@ -77,11 +78,21 @@ class Job:
     preempted: int = 0
     deferred: int = 0
     steps: int = 0
+    media: Media | None = None
+    whole_spans: bool = False
 
     @property
     def done(self) -> bool:
         ended = bool(self.tokens) and self.tokens[-1] in self.ends
         return ended or self.error is not None or len(self.tokens) >= self.wanted
+
+    def fitting(self, count: int) -> int:
+        """As many of the next tokens as a step may compute."""
+        end = self.computed + count
+        for span in self.media.spans if self.media and self.whole_spans else ():
+            if span.offset < end < span.end:
+                return span.offset - self.computed
+        return count
 
 
 class Driver:
@@ -114,6 +125,8 @@ class Driver:
         self.random.shuffle(self.free_blocks)
         self.free_slots = list(range(slots))
         self.released: list[int] = []
+        self.encode: list[str] = []
+        """Names of items that the next plan asks for."""
 
     def run(self, jobs: list[Job]) -> list[Job]:
         while any(not job.done for job in jobs):
@@ -142,7 +155,7 @@ class Driver:
         admitted, work, ran, left = [], [], [], self.budget
         for job in jobs:
             known = job.prompt + job.tokens
-            count = min(left, len(known) - job.computed)
+            count = job.fitting(min(left, len(known) - job.computed))
             held = len(job.blocks) // self.num_groups
             new = -(-(job.computed + count) // self.block_size) - held
             if count < 1 or self.num_groups * new > len(self.free_blocks):
@@ -160,6 +173,7 @@ class Driver:
                         sampling=job.sampling,
                         blocks=blocks,
                         grammar=job.grammar,
+                        media=job.media,
                     )
                 )
                 blocks = []
@@ -168,8 +182,8 @@ class Driver:
             left -= count
         assert ran, "no job fits the free blocks"
         self.step += 1
-        plan = Plan(self.step, self.step - 1, self.released, admitted, work)
-        self.released = []
+        plan = Plan(self.step, self.step - 1, self.released, admitted, work, encode=self.encode)
+        self.released, self.encode = [], []
         result = self.runner.execute(plan)
         assert [each.slot for each in result.slots] == [each.slot for each in work]
         for job, did, outcome in zip(ran, work, result.slots, strict=True):

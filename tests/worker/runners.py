@@ -16,6 +16,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.steps.generate import Generate
@@ -34,7 +35,7 @@ class Observed(Generate):
         self._observer = observer
 
     def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        batch = prepare_inputs(scheduled, self.slots)
+        batch = prepare_inputs(scheduled, self.slots, self.media)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
         row = 0
         for work in scheduled:
@@ -53,12 +54,14 @@ def host_runner(
     threads: int = 1,
     together: bool = False,
     observer: Observer | None = None,
+    media: StepMedia = NO_MEDIA,
 ) -> StepRunner[Any]:
     queue, sampling = HostQueue(), HostSampler(sampler)
     options: dict[str, Any] = {
         "copies": copies or BlockCopies(forward.kv_blocks(), 0),
         "grammars": grammars,
         "together": together,
+        "media": media,
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

@@ -25,6 +25,8 @@ from penstock.protocol.from_worker import (
     FromWorker,
     GrammarFailed,
     Leaving,
+    MediaReady,
+    MediaTaken,
     Progress,
     Ready,
     Result,
@@ -33,6 +35,7 @@ from penstock.protocol.from_worker import (
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
+    LoadMediaChunk,
     NewSequence,
     Plan,
     Setup,
@@ -41,7 +44,10 @@ from penstock.protocol.to_worker import (
 )
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_server import SessionServer
+from testing.preloaded import Preloaded, in_use
 from tests.worker.checkpoints import TINY, tiny_files
+from tests.worker.vision.pictures import message_of, picture, prompt_of
+from tests.worker.vision.vision_cases import CASES, prepared_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -99,16 +105,19 @@ loading.load = broken
 class Engine:
     """The engine's end of the worker's session, and the worker's process."""
 
-    def __init__(self, folder: Path, model_dir: str = "", start: str = START) -> None:
+    def __init__(
+        self, source: Preloaded, folder: Path, model_dir: str = "", start: str = START
+    ) -> None:
         self.endpoint = f"ipc://{folder}/worker"
         self._context = zmq.Context()
         self._events: deque[Any] = deque()
         self.bind(b"12345678")
-        self.worker = subprocess.Popen(
-            [sys.executable, "-c", start, self.endpoint, model_dir],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._said = folder / "stderr"
+        command = [sys.executable, "-c", start, self.endpoint, model_dir]
+        with in_use(source), self._said.open("wb") as stderr:
+            self.worker = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
+            )
 
     def bind(self, boot: bytes) -> None:
         decoder = msgspec.msgpack.Decoder(FromWorker)
@@ -131,7 +140,7 @@ class Engine:
             self.server.socket.poll(20)
             self._events.extend(self.server.poll(time.monotonic()))
             if not self._events and self._has_left(wanted):
-                raise AssertionError(f"the worker left: {self.worker.stderr.read()}")
+                raise AssertionError(f"the worker left: {self.errors}")
         raise AssertionError("nothing came")
 
     def _has_left(self, wanted: Callable[[Any], bool]) -> bool:
@@ -152,8 +161,8 @@ class Engine:
 
         return self.wait(fits).message
 
-    def send(self, message: Any) -> None:
-        self.server.send(self.session, message)
+    def send(self, message: Any, *frames: bytes) -> None:
+        self.server.send(self.session, message, frames)
 
     def set_up(self, setup: Setup) -> Ready:
         assert self.hear(WorkerHello).rank == 0
@@ -161,13 +170,16 @@ class Engine:
         return self.hear(Ready)
 
     def exit_code(self) -> tuple[int, str]:
-        _, errors = self.worker.communicate(timeout=100)
-        return self.worker.returncode, errors
+        return self.worker.wait(100), self.errors
+
+    @property
+    def errors(self) -> str:
+        """What the worker has written to standard error."""
+        return self._said.read_text()
 
     def close(self) -> None:
-        if self.worker.poll() is None:
-            self.worker.kill()
-        self.worker.communicate()
+        self.worker.kill()
+        self.worker.wait(100)
         self.server.close()
         self._context.destroy(linger=0)
 
@@ -180,16 +192,16 @@ class Ending:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path)
+def engine(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(preloaded_process, tmp_path)
     yield engine
     engine.close()
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Engine]:
+def held(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
     """Its steps stay in the middle until `release`."""
-    engine = Engine(tmp_path, start=HELD.format(gate=str(tmp_path / "gate")))
+    engine = Engine(preloaded_process, tmp_path, start=HELD.format(gate=str(tmp_path / "gate")))
     yield engine
     engine.close()
 
@@ -254,9 +266,11 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
     assert engine.exit_code()[0] == 0
 
 
-def test_a_folder_of_its_own_takes_the_place_of_the_engines(tmp_path: Path, setup: Setup) -> None:
+def test_a_folder_of_its_own_takes_the_place_of_the_engines(
+    preloaded_process: Preloaded, tmp_path: Path, setup: Setup
+) -> None:
     """As on another machine, where the engine core's path leads nowhere."""
-    own = Engine(tmp_path, model_dir=setup.model_dir)
+    own = Engine(preloaded_process, tmp_path, model_dir=setup.model_dir)
     try:
         away = msgspec.structs.replace(setup, model_dir="/nowhere", digest="0" * 64)
         assert own.set_up(away).num_kv_blocks == 2000
@@ -337,14 +351,16 @@ def test_a_worker_that_was_told_to_go_says_so_at_last(held: Engine, setup: Setup
     assert last[-1] == Leaving()
 
 
-def test_a_life_is_told_with_every_hello(engine: Engine, tmp_path: Path) -> None:
+def test_a_life_is_told_with_every_hello(
+    engine: Engine, preloaded_process: Preloaded, tmp_path: Path
+) -> None:
     first = engine.hear(WorkerHello).life
     assert len(first) == 16
     engine.server.close()
     engine.bind(b"87654321")
     assert engine.hear(WorkerHello).life == first
     (tmp_path / "other").mkdir()
-    other = Engine(tmp_path / "other")
+    other = Engine(preloaded_process, tmp_path / "other")
     try:
         assert other.hear(WorkerHello).life not in ("", first)
     finally:
@@ -375,9 +391,11 @@ def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], me
     assert "Traceback" not in errors
 
 
-def test_a_worker_that_can_not_load_ends(tmp_path: Path, setup: Setup) -> None:
+def test_a_worker_that_can_not_load_ends(
+    preloaded_process: Preloaded, tmp_path: Path, setup: Setup
+) -> None:
     """Set up again in the same process, it would fail for ever, as fast as sessions open."""
-    engine = Engine(tmp_path, start=BROKEN)
+    engine = Engine(preloaded_process, tmp_path, start=BROKEN)
     try:
         engine.hear(WorkerHello)
         engine.send(setup)
@@ -476,3 +494,36 @@ def test_a_worker_on_a_cpu_loads_no_triton() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.strip() == "[]"
+
+
+def test_pictures_come_as_files_and_in_chunks(engine: Engine, setup: Setup, tmp_path: Path) -> None:
+    """Both ways of the same item give the same token; a chunk's bytes are a frame of its own."""
+    folder = tmp_path / "sees"
+    folder.mkdir()
+    prepared_folder("llava", folder)
+    shown = picture(CASES["llava"].preparation, 1, 1)
+    name, file = shown.item.name, tmp_path / "item"
+    file.write_bytes(shown.content)
+    asked = msgspec.structs.replace(
+        setup, model_dir=str(folder), num_kv_blocks=64, max_model_len=200
+    )
+    assert engine.set_up(asked).media_rows == 200
+    tokens, media = prompt_of([[3, 4, 5], shown, [6]])
+    plan = first_plan(tokens)
+    new = msgspec.structs.replace(plan.admitted[0], media=media)
+    engine.send(message_of(shown.item, str(file)))
+    assert engine.hear(MediaReady).name == name
+    engine.send(msgspec.structs.replace(plan, admitted=[new], encode=[name]))
+    first = engine.hear(Result)
+    assert first.encode_seconds > 0
+    assert first.slots[0].error is None
+    engine.send(message_of(shown.item))
+    engine.send(LoadMediaChunk(name, 0), shown.content[:99])
+    assert engine.hear(MediaTaken).size == 99
+    engine.send(LoadMediaChunk(name, 99), shown.content[99:])
+    assert engine.hear(MediaReady).name == name
+    again = msgspec.structs.replace(
+        plan, step=2, follows=1, released=[0], admitted=[new], encode=[name], dropped_media=[name]
+    )
+    engine.send(again)
+    assert engine.hear(Result).slots == first.slots

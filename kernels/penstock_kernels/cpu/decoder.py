@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from penstock_kernels.cpu.exchanges import Exchanges
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed
-from penstock_kernels.cpu.program import Attention, Program
-from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgram
+from penstock_kernels.cpu.program import Program
+from penstock_kernels.cpu.recurrent import StateMoves
+from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgram, PkStates
 
 PAGE = 16
 """Tokens per page of the cache. A KV block is a whole number of pages."""
@@ -70,11 +72,20 @@ class DecoderShape:
 
     def block_bytes(self, cache: str, layers: int) -> int:
         """Returns the size of a KV block over all layers."""
-        per_token = sum(
-            _token_bytes(cache, self.kv_heads, size)
-            for size in (self.head_dim, self.latent_dim or self.head_dim)
-        )
-        return per_token * self.block_size * layers
+        return sum(self.halves(cache)) * layers
+
+    def halves(self, cache: str) -> tuple[int, int]:
+        """Returns the bytes of a KV block's keys, and of its values, in one layer."""
+        keys = _token_bytes(cache, self.kv_heads, self.head_dim)
+        values = _token_bytes(cache, self.kv_heads, self.latent_dim or self.head_dim)
+        return keys * self.block_size, values * self.block_size
+
+
+def halves_of(shapes: Sequence[DecoderShape], cache: str) -> tuple[int, int]:
+    """As DecoderShape.halves, of layers of different shapes, at least one: a block has room for the
+    largest in each of its layers."""
+    keys, values = zip(*(shape.halves(cache) for shape in shapes), strict=True)
+    return max(keys), max(values)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ class DecoderStep:
     """[groups * sequences]: where the blocks of each sequence begin in `tables`."""
     types: np.ndarray | None = None
     """[rows]: of an encoder with token types; None: all 0."""
+    states: StateMoves | None = None
+    """Of a program with recurrent layers, of the same sequences."""
 
 
 @dataclass
@@ -113,10 +126,7 @@ class Decoder:
     _scratch: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
-        for each in self.program.attentions:
-            shape = DecoderShape(
-                each.heads, each.kv_heads, each.head_dim, self.block_size, each.latent_dim
-            )
+        for shape in self._shapes():
             obstacle = shape.obstacle()
             if obstacle is not None:
                 raise ValueError(obstacle)
@@ -129,23 +139,24 @@ class Decoder:
         self._struct = self._describe(self._phases)
         self._check()
 
-    def _memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns memory for keys and values of each layer of the cache, of which several layers of
-        the model may have one: their blocks are different ones. Raises ValueError."""
-        by_layer: dict[int, Attention] = {}
-        for each in self.program.attentions:
-            other = by_layer.setdefault(each.cache_layer, each)
-            if each.cached_sizes != other.cached_sizes:
-                raise ValueError("layers of different sizes can't share a layer of the KV cache")
-        ordered = [by_layer[number] for number in range(len(by_layer))]
+    def _shapes(self) -> list[DecoderShape]:
         return [
-            (self._half(each, each.head_dim), self._half(each, each.value_dim)) for each in ordered
+            DecoderShape(each.heads, each.kv_heads, each.head_dim, self.block_size, each.latent_dim)
+            for each in self.program.attentions
         ]
 
-    def _half(self, attention: Attention, size: int) -> np.ndarray:
-        """Returns memory for a layer's keys, or its values, of so many numbers."""
-        per_token = _token_bytes(self.cache, attention.kv_heads, size)
-        return zeroed(per_token * self.block_size * self.num_blocks)
+    def _memory(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns memory for keys and values of each layer of the cache, [blocks, bytes] uint8.
+        Several layers of the model may have one, as their blocks are different ones: so all have
+        room for the largest."""
+        layers = len({each.cache_layer for each in self.program.attentions})
+        if not layers:
+            return []
+        keys, values = halves_of(self._shapes(), self.cache)
+        return [(self._half(keys), self._half(values)) for _ in range(layers)]
+
+    def _half(self, block: int) -> np.ndarray:
+        return zeroed(block * self.num_blocks).reshape(self.num_blocks, block)
 
     def _check(self) -> None:
         wrong = load().pk_check(ctypes.byref(self._struct))
@@ -171,7 +182,7 @@ class Decoder:
 
     def kv_blocks(self) -> list[np.ndarray]:
         """Returns views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
-        return [half.reshape(self.num_blocks, -1) for pair in self._caches for half in pair]
+        return [half for pair in self._caches for half in pair]
 
     def logits(self, step: DecoderStep, rows: np.ndarray) -> np.ndarray:
         """Computes the step, writes its keys and values, and returns the logits of some rows, or
@@ -188,6 +199,7 @@ class Decoder:
                 f"{len(step.first_block)} block tables were given; {len(step.starts)} sequences in "
                 f"{self._groups} KV groups have {tables}"
             )
+        states = self._states(step)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),
@@ -203,6 +215,7 @@ class Decoder:
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
+            states=None if states is None else ctypes.pointer(states),
         )
         library = load()
         program, given = ctypes.byref(self._struct), ctypes.byref(batch)
@@ -211,6 +224,21 @@ class Decoder:
         library.pk_forward(program, given, work)
         self._exchanges.check(cancelled=self.cancelled)
         return out
+
+    def _states(self, step: DecoderStep) -> PkStates | None:
+        """Raises ValueError for states of another size, or of other sequences."""
+        if not self.program.last_numbers:
+            return None
+        states = step.states
+        if states is None or len(states.slots) != len(step.starts):
+            raise ValueError("a step of a program with recurrent layers says its sequences' states")
+        states.memory.check(self.program.state_numbers, self.program.last_numbers)
+        room = states.blocks.shape[1] * int(states.memory.part_bytes.sum())
+        if len(states.blocks) and room < 4 * self.program.state_numbers:
+            raise ValueError(
+                f"a checkpoint of {4 * self.program.state_numbers} bytes has blocks of {room}"
+            )
+        return states.struct()
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
         widths = self.program.widths()
@@ -224,6 +252,8 @@ class Decoder:
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,
+            state_numbers=self.program.state_numbers,
+            last_numbers=self.program.last_numbers,
         )
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
-INSTRUCTION_SETS = ("avx512", "avx2", "portable")
+INSTRUCTION_SETS = ("avx512", "avx512vnni", "avx2", "portable")
+"""avx512vnni: AVX-512 with integer dot products, but without units for bfloat16."""
+_SAME_BITS = {"avx512vnni": "avx2"}
+"""Instruction sets that compute another one's bits."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""
 OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
@@ -66,9 +69,16 @@ def load() -> ctypes.CDLL:
 
 
 def instruction_set() -> str:
-    """Returns the one in use: avx512, avx2 or portable."""
+    """Returns the one in use, of INSTRUCTION_SETS."""
     name: bytes = load().pk_instruction_set()
     return name.decode()
+
+
+def bits() -> str:
+    """Returns the instruction set whose bits the one in use computes: its own, or those of a lesser
+    one."""
+    name = instruction_set()
+    return _SAME_BITS.get(name, name)
 
 
 def use(name: str) -> None:

@@ -94,6 +94,20 @@ class PackedMatrix:
         """The form in which the matrix reads its input, a bit of pk::Form in csrc/types.h."""
         return _FORMS.get(MatrixKind(self.struct.kind), 4)
 
+    def part(self, outputs: range) -> PackedMatrix:
+        """Returns a matrix of some outputs, over the same tiles. Raises ValueError for a range that
+        doesn't begin at a whole tile."""
+        if outputs.start % 16 or outputs.stop > self.struct.outputs:
+            raise ValueError(f"{outputs} of {self.struct.outputs} outputs don't begin at a tile")
+        size = len(self.tiles) // -(-self.struct.outputs // 16)
+        first, last = outputs.start // 16, -(-outputs.stop // 16)
+        tiles = self.tiles[first * size : last * size]
+        bias = None if self.bias is None else self.bias[outputs.start : 16 * last]
+        struct = PkMatrix.from_buffer_copy(self.struct)
+        struct.outputs, struct.tiles = len(outputs), tiles.ctypes.data
+        struct.bias = None if bias is None else bias.ctypes.data
+        return PackedMatrix(struct, tiles, bias)
+
     def with_bias(self, bias: np.ndarray) -> PackedMatrix:
         """Returns a matrix over the same tiles that adds `bias`, [outputs] float32."""
         if np.shape(bias) != (self.struct.outputs,):

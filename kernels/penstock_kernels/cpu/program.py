@@ -15,6 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from penstock_kernels.cpu.matrix import PackedMatrix
+from penstock_kernels.cpu.recurrent import Recurrent
+from penstock_kernels.cpu.streams import CPUStreams
 from penstock_kernels.cpu.structs import (
     NUM_BUFFERS,
     PkAttention,
@@ -35,8 +37,10 @@ class Buffer(enum.IntEnum):
     MIXED = 3
     RESULT = 4
     SCORES = 5
-    INPUT = 6
-    INNER = 7
+    LAYER_INPUTS = 6
+    STREAMS = 7
+    INPUT = 8
+    INNER = 9
 
 
 class PhaseKind(enum.IntEnum):
@@ -61,6 +65,18 @@ class PhaseKind(enum.IntEnum):
     LOOK_UP = 16
     NORM = 17
     ROWS = 18
+    SCALE = 19
+    INPUTS_OF_LAYERS = 20
+    GATE_BY = 21
+    CUT_GATE = 22
+    BEGIN_STREAMS = 23
+    PREDICT = 24
+    JOIN_PATH = 25
+    CORRECT = 26
+    ADD_TO_OTHERS = 27
+    END_STREAM = 28
+    CONVOLVE = 29
+    SCAN = 30
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -132,15 +148,11 @@ class Attention:
         return self.layer if self.place is None else self.place
 
     @property
-    def cached_sizes(self) -> tuple[int, int, int]:
-        """KV heads, and the numbers of a key and of a value in the cache."""
-        return self.kv_heads, self.head_dim, self.value_dim
-
-    @property
     def value_dim(self) -> int:
         return self.latent_dim or self.head_dim
 
     def struct(self, keys: np.ndarray, values: np.ndarray) -> PkAttention:
+        """keys, values: the memory of that layer of the cache, [blocks, bytes] uint8."""
         scale = self.scale
         if scale is None:
             scale = float(np.float32(1) / np.sqrt(np.float32(self.head_dim)))
@@ -163,6 +175,8 @@ class Attention:
             query_factors=None if turn is None else _address(turn.query_factors),
             keys=_address(keys),
             values=_address(values),
+            key_block=keys.shape[-1],
+            value_block=values.shape[-1],
         )
 
 
@@ -181,12 +195,16 @@ class Experts:
     """Whether scores are a logistic function of the router's products; else softmax."""
     normalised: bool = True
     scale: float = 1.0
+    sum_floor: float = 1e-20
+    """What is added to the sum of the chosen scores, where they are normalised."""
     groups: int = 1
     active_groups: int = 1
     group_best: int = 2
     """How many of a group's experts make its score: 1 or 2."""
     correction: np.ndarray | None = None
     """[experts] float32."""
+    scales: np.ndarray | None = None
+    """[experts] float32: factors of the chosen experts' shares."""
 
     def struct(self) -> PkExperts:
         return PkExperts(
@@ -198,10 +216,12 @@ class Experts:
             sigmoid=self.sigmoid,
             normalised=self.normalised,
             scale=self.scale,
+            sum_floor=self.sum_floor,
             correction=_address(self.correction),
             gates=_array(self.gates) if self.gates else None,
             ups=_array(self.ups),
             downs=_array(self.downs),
+            scales=_address(self.scales),
         )
 
 
@@ -256,20 +276,28 @@ class Phase:
     part: bool = False
     """Whether the phase computes some of the `width` columns of its target, from `first` on."""
     first: int = 0
-    """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types."""
+    """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types. Of
+    MAKE_INPUT the first column of the source, of GATE_BY that of `beside`."""
     first_key: int = 0
     """Of HEADS and PLACE: as `first` is for QUERIES, for KEYS."""
     key_width: int = 0
+    gated: bool = False
+    """Of MAKE_INPUT behind attention: whether RESULT has gates."""
     exchange: Exchange | None = None
     """Of EXCHANGE."""
+    beside: Buffer = Buffer.RESIDUAL
+    """What GATE_BY and JOIN_PATH read as well."""
     activation: str = "silu"
     scale: float = 1.0
     soft_cap: float | None = None
     norm: NormWeights | None = None
     other_norm: NormWeights | None = None
+    third_norm: NormWeights | None = None
+    streams: CPUStreams | None = None
     attention: Attention | None = None
     experts: Experts | None = None
     by_head: ByHead | None = None
+    recurrent: Recurrent | None = None
     matrices: tuple[PackedMatrix | None, ...] = ()
 
     def needs(self) -> Iterator[tuple[Buffer, int]]:
@@ -295,12 +323,21 @@ class Phase:
                 yield self.target, self._whole(first.struct.outputs)
             case PhaseKind.GATE_UP if self.matrices[1] is not None:
                 yield Buffer.INNER, self._whole(self.matrices[1].struct.outputs)
+            case PhaseKind.SCAN if self.recurrent is not None:
+                yield Buffer.MIXED, self.recurrent.width
             case PhaseKind.LOGITS if first is not None:
                 yield Buffer.INPUT, first.struct.inputs
             case PhaseKind.EXCHANGE if self.experts is None:
                 yield self.source, self.width
             case PhaseKind.NORM:
                 yield self.target, self.width
+            case PhaseKind.INPUTS_OF_LAYERS if first is not None:
+                yield self.target, first.struct.inputs
+            case PhaseKind.GATE_BY:
+                matrix = first or self.matrices[1]
+                yield Buffer.INNER, 0 if matrix is None else matrix.struct.outputs
+            case PhaseKind.BEGIN_STREAMS if self.streams is not None:
+                yield Buffer.STREAMS, self.streams.whole
 
     def _whole(self, own: int) -> int:
         """Returns the target's width; the phase computes `own` columns of it."""
@@ -313,21 +350,26 @@ class Phase:
         struct.activation = ACTIVATIONS[self.activation]
         struct.scale = self.scale
         struct.soft_cap = self.soft_cap or 0.0
-        for name, norm in (("norm", self.norm), ("other_norm", self.other_norm)):
+        for name in ("norm", "other_norm", "third_norm"):
+            norm: NormWeights | None = getattr(self, name)
             setattr(struct, name, PkNorm() if norm is None else norm.struct())
+        if self.streams is not None:
+            struct.streams = ctypes.pointer(self.streams.struct())
         if self.attention is not None:
             struct.attention = ctypes.pointer(attentions[self.attention.layer])
         if self.experts is not None:
             struct.experts = ctypes.pointer(self.experts.struct())
         if self.by_head is not None:
             struct.by_head = ctypes.pointer(self.by_head.struct())
+        if self.recurrent is not None:
+            struct.recurrent = ctypes.pointer(self.recurrent.struct())
         for at, matrix in enumerate(self.matrices):
             struct.matrices[at] = PkMatrix() if matrix is None else matrix.struct
 
 
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
-    *("weighed", "part", "first", "first_key", "key_width"),
+    *("weighed", "part", "first", "first_key", "key_width", "beside", "gated"),
 )
 
 
@@ -351,6 +393,20 @@ class Program:
         found = {each.attention.layer: each.attention for each in self.phases if each.attention}
         return tuple(found[layer] for layer in sorted(found))
 
+    @cached_property
+    def state_numbers(self) -> int:
+        """Numbers of a sequence's state in all recurrent layers."""
+        return max((each.state + each.state_numbers for each in self._recurrent), default=0)
+
+    @cached_property
+    def last_numbers(self) -> int:
+        """Numbers of what all scans give for a token."""
+        return max((each.last + each.width for each in self._recurrent), default=0)
+
+    @property
+    def _recurrent(self) -> Iterator[Recurrent]:
+        return (each.recurrent for each in self.phases if each.recurrent is not None)
+
     def widths(self) -> list[int]:
         """Returns the width of each buffer; 0 for one that isn't used."""
         widths = [0] * NUM_BUFFERS
@@ -360,8 +416,8 @@ class Program:
         return widths
 
     def structs(self, caches: Sequence[tuple[np.ndarray, np.ndarray]]) -> ctypes.Array[PkPhase]:
-        """Returns the library's phases. `caches`: keys and values for each layer of the cache. All
-        arrays must outlive what is returned."""
+        """Returns the library's phases. `caches`: keys and values for each layer of the cache,
+        [blocks, bytes] uint8. All arrays must outlive what is returned."""
         attentions = {
             each.layer: each.struct(*caches[each.cache_layer]) for each in self.attentions
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int32, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_void_p
 
 
 class PkMatrix(ctypes.Structure):
@@ -47,6 +47,8 @@ class PkAttention(ctypes.Structure):
         ("query_factors", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_block", c_int64),
+        ("value_block", c_int64),
     )
 
 
@@ -62,10 +64,27 @@ class PkExperts(ctypes.Structure):
         ("sigmoid", c_int32),
         ("normalised", c_int32),
         ("scale", c_float),
+        ("sum_floor", c_float),
         ("correction", c_void_p),
         ("gates", ctypes.POINTER(PkMatrix)),
         ("ups", ctypes.POINTER(PkMatrix)),
         ("downs", ctypes.POINTER(PkMatrix)),
+        ("scales", c_void_p),
+    )
+
+
+class PkStreams(ctypes.Structure):
+    """Several residuals."""
+
+    _fields_ = (
+        ("count", c_int32),
+        ("active", c_int32),
+        ("stride", c_int32),
+        ("reserved", c_int32),
+        ("router", c_void_p),
+        ("prediction", c_void_p),
+        ("correction", c_void_p),
+        ("output_scale", c_void_p),
     )
 
 
@@ -80,6 +99,38 @@ class PkByHead(ctypes.Structure):
         ("target_first", c_int32),
         ("reserved", c_int32),
         ("matrices", ctypes.POINTER(PkMatrix)),
+    )
+
+
+class PkRecurrent(ctypes.Structure):
+    """What stands in the attention's place in a recurrent layer."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("kernel", c_int32),
+        ("channels", c_int32),
+        ("width", c_int32),
+        ("key_heads", c_int32),
+        ("heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("tiled", c_int32),
+        ("norm_groups", c_int32),
+        ("first", c_int32),
+        ("gate", c_int32),
+        ("strength", c_int32),
+        ("time", c_int32),
+        ("least_step", c_float),
+        ("most_step", c_float),
+        ("norm_eps", c_float),
+        ("state", c_int64),
+        ("last", c_int64),
+        ("conv", c_void_p),
+        ("conv_bias", c_void_p),
+        ("rate", c_void_p),
+        ("time_bias", c_void_p),
+        ("skip", c_void_p),
+        ("norm", c_void_p),
     )
 
 
@@ -102,18 +153,23 @@ class PkPhase(ctypes.Structure):
         ("first", c_int32),
         ("first_key", c_int32),
         ("key_width", c_int32),
+        ("beside", c_int32),
+        ("gated", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),
         ("other_norm", PkNorm),
+        ("third_norm", PkNorm),
         ("attention", ctypes.POINTER(PkAttention)),
         ("experts", ctypes.POINTER(PkExperts)),
         ("by_head", ctypes.POINTER(PkByHead)),
+        ("streams", ctypes.POINTER(PkStreams)),
+        ("recurrent", ctypes.POINTER(PkRecurrent)),
         ("matrices", PkMatrix * 3),
     )
 
 
-NUM_BUFFERS = 8
+NUM_BUFFERS = 10
 
 PkExchange = ctypes.CFUNCTYPE(c_int32, c_int32, c_void_p, c_int32, c_int32)
 """(phase, floats, rows, stride) -> 0, or another number to give the step up."""
@@ -132,6 +188,27 @@ class PkProgram(ctypes.Structure):
         ("widths", c_int32 * NUM_BUFFERS),
         ("phases", ctypes.POINTER(PkPhase)),
         ("exchange", PkExchange),
+        ("state_numbers", c_int64),
+        ("last_numbers", c_int64),
+    )
+
+
+class PkStates(ctypes.Structure):
+    """The states of a step's sequences in recurrent layers."""
+
+    _fields_ = (
+        ("pieces", c_int32),
+        ("num_parts", c_int32),
+        ("live", c_void_p),
+        ("last", c_void_p),
+        ("slots", c_void_p),
+        ("again", c_void_p),
+        ("first_checkpoint", c_void_p),
+        ("behind", c_void_p),
+        ("blocks", c_void_p),
+        ("parts", c_void_p),
+        ("part_bytes", c_void_p),
+        ("block_bytes", c_int64),
     )
 
 
@@ -153,6 +230,7 @@ class PkBatch(ctypes.Structure):
         ("logits", c_void_p),
         ("layers_done", c_void_p),
         ("cancelled", c_void_p),
+        ("states", ctypes.POINTER(PkStates)),
     )
 
 

@@ -20,6 +20,7 @@ from penstock_kernels.reference.activations import (
     gelu_mul,
     plain_activation,
     silu_mul,
+    sparse_gate,
 )
 from penstock_kernels.reference.adjustments import RowAdjustments, adjust_row
 from penstock_kernels.reference.attention import AttentionPlan, paged_attention, plan_attention
@@ -35,7 +36,15 @@ from penstock_kernels.reference.linear import linear
 from penstock_kernels.reference.log_softmax import log_softmax_row
 from penstock_kernels.reference.philox import philox_4x32_10, uniform
 from penstock_kernels.reference.rank_sum import rank_sum
-from penstock_kernels.reference.rms_norm import rms_norm
+from penstock_kernels.reference.recurrent import (
+    causal_conv,
+    gated_delta,
+    mamba2,
+    sigmoid,
+    silu,
+    softplus,
+)
+from penstock_kernels.reference.rms_norm import rms_norm, row_mean
 from penstock_kernels.reference.rope import (
     apply_rope,
     inverse_frequencies,
@@ -57,7 +66,9 @@ __all__ = [
     "SamplingCuts",
     "adjust_row",
     "apply_rope",
+    "causal_conv",
     "gated_activation",
+    "gated_delta",
     "gelu_mul",
     "inverse_frequencies",
     "layer_norm",
@@ -65,6 +76,7 @@ __all__ = [
     "linear_scaled",
     "llama3_scaled",
     "log_softmax_row",
+    "mamba2",
     "paged_attention",
     "philox_4x32_10",
     "plain_activation",
@@ -72,9 +84,14 @@ __all__ = [
     "rank_sum",
     "rms_norm",
     "rope_table",
+    "row_mean",
     "sample_row",
+    "sigmoid",
+    "silu",
     "silu_mul",
     "soft_cap",
+    "softplus",
+    "sparse_gate",
     "top_ids",
     "uniform",
     "write_kv",

@@ -7,10 +7,13 @@ tail of a vector loop.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from penstock_kernels.reference.rms_norm import row_mean
 
 GELU_SLOPE = math.sqrt(8.0 / math.pi)
 GELU_CUBE = 0.044715
@@ -18,6 +21,8 @@ GELU_CUBE = 0.044715
 tanh(y)) / 2 = 1 / (1 + exp(-2 y))."""
 
 
+QUICK_SLOPE = 1.702
+"""quick_gelu(x) = x * sigmoid(QUICK_SLOPE * x)."""
 CLAMPED_SLOPE = 1.702
 CLAMP = 7.0
 """Of clamped_swiglu: gate * sigmoid(CLAMPED_SLOPE * gate) * (up + 1), after both were clamped."""
@@ -38,6 +43,19 @@ def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate / (1.0 + torch.exp(-CLAMPED_SLOPE * gate)) * (up + 1.0)
 
 
+def sparse_gate(gate_up: Tensor, share: float) -> Tensor:
+    """Makes about `share` of each row's gate 0, and subtracts the limit from the rest: a normal
+    distribution with the row's mean and deviation has that share below it (Gemma 3n, 2025).
+    `gate_up` is as in gated_activation. Computed in float32 and rounded once. Returns its shape and
+    dtype."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate = gate.float().contiguous()
+    mean = row_mean(gate)
+    deviation = torch.sqrt(row_mean((gate - mean) * (gate - mean)))
+    limit = mean + deviation * NormalDist().inv_cdf(share)
+    return torch.cat((torch.relu(gate - limit).to(up.dtype), up), -1)
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """gated_activation with silu ("SwiGLU")."""
     return gated_activation(gate_up, "silu")
@@ -55,13 +73,16 @@ def plain_activation(x: Tensor, kind: str) -> Tensor:
 
 def _activated(x: Tensor, kind: str) -> Tensor:
     """`kind` is silu, gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its approximation), or relu2
-    (So et al., 2021, the square of relu)."""
+    (So et al., 2021, the square of relu), or quick_gelu (an approximation by a sigmoid: Hendrycks
+    and Gimpel, too)."""
     if kind == "silu":
         return x / (1.0 + torch.exp(-x))
     if kind == "gelu_tanh":
         return x / (1.0 + torch.exp(-GELU_SLOPE * (x + GELU_CUBE * (x * x * x))))
     if kind == "gelu":
         return functional.gelu(x)
+    if kind == "quick_gelu":
+        return x / (1.0 + torch.exp(-QUICK_SLOPE * x))
     if kind == "relu2":
         kept = torch.relu(x)
         return kept * kept

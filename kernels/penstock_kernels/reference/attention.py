@@ -74,7 +74,7 @@ class TileGroup:
     keys: Tensor
     """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
     later: Tensor
-    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the query, which it must not see."""
+    """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the last one that the query sees."""
     _by_window: dict[int, Tensor] = field(default_factory=dict)
 
     def hidden(self, window: int | None) -> Tensor:
@@ -108,6 +108,7 @@ def plan_attention(
     zero_slot: int,
     group: int,
     firsts: Sequence[int] | None = None,
+    last_seen: np.ndarray | None = None,
 ) -> AttentionPlan:
     """Lays out a step.
 
@@ -118,6 +119,8 @@ def plan_attention(
     `group`: query heads per KV head.
     `firsts`: for each sequence the first token that a query of it sees, before which no block is
     read; None: the first of all.
+    `last_seen`: [queries] the last position that each query sees, below its sequence's length and
+    not before its own; None: its own.
     """
     begins = [0] * len(block_tables) if firsts is None else firsts
     slots = np.concatenate(_slots_by_split(block_tables, seq_lens, begins, block_size, zero_slot))
@@ -132,16 +135,19 @@ def plan_attention(
     real = within < query_lens[seq][:, None]
     within = np.minimum(within, query_lens[seq][:, None] - 1)
     positions = (seq_lens - query_lens)[seq][:, None] + within
-    splits = positions[:, -1] // KEY_SPLIT + 1
+    rows = first_row[:, None] + within
+    reach = positions if last_seen is None else last_seen[rows]
+    splits = reach.max(1) // KEY_SPLIT + 1
     order = np.argsort(-splits, kind="stable")
     groups = []
     for part in _by_pairs(order, splits):
         groups.append(
             _group(
                 first_slots[seq[part]],
-                (first_row[:, None] + within)[part],
+                rows[part],
                 real[part],
                 positions[part],
+                reach[part],
                 splits[part],
                 slots,
             )
@@ -184,6 +190,7 @@ def _group(
     rows: np.ndarray,
     real: np.ndarray,
     positions: np.ndarray,
+    reach: np.ndarray,
     splits: np.ndarray,
     slots: np.ndarray,
 ) -> TileGroup:
@@ -194,7 +201,7 @@ def _group(
     pair_splits = np.repeat(np.arange(len(split_tiles)), split_tiles)
     keys = pair_splits[:, None] * KEY_SPLIT + np.arange(KEY_SPLIT)
     queries = positions[pair_tiles][:, :, None]
-    later = keys[:, None, :] > queries
+    later = keys[:, None, :] > reach[pair_tiles][:, :, None]
     pair_slots = slots[first_slots[pair_tiles] + pair_splits]
     return TileGroup(
         rows=torch.from_numpy(rows),

@@ -16,8 +16,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     rows = x.shape[0]
     wide = pad_rows(x).float()
-    squares = wide * wide
-    # All sums have one shape, because torch may reduce another shape in another order.
-    sums = torch.cat([tile.sum(-1, keepdim=True) for tile in squares.split(ROW_TILE)])
-    scaled = wide / torch.sqrt(sums / x.shape[-1] + eps) * weight.float()
+    scaled = wide / torch.sqrt(_mean(wide * wide) + eps) * weight.float()
     return scaled[:rows].to(x.dtype)
+
+
+def row_mean(x: Tensor) -> Tensor:
+    """The mean of each row of `x`, [rows, size], in float32: [rows, 1]."""
+    return _mean(pad_rows(x).float())[: x.shape[0]]
+
+
+def _mean(wide: Tensor) -> Tensor:
+    """Over the last dimension of whole row tiles. All sums have one shape, because torch may reduce
+    another shape in another order."""
+    sums = torch.cat([tile.sum(-1, keepdim=True) for tile in wide.split(ROW_TILE)])
+    return sums / wide.shape[-1]

@@ -139,6 +139,23 @@ def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> Attenti
     return AttentionChoice(few, many)
 
 
+def latent_choice(*, batch_invariant: bool = False) -> AttentionChoice:
+    """Returns the tiles for attention over latents of up to 512 numbers, which all heads share.
+
+    A row's weighted latents stay in the registers of 8 warps, which 32 rows fit. Two stages of
+    float32 keys fit the shared memory.
+    """
+    few = AttentionTiles(16, 32, KEY_SPLIT, 8, 2)
+    return AttentionChoice(few, few if batch_invariant else AttentionTiles(32, 32, KEY_SPLIT, 8, 2))
+
+
+def latent_group(heads: int, choice: AttentionChoice) -> int:
+    """Returns how many of the heads that share a latent are computed together: as many as divide
+    all of them and fit a tile."""
+    fitting = range(min(heads, choice.few.rows), 0, -1)
+    return next(group for group in fitting if heads % group == 0)
+
+
 def encoder_tiles(head_dim: int, dtype: torch.dtype) -> AttentionTiles:
     """Returns the tiles for attention without a cache, where all keys are one split.
 
@@ -174,6 +191,17 @@ INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """The one shape of the batch-invariant product, whatever the number of rows. 64 is the height of a
 Hopper tensor core's product, and with 64 columns a matrix with 4,096 outputs still has 64
 programs."""
+
+EXPERTS = MatmulTiles(64, 64, 64, 4, 4)
+"""For the rows of an expert. The one shape with `batch_invariant`, whatever their number."""
+EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
+"""For so few rows that an expert has no more than one tile, if they are dealt out evenly."""
+
+PLACE_BLOCK = 1024
+"""Pairs of a row and an expert that a program of `place_rows` goes through at a time."""
+PLACE_WARPS = 4
+TILE_LIST_BLOCK = 32
+"""Tiles that one program lists."""
 
 WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
 """For few rows: weights are read once per 16 rows. In place of `inner`, the scales' group

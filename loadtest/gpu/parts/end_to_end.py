@@ -4,14 +4,19 @@ lengths that come at once."""
 from __future__ import annotations
 
 import time
+import urllib.request
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from deploy.local import free_port
-from loadtest.gpu import engine_metrics
 from loadtest.gpu.job import Job
 from loadtest.gpu.workload import TEMPERATURE, Request, requests, run_row
 from penstock.llm import LLM
 from penstock.sampling_params import SamplingParams
+
+SETTLED = 0.3
+"""Seconds before a page is asked for: the port gives the last one again to who asks sooner."""
 
 
 def run(job: Job) -> None:
@@ -49,11 +54,11 @@ def settings(job: Job, port: int) -> dict[str, Any]:
 
 
 def measure(job: Job, llm: LLM, some: list[Request], port: int) -> None:
-    before = engine_metrics.read(port)
+    before = read_counters(port)
     begun = time.perf_counter()
     generate(llm, some)
     seconds = time.perf_counter() - begun
-    after = engine_metrics.read(port)
+    after = read_counters(port)
     grown = {name: value - before[name] for name, value in after.items()}
     run_row(job, "penstock", some, seconds, engine_core=grown)
 
@@ -73,3 +78,28 @@ def generate(llm: LLM, some: list[Request]) -> None:
                 f"an answer has {len(got.token_ids)} tokens instead of {one.output}: "
                 f"{got.finish_reason} {got.error or ''}"
             )
+
+
+def step_counters(page: str) -> dict[str, float]:
+    """What an engine core's metrics page counts since it began: `steps`, and seconds of them:
+    `plan` and `apply` of its own work, `compute` of the worker's, `dispatch` that they took beyond
+    that.
+
+    Raises LookupError for a page without these counters.
+    """
+    found = {
+        sample.labels.get("part", "steps"): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name in ("penstock:steps_total", "penstock:step_part_seconds_total")
+    }
+    try:
+        return {name: found[name] for name in ("steps", "plan", "apply", "compute", "dispatch")}
+    except KeyError as error:
+        raise LookupError(f"the metrics page has no counters of steps: {error}") from None
+
+
+def read_counters(port: int) -> dict[str, float]:
+    time.sleep(SETTLED)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        return step_counters(reply.read().decode())

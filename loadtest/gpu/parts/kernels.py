@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -19,9 +18,8 @@ from loadtest.gpu.parts.kernels_products import (
     MATRIX,
     Format,
     gguf,
-    matrices,
     packed,
-    product,
+    product_cases,
 )
 from loadtest.gpu.shapes import MODELS
 from penstock.model_config import ModelConfig
@@ -61,9 +59,7 @@ def products(extent: Extent, config: ModelConfig) -> Iterator[Case]:
     ]
     for name, form, counts, wanted in formats:
         for matrix in wanted:
-            for count in counts:
-                case = product(form, count, *matrices(config)[matrix])
-                yield replace(case, op=f"linear, {name}", shape=f"{matrix}: {case.shape}")
+            yield from product_cases(config, form, counts, f"{matrix}: ", matrix, f"linear, {name}")
 
 
 CASES = {"kernels-rows": rows, "kernels-attention": attention, "kernels-products": products}

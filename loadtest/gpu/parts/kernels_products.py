@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -71,6 +71,20 @@ def product(form: Format, rows: int, outputs: int, inputs: int) -> Case:
         flops=product_flops(rows, inputs, outputs),
         torch="linear, bfloat16",
     )
+
+
+def product_cases(
+    config: ModelConfig,
+    form: Format,
+    rows: Iterable[int],
+    prefix: str = "",
+    matrix: str = MATRIX,
+    op: str = "",
+) -> Iterator[Case]:
+    """A case for each number of rows. prefix: of what is said of the shape."""
+    for count in rows:
+        case = product(form, count, *matrices(config)[matrix])
+        yield replace(case, op=op, shape=f"{prefix}{case.shape}")
 
 
 @cache

@@ -89,6 +89,7 @@ def rotation(config: ModelConfig, rows: int) -> Case:
         angles = torch.rand(rows, dim // 2, device=device)
         cos, sin = angles.cos(), angles.sin()
         places = torch.arange(rows, device=device)
+        tables = rope_write.RotaryTables(cos, sin, places)
         caches = [drawn(device, rows, kv_heads, dim).transpose(0, 1) for _ in range(2)]
 
         def turned(x: Tensor) -> Tensor:
@@ -102,9 +103,7 @@ def rotation(config: ModelConfig, rows: int) -> Case:
             return turned(query)
 
         return Bench(
-            lambda _: (
-                lambda: rope_write.rope_write(query, key, value, cos, sin, places, places, *caches)
-            ),
+            lambda _: lambda: rope_write.rope_write(query, key, value, tables, places, *caches),
             torch=by_torch,
         )
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from loadtest.gpu.parts.cases import Case, Tiles
+from loadtest.gpu.extent import TileSizes
+from loadtest.gpu.parts.cases import Tiles
 from loadtest.gpu.parts.kernels_products import (
     BFLOAT16,
     FP8,
     KINDS,
-    MATRIX,
-    Format,
     gguf,
-    matrices,
     packed,
-    product,
+    product_cases,
 )
 from loadtest.gpu.tune.settings import Setting
-from loadtest.gpu.tune.sizes import Sizes
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton import tiles as now
 from penstock_kernels.triton.tiles import MatmulTiles
@@ -40,7 +36,7 @@ _USUAL = (
 )
 
 
-def products(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
+def products(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
     whole_numbers = [
         case
         for bits in (4, 8)
@@ -95,19 +91,6 @@ def few_sums(tiles: Tiles) -> bool:
     return bool(4 <= tiles.rows * tiles.columns / (32 * tiles.warps) <= 128)
 
 
-def product_cases(
-    config: ModelConfig,
-    form: Format,
-    rows: tuple[int, ...],
-    prefix: str = "",
-    matrix: str = MATRIX,
-) -> Iterator[Case]:
-    """A case for each number of rows."""
-    for count in rows:
-        case = product(form, count, *matrices(config)[matrix])
-        yield replace(case, shape=f"{prefix}{case.shape}")
-
-
 _PARTS = "parts is no field of either: `gguf_parts` decides it for both, 0 is what it says"
 
 
@@ -120,7 +103,11 @@ class GGUFTiles(MatmulTiles):
 
 
 def gguf_setting(
-    config: ModelConfig, sizes: Sizes, name: str, heights: tuple[int, ...], rows: tuple[int, ...]
+    config: ModelConfig,
+    sizes: TileSizes,
+    name: str,
+    heights: tuple[int, ...],
+    rows: tuple[int, ...],
 ) -> Setting:
     def keywords(tiles: GGUFTiles, rows: int, outputs: int, inputs: int) -> dict[str, Tiles]:
         return {"tiles": tiles, "parts": parts_of(name, tiles, rows, outputs, inputs)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from loadtest.gpu.extent import DRY_TILES, GPU_TILES, TileSizes
 from loadtest.gpu.parts import kernels_rows as by_row
 from loadtest.gpu.parts.cases import Bench, Case
 from loadtest.gpu.parts.kernels_attention import chunk, decode
@@ -14,7 +15,6 @@ from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.tune import NAMES
 from loadtest.gpu.tune.products import products
 from loadtest.gpu.tune.settings import Candidate, Setting, ordered
-from loadtest.gpu.tune.sizes import DRY, GPU, Sizes
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton import tiles as now
 from penstock_kernels.triton.sampling.argmax import argmax
@@ -23,17 +23,17 @@ from penstock_kernels.triton.tiles import AttentionTiles, PartTiles
 
 def all_candidates(names: Iterable[str], *, dry: bool) -> list[Candidate]:
     """Of the kernels of these names, in order, and the same in every process."""
-    sizes = DRY if dry else GPU
+    sizes = DRY_TILES if dry else GPU_TILES
     table = settings(MODELS[sizes.model], sizes)
     return ordered([(name, table[name]) for name in NAMES if name in names], sizes.candidates)
 
 
-def settings(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
+def settings(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
     """By the names of NAMES."""
     return attention(config, sizes) | products(config, sizes) | rows(config, sizes)
 
 
-def attention(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
+def attention(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
     dim = config.head_dim
     mixed = now.attention_choice(dim)
     decodes = [named("decode", decode(config, *each)) for each in sizes.decode]
@@ -112,7 +112,7 @@ class Block:
     warps: int
 
 
-def rows(config: ModelConfig, sizes: Sizes) -> dict[str, Setting]:
+def rows(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
     """Blocks and warps of kernels that go row by row."""
     block = now.row_block(config.hidden_size)
     return {

@@ -1,69 +1,89 @@
-"""The comparison of libraries as JSON, as Markdown and as a chart."""
+"""The comparison of libraries, and what is told of it."""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from loadtest.peers.library.work import Work
-from loadtest.peers.report import OURS, draw_bars, failures, number, peers_table
+from loadtest.peers.comparison import OURS, Comparison, number, peers_table
+from loadtest.peers.library.systems import NAMES, System, make_system
+from loadtest.peers.library.work import SMOKE_WORK, WORK, Run, Work
 from loadtest.peers.rounds import Measurement, Outcome
-from loadtest.report.facts import machine_line
+from loadtest.report.files import Document
 from loadtest.roofline import probe
 from loadtest.roofline.probe import Limits
 from penstock.bench.load.report import markdown_table
 
 
-def rate(outcome: Outcome, work: Work) -> float | None:
-    """Median tokens per second; None without a run."""
-    runs = outcome.runs.get(work.name)
-    return statistics.median(map(work.rate, runs)) if runs else None
+class Libraries(Comparison):
+    """Penstock's library beside llama.cpp, OpenVINO GenAI, vLLM and transformers, in one run.
 
+    Each loads its model once, in a process of its own environment, and warms up. Then they take
+    turns: a round is every piece of work on every system, one computing at a time. A probe of the
+    machine's limits runs before each round. Medians go to a JSON file, a Markdown table and a bar
+    chart.
+    """
 
-def to_dict(measurement: Measurement) -> dict[str, Any]:
-    """Everything measured, each run included."""
-    return {
-        "rounds": measurement.rounds_done,
-        "notes": measurement.notes,
-        "limits": [limits.to_dict() for limits in measurement.limits],
-        "work": [asdict(work) for work in measurement.work],
-        "systems": {o.peer.name: _system(measurement, o) for o in measurement.outcomes},
-    }
+    section, caption = "inprocess", "tokens per second"
+    label = "tokens/s (dotted: the machine's limit)"
+    peers, pieces, names = "systems", "work", NAMES
+    work, smoke_work, seconds = WORK, SMOKE_WORK, 780.0
+    probes = True
 
+    def make(self, name: str, model: Path) -> System:
+        return make_system(name, model)
 
-def _system(measurement: Measurement, outcome: Outcome) -> dict[str, Any]:
-    done = {
-        work.name: {
-            "tokens_per_s": rate(outcome, work),
-            "each_tokens_per_s": [work.rate(run) for run in runs],
-            "runs": [asdict(run) for run in runs],
+    def figures(self, work: Work, runs: list[Run]) -> Document:
+        rates = [work.rate(run) for run in runs]
+        each = [asdict(run) for run in runs]
+        return {
+            "tokens_per_s": statistics.median(rates),
+            "each_tokens_per_s": rates,
+            "runs": each,
         }
-        for work in measurement.work
-        if (runs := outcome.runs.get(work.name))
-    }
-    return {**outcome.to_dict(), "work": done}
+
+    def rate(self, outcome: Outcome, work: Work) -> float | None:
+        """Median tokens per second; None without a run."""
+        runs = outcome.runs.get(work.name)
+        return statistics.median(map(work.rate, runs)) if runs else None
+
+    def limit(self, measurement: Measurement, work: Work) -> float | None:
+        """Tokens per second."""
+        cost, limits = measurement.cost, probe.median(measurement.limits)
+        return None if cost is None or limits is None else work.limit(cost, limits)
+
+    def tables(self, measurement: Measurement) -> list[str]:
+        parts = [
+            f"medians of {measurement.rounds_done} round(s), the systems in turn. "
+            "Tokens per second:",
+            _rates_table(measurement),
+        ]
+        limits = probe.median(measurement.limits)
+        if limits is not None:
+            parts += [f"{_limits_line(limits)}\n", _limits_table(measurement)]
+        return [*parts, peers_table(measurement, "system", "start to loaded, s", "how")]
+
+    def notes(self, measurement: Measurement) -> list[str]:
+        notes = [
+            *measurement.notes,
+            "decode: tokens after the first, over the time after the first; streams: output tokens "
+            "over the whole call; prefill: prompt tokens over a call for one token each. Prompts "
+            "are random token ids, other ones in each round; every output's length is checked.",
+        ]
+        if any(outcome.once for outcome in measurement.outcomes):
+            notes.append("¹ Beyond the time set for it: one run, not repeated.")
+        return notes
 
 
-def to_markdown(measurement: Measurement, facts: dict[str, Any]) -> str:
-    """facts: what the JSON says about command, time, machine and model."""
-    parts = [
-        f"{machine_line(facts)}; {facts['model']}; medians of {measurement.rounds_done} round(s), "
-        "the systems in turn. Tokens per second:\n",
-        _rates_table(measurement),
-    ]
-    limits = probe.median(measurement.limits)
-    if limits is not None:
-        parts += [f"{_limits_line(limits)}\n", _limits_table(measurement)]
-    parts.append(peers_table(measurement, "system", "start to loaded, s", "how"))
-    parts.extend(f"- {note}" for note in _notes(measurement))
-    return "\n".join(parts).rstrip() + "\n"
+LIBRARIES = Libraries()
 
 
 def best_peer(measurement: Measurement, work: Work) -> tuple[str, float] | None:
     """The fastest other system, and ours to its rate; None where either is missing."""
-    rates = {o.peer.name: r for o in measurement.outcomes if (r := rate(o, work)) is not None}
+    rates = {
+        o.peer.name: r for o in measurement.outcomes if (r := LIBRARIES.rate(o, work)) is not None
+    }
     ours = rates.pop(OURS, None)
     if ours is None or not rates:
         return None
@@ -89,7 +109,7 @@ def _names(measurement: Measurement) -> list[str]:
 
 
 def _rate_cell(outcome: Outcome, work: Work) -> str:
-    found = rate(outcome, work)
+    found = LIBRARIES.rate(outcome, work)
     if found is None:
         return "failed" if outcome.failures and outcome.peer.takes(work) else "–"
     return number(found) + (" ¹" if work.name in outcome.once else "")
@@ -124,37 +144,8 @@ def _limits_line(limits: Limits) -> str:
 def _limits_table(measurement: Measurement) -> str:
     rows = []
     for work in measurement.work:
-        most = _limit(measurement, work)
-        rates = [rate(outcome, work) for outcome in measurement.outcomes]
+        most = LIBRARIES.limit(measurement, work)
+        rates = [LIBRARIES.rate(outcome, work) for outcome in measurement.outcomes]
         shares = ["–" if not (each and most) else f"{100 * each / most:.0f} %" for each in rates]
         rows.append([work.name, "not measured" if most is None else number(most), *shares])
     return markdown_table(["work", "limit, tok/s", *_names(measurement)], rows)
-
-
-def _notes(measurement: Measurement) -> list[str]:
-    notes = [
-        *measurement.notes,
-        "decode: tokens after the first, over the time after the first; streams: output tokens "
-        "over the whole call; prefill: prompt tokens over a call for one token each. Prompts are "
-        "random token ids, other ones in each round; every output's length is checked.",
-    ]
-    if any(outcome.once for outcome in measurement.outcomes):
-        notes.append("¹ Beyond the time set for it: one run, not repeated.")
-    return notes + failures(measurement)
-
-
-def _limit(measurement: Measurement, work: Work) -> float | None:
-    """Tokens per second that the machine allows; None where that isn't known."""
-    cost, limits = measurement.cost, probe.median(measurement.limits)
-    return None if cost is None or limits is None else work.limit(cost, limits)
-
-
-def draw_chart(measurement: Measurement, path: Path) -> None:
-    """Bars of tokens per second, a panel for each piece of work; a line for the limit."""
-    draw_bars(
-        measurement,
-        rate,
-        path,
-        label="tokens/s (dotted: the machine's limit)",
-        limit=lambda work: _limit(measurement, work),
-    )

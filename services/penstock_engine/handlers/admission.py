@@ -7,6 +7,7 @@ from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.kv.keys import prefix_root, prompt_keys
+from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.policies.forecast import first_token_after
 from penstock_engine.scheduler.starts import next_starts
 from penstock_engine.waiting.queue_bounds import QueueBounds
@@ -28,6 +29,7 @@ class Admission:
         self._policy_name = facts.config.scheduler.scheduling_policy
         self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
+        self._media = state.media
         self._bounds = QueueBounds(facts.config.scheduler)
 
     def check_priority(self, submit: Submit) -> None:
@@ -80,6 +82,7 @@ class Admission:
             self.weight_of(submit),
             count,
             len(submit.prompt_token_ids),
+            aside=self._media.part_of,
             starting=lambda: next_starts(self._scheduling),
         )
         if full is None:
@@ -119,7 +122,8 @@ class Admission:
         if cache is None or not self._shares_prefixes:
             return 0
         root = prefix_root(submit.tenant, submit.cache_salt)
-        keys = list(prompt_keys(root, submit.prompt_token_ids, cache.block_size))
+        media = None if submit.media is None else RequestMedia(submit.media, root)
+        keys = list(prompt_keys(root, submit.prompt_token_ids, cache.block_size, media))
         return self._scheduling.kv_groups.match(cache, keys).blocks * cache.block_size
 
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:

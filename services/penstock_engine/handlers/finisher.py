@@ -42,6 +42,8 @@ class Finisher:
             self._state.remote_kv.unpark(sequence)
         self._state.scheduling.finish(sequence, state)
         request = sequence.request
+        if request.media is not None:
+            self._state.media.ended(sequence)
         timeline = None
         if sequence.timeline is not None:
             timeline, sequence.timeline = sequence.timeline.close(), None

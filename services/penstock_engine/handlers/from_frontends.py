@@ -13,6 +13,9 @@ from penstock.protocol.from_frontend import (
     FromFrontend,
     Hello,
     KVArrived,
+    MediaChunk,
+    MediaFile,
+    MediaLost,
     Submit,
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
@@ -20,9 +23,11 @@ from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement, tasks_of
 from penstock_engine.handlers.admission import Admission
 from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.pooling import check_pooling
 from penstock_engine.handlers.validation import check_advance, check_submit
 from penstock_engine.kv.keys import prefix_root, root_key
+from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.stopping import check_stop
@@ -54,6 +59,7 @@ class FromFrontends:
         self._after_error = after_error
         self._state = state
         self._finisher = finisher
+        self._media = MediaHandler(state, finisher)
         self._admission = Admission(state)
         self._arrivals = 0
 
@@ -74,13 +80,16 @@ class FromFrontends:
         frontend.reply(self._state.facts.welcome(version, self._state.context_limit.tokens), frames)
         log.info("front end connected", name=message.name, pid=message.pid)
 
-    def received(self, session: bytes, message: FromFrontend, now: float) -> None:
-        """A later message. One that can't be handled ends its session, and nothing else."""
+    def received(
+        self, session: bytes, message: FromFrontend, now: float, data: bytes = b""
+    ) -> None:
+        """A later message. One that can't be handled ends its session, and nothing else. data:
+        what a MediaChunk brings."""
         frontend = self._state.frontends.get(session)
         if frontend is None:
             return  # We have ended it; the peer didn't know yet.
         try:
-            self._handle(frontend, message, now)
+            self._handle(frontend, message, now, data)
         except Exception:
             log.error("internal error", exception=True, handling=type(message).__name__)
             self._refuse(session, "internal error: see the engine's log")
@@ -101,6 +110,7 @@ class FromFrontends:
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
             self._enter(sequence)
+        self._media.expire(now)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
@@ -110,7 +120,9 @@ class FromFrontends:
         self.ended(session, reason)
         self._state.effects.end_frontends.append((session, reason))
 
-    def _handle(self, frontend: FrontendSession, message: FromFrontend, now: float) -> None:
+    def _handle(
+        self, frontend: FrontendSession, message: FromFrontend, now: float, data: bytes
+    ) -> None:
         match message:
             case Submit():
                 self._submit(frontend, message, now)
@@ -122,6 +134,8 @@ class FromFrontends:
                 self._kv_arrived(frontend, message)
             case Abort():
                 self._abort(frontend, message)
+            case MediaFile() | MediaChunk() | MediaLost():
+                self._media.received(frontend, message, data)
             case Hello():
                 self._refuse(frontend.session, "Hello came twice")
 
@@ -157,6 +171,7 @@ class FromFrontends:
             max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
             limits=self._state.facts.config.limits,
         )
+        self._media.check(submit)
         self._admission.check_priority(submit)
 
     def _leaving(self, submit: Submit) -> Rejected | None:
@@ -190,6 +205,7 @@ class FromFrontends:
             arrival=self._arrivals,
             eos_token_ids=self._state.facts.model.generation.eos_token_ids,
             root=self._root(submit),
+            media=self._media_of(submit),
             now=now,
         )
         self._state.frontends.opened(request)
@@ -267,6 +283,14 @@ class FromFrontends:
         if self._state.facts.config.cache.enable_prefix_caching:
             return prefix_root(submit.tenant, submit.cache_salt)
         return root_key("request", str(self._arrivals))
+
+    def _media_of(self, submit: Submit) -> RequestMedia | None:
+        """With names that say who may share encodings: as the settings have it, or nobody."""
+        if submit.media is None:
+            return None
+        if self._state.facts.config.cache.enable_encoder_cache:
+            return RequestMedia(submit.media, prefix_root(submit.tenant, submit.cache_salt))
+        return RequestMedia(submit.media, root_key("request", str(self._arrivals)))
 
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
         request = frontend.requests.get(finish.request)

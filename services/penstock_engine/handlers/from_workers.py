@@ -7,13 +7,16 @@ import math
 from collections.abc import Callable
 
 from penstock import logs
-from penstock.kv_layout import MAX_GROUPS, KVGroup
+from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
     Fault,
     FromWorker,
     GrammarFailed,
     GrammarReady,
     Leaving,
+    MediaFailed,
+    MediaReady,
+    MediaTaken,
     Progress,
     Ready,
     Result,
@@ -23,6 +26,8 @@ from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
+from penstock_engine.handlers.media import MediaHandler
+from penstock_engine.handlers.ranges import MAX_COUNT
 from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.request.request import Sequence
@@ -67,6 +72,7 @@ class FromWorkers:
         self._attribution = FaultAttribution()
         self._results = ResultHandler(state, finisher)
         self._grammars = GrammarHandler(state, finisher)
+        self._media = MediaHandler(state, finisher)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -103,6 +109,8 @@ class FromWorkers:
                 self._grammars.ready(message.grammar, worker.rank, now)
             case GrammarFailed() if all_ready:
                 self._grammars.failed(message.grammar, message.reason, now)
+            case MediaTaken() | MediaReady() | MediaFailed() if all_ready:
+                self._media.answered(message, worker.rank, now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
@@ -165,6 +173,7 @@ class FromWorkers:
             self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
         scheduled = self._state.scheduling.detach()
+        self._state.media.worker_lost()
         compiling = self._state.grammars.worker_lost()
         if cause is LossCause.UNKNOWN:
             self._attribution.suspect(scheduled, compiling, lives)
@@ -191,7 +200,13 @@ class FromWorkers:
         if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
             self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
             return
-        wrong = _wrong_groups(ready.kv_groups)
+        if not 0 <= ready.media_rows <= MAX_COUNT:
+            self.drop(f"an encoder cache has 0 to {MAX_COUNT} rows, not {ready.media_rows}")
+            return
+        if ready.media_bytes < 0:
+            self.drop(f"a worker holds 0 bytes of prepared items or more, not {ready.media_bytes}")
+            return
+        wrong = wrong_groups(ready.kv_groups, self._state.facts.block_size)
         if wrong is not None:
             self.drop(wrong)
             return
@@ -205,6 +220,7 @@ class FromWorkers:
 
     def _begin(self, ready: Ready, now: float) -> None:
         """All of the group has loaded."""
+        self._state.media.attach(ready.media_rows, ready.media_bytes, whole_spans=ready.whole_spans)
         self._state.scheduling.attach(
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
@@ -227,6 +243,7 @@ class FromWorkers:
                     f"{self._state.context_limit.words} {limit}"
                 )
                 self._finisher.end(sequence, SequenceState.FINISHED_FAILED, error=error)
+        self._media.end_misfits()
         if not self._state.scheduling.has_work:
             self._state.counts.recovered(now)
 
@@ -263,6 +280,7 @@ class FromWorkers:
             # The step was too large, whoever was in it.
             log.warning("steps become smaller", tokens=self._state.scheduling.budget)
             self.drop(HEARD, LossCause.NOT_A_FAULT)
+            self._media.end_misfits()
         elif fault.out_of_memory or fault.final or not in_step:
             self._end(worker, HEARD)
         elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
@@ -287,11 +305,23 @@ class FromWorkers:
             self.num_settled += settled
 
 
-def _wrong_groups(groups: tuple[KVGroup, ...]) -> str | None:
-    """What is wrong with a worker's KV groups."""
+def wrong_groups(groups: tuple[KVGroup, ...], block_size: int) -> str | None:
+    """What is wrong with a worker's KV groups; None: nothing."""
     if not 1 <= len(groups) <= MAX_GROUPS:
         return f"a model has 1 to {MAX_GROUPS} KV groups, not {len(groups)}"
     spans = [span for group in groups for span in (group.window, group.chunk) if span is not None]
     if spans and min(spans) < 1:
         return f"a KV group sees 1 token or more, not {min(spans)}"
+    states = [group for group in groups if group.every is not None]
+    if not states:
+        return None
+    state = state_of(groups)
+    if len(states) > 1 or state is None or len(groups) == 1:
+        return "recurrent layers are one KV group, the last, behind those with keys and values"
+    every = state.every or 0
+    if every < 1 or every % block_size or not 1 <= state.blocks <= MAX_BLOCKS:
+        return (
+            f"checkpoints are {every} tokens apart, in {state.blocks} blocks each: it has to be a"
+            f" multiple of {block_size} tokens, and 1 to {MAX_BLOCKS} blocks"
+        )
     return None

@@ -143,8 +143,12 @@ class KVCache:
     def copy(self, source: int) -> int:
         """A new block with the contents of another: what a fork writes to. Raises OutOfBlocks."""
         (block,) = self.take(1)
-        self._copies.append(Copy("device", source, block))
+        self.copy_to(source, block)
         return block
+
+    def copy_to(self, source: int, block: int) -> None:
+        """The same to a block that was taken before."""
+        self._copies.append(Copy("device", source, block))
 
     def release(self, blocks: Sequence[int]) -> None:
         """An owner's leave. `blocks` is in token order."""
@@ -180,6 +184,10 @@ class KVCache:
         return copies
 
     # ---- books
+
+    def key_of(self, block: int) -> bytes | None:
+        """By which a device block's contents can be found."""
+        return self._key_of.get(block)
 
     @property
     def num_cached(self) -> int:

@@ -1,9 +1,10 @@
 """Names for the contents of KV blocks.
 
 The key of a full block is a hash of the key before it and of the block's own tokens, so that it
-stands for everything that its keys and values depend on: all tokens up to its end, and the root,
-which is made of what else there is (salt, adapter, media).  The hash is cryptographic, since a
-collision would show one client another's context: BLAKE2b (RFC 7693) of 256 bits.
+stands for everything that its keys and values depend on: all tokens up to its end, with what their
+placeholders stand for, and the root, which is made of what else there is (salt, adapter).  The hash
+is cryptographic, since a collision would show one client another's context: BLAKE2b (RFC 7693) of
+256 bits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
+
+from penstock_engine.media.request_media import RequestMedia
 
 DIGEST_BYTES = 32
 
@@ -29,14 +32,23 @@ def prefix_root(tenant: str, cache_salt: str) -> bytes:
     return root_key("salt", tenant, cache_salt)
 
 
-def block_key(parent: bytes, tokens: array[int]) -> bytes:
-    """parent: the key of the block before, or the root.  tokens: of a full block, int32."""
-    return blake2b(parent + tokens.tobytes(), digest_size=DIGEST_BYTES).digest()
+def block_key(parent: bytes, tokens: array[int], contents: bytes = b"") -> bytes:
+    """parent: the key of the block before, or the root.  tokens: of a full block, or the first of
+    one, int32.  contents: what stands in their place, where some are placeholders
+    (RequestMedia.contents)."""
+    hashed = blake2b(parent + tokens.tobytes(), digest_size=DIGEST_BYTES)
+    if contents:
+        hashed = blake2b(hashed.digest() + contents, digest_size=DIGEST_BYTES, person=b"media")
+    return hashed.digest()
 
 
-def prompt_keys(root: bytes, prompt: list[int], block_size: int) -> Iterator[bytes]:
+def prompt_keys(
+    root: bytes, prompt: list[int], block_size: int, media: RequestMedia | None = None
+) -> Iterator[bytes]:
     """Keys of the full blocks before a prompt's last token, which is computed in any case."""
     key = root
     for start in range(0, len(prompt) - block_size, block_size):
-        key = block_key(key, array("i", prompt[start : start + block_size]))
+        end = start + block_size
+        contents = b"" if media is None else media.contents(start, end)
+        key = block_key(key, array("i", prompt[start:end]), contents)
         yield key

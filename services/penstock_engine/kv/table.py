@@ -6,6 +6,7 @@ from itertools import chain
 
 from penstock.protocol.to_worker import NO_BLOCK
 from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.checkpoints import Checkpoints
 
 
 class BlockTable:
@@ -14,18 +15,26 @@ class BlockTable:
 
         group 0:   [ 0 | 1 | 2 | 3 | 4 ]     all
         group 1:     .   .   . | 3 | 4 ]     held[1] are two blocks, first[1] is 3
+
+    Checkpoints, if there are recurrent layers, grow with the tables: there is one behind each block
+    that ends where one is due.
     """
 
-    __slots__ = ("block_size", "first", "held")
+    __slots__ = ("block_size", "checkpoints", "first", "held")
 
     def __init__(
-        self, block_size: int, held: list[list[int]] | None = None, first: list[int] | None = None
+        self,
+        block_size: int,
+        held: list[list[int]] | None = None,
+        first: list[int] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.block_size = block_size
         self.held: list[list[int]] = held or [[]]
         """For each group its blocks, without the forgotten ones."""
         self.first: list[int] = first or [0] * len(self.held)
         """For each group the number of forgotten ones."""
+        self.checkpoints = checkpoints
 
     @property
     def length(self) -> int:
@@ -40,15 +49,17 @@ class BlockTable:
     @property
     def num_blocks(self) -> int:
         """Blocks that it holds, of all groups."""
-        return sum(map(len, self.held))
+        states = 0 if self.checkpoints is None else self.checkpoints.num_blocks
+        return sum(map(len, self.held)) + states
 
     @property
     def blocks(self) -> list[int]:
         """The blocks that it holds, in token order."""
-        if len(self.held) == 1:
+        states = [] if self.checkpoints is None else self.checkpoints.placed()
+        if len(self.held) == 1 and not states:
             return self.held[0]
         placed = [enumerate(held, first) for held, first in zip(self.held, self.first, strict=True)]
-        return [block for _, block in sorted(chain(*placed), key=lambda entry: entry[0])]
+        return [block for _, block in sorted(chain(*placed, states), key=lambda entry: entry[0])]
 
     def entries(self) -> list[int]:
         """All tables one after another, as the worker gets them."""
@@ -74,13 +85,24 @@ class BlockTable:
         return max(0, blocks_for(num_tokens, self.block_size) - self.length)
 
     def grow(self, cache: KVCache, num_tokens: int) -> list[int]:
-        """Makes room for `num_tokens` tokens; returns the new blocks, equally many for each group.
-        Raises OutOfBlocks."""
+        """Makes room for `num_tokens` tokens, and for the checkpoints behind them; returns the new
+        blocks of tokens, equally many for each group. Raises OutOfBlocks."""
         each = self.missing(num_tokens)
-        new = cache.take(each * len(self.held))
+        states, tokens = self.checkpoints, each * len(self.held)
+        growth = 0 if states is None else states.rule.growth(self.length, each)
+        new = cache.take(tokens + growth)
+        if states is not None:
+            states.add(new[tokens:])
+            del new[tokens:]
         for group, held in enumerate(self.held):
             held += new[group * each : (group + 1) * each]
         return new
+
+    def new_states(self, new_blocks: list[int]) -> list[int]:
+        """The blocks of the checkpoints that it got with these blocks, the latest that it got."""
+        if self.checkpoints is None or not new_blocks:
+            return []
+        return self.checkpoints.behind(self.length - len(new_blocks) // len(self.held))
 
     def forget(self, cache: KVCache, firsts: list[int]) -> None:
         """Gives back what lies before `firsts`, for each group. It can still be found until the
@@ -96,6 +118,7 @@ class BlockTable:
         """Gives every block back."""
         cache.release(self.blocks)
         self.held, self.first = [[] for _ in self.held], [0] * len(self.held)
+        self.checkpoints = None
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

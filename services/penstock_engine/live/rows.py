@@ -23,13 +23,15 @@ from penstock_engine.request.request import Sequence
 
 def queue_view(core: EngineCore, now: float) -> QueueView:
     """Who is next, and who waits for something else."""
-    queue, grammars, remote_kv = (
-        core.state.scheduling.queue,
-        core.state.grammars,
-        core.state.remote_kv,
+    state = core.state
+    queue, grammars, media, remote_kv = (
+        state.scheduling.queue,
+        state.grammars,
+        state.media,
+        state.remote_kv,
     )
     shown = queue.first(MAX_QUEUE_ROWS)
-    for parked in (grammars, remote_kv):
+    for parked in (grammars, media, remote_kv):
         if len(shown) < MAX_QUEUE_ROWS:
             shown += parked.first_parked(MAX_QUEUE_ROWS - len(shown))
     rows = [_waits(sequence, now) for sequence in shown]
@@ -40,6 +42,7 @@ def queue_view(core: EngineCore, now: float) -> QueueView:
         tokens=queue.num_tokens,
         grammar=grammars.num_waiting,
         remote_kv=remote_kv.num_waiting,
+        media=media.num_waiting,
         oldest=max((row.age for row in rows), default=0.0),
     )
 

@@ -18,6 +18,7 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     yield from _room(families, state)
     yield from _steps(families, state)
     yield from _requests(families, state)
+    yield from _media(families, state)
     yield from _tenants(families, state)
 
 
@@ -135,6 +136,31 @@ def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "penstock:requests_resumed",
         "Requests accepted that had been accepted before, here or elsewhere.",
         state.resumed,
+    )
+
+
+def _media(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    media = state.media
+    yield families.counters(
+        "penstock:encoder_items",
+        "Pictures, sounds and videos of prompts: encoded; found: their encoding was there, or the "
+        "KV cache had what it was for.",
+        ["outcome"],
+        _keyed({"encoded": media["encoded"], "found": media["found"]}),
+    )
+    yield families.counter(
+        "penstock:encoder_bytes",
+        "Bytes of prepared items that were sent to workers.",
+        media["bytes"],
+    )
+    yield families.gauge(
+        "penstock:media_waiting", "Sequences that wait for media.", media["waiting"]
+    )
+    yield families.gauges(
+        "penstock:encoder_cache_rows",
+        "Embeddings that the encoder cache has room for.",
+        ["state"],
+        _keyed(state.encoder_rows),
     )
 
 

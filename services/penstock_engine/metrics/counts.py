@@ -31,7 +31,9 @@ class EngineCounts:
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of
     workers that are gone.  prompt_tokens, generation_tokens: by tenant; of requests that were
-    accepted here first, and of sequences that have ended.
+    accepted here first, and of sequences that have ended.  media_encoded, media_found: items of
+    prompts that were encoded, and whose encoding was there or not needed; media_bytes: of items
+    that were sent to workers.
     """
 
     def __init__(self) -> None:
@@ -44,6 +46,7 @@ class EngineCounts:
         self.rejected: dict[str, int] = dict.fromkeys(REJECTIONS, 0)
         self.resumed = 0
         self.worker_deaths = 0
+        self.media_encoded = self.media_found = self.media_bytes = 0
         self.swapped_out = self.swapped_in = 0
         self.prompt_tokens: dict[str, int] = {}
         self.generation_tokens: dict[str, int] = {}

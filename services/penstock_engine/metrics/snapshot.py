@@ -23,6 +23,8 @@ class TenantMetrics(NamedTuple):
 
 class MetricsSnapshot(NamedTuple):
     """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
+    media: items of prompts that were encoded, and whose encodings were found; bytes that were sent
+    to workers; sequences that wait for media.  encoder_rows: of the encoder cache.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -51,6 +53,8 @@ class MetricsSnapshot(NamedTuple):
     ended: dict[str, int]
     rejected: dict[str, int]
     resumed: int
+    media: dict[str, int]
+    encoder_rows: dict[str, int]
     worker_deaths: int
     frontends: int
     workers: int
@@ -61,7 +65,7 @@ class MetricsSnapshot(NamedTuple):
 def state_of(core: EngineCore, now: float, planning: float, applying: float) -> MetricsSnapshot:
     """planning, applying: seconds that both have taken. Linear in the requests that are open."""
     scheduler, counts, workers = core.state.scheduling, core.state.counts, core.state.workers
-    cache, pool = scheduler.cache, scheduler.pool
+    cache, pool, media = scheduler.cache, scheduler.pool, core.state.media
     host = None if cache is None else cache.host
     kept = 0 if cache is None else cache.num_kept
     debts = scheduler.policy.debts()
@@ -74,7 +78,9 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         draining=core.draining,
         running=len(scheduler.running),
         waiting=core.num_waiting,
-        waiting_tokens=scheduler.queue.num_tokens + core.state.grammars.waiting_tokens,
+        waiting_tokens=scheduler.queue.num_tokens
+        + core.state.grammars.waiting_tokens
+        + media.part_of().tokens,
         oldest_waiting=_oldest_waiting(core, now),
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
@@ -106,6 +112,16 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         ended=dict(counts.ended),
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
+        media={
+            "encoded": counts.media_encoded,
+            "found": counts.media_found,
+            "bytes": counts.media_bytes,
+            "waiting": media.num_waiting,
+        },
+        encoder_rows={
+            "used": media.encodings.used,
+            "free": media.encodings.capacity - media.encodings.used,
+        },
         worker_deaths=counts.worker_deaths,
         frontends=len(core.state.frontends),
         workers=workers.num_ready,

@@ -43,9 +43,9 @@ class OneLine(Policy):
             decodes.sort(key=lambda sequence: sequence.progress.last_served)
         for sequence in decodes[:limit]:
             yield Turn(sequence, 1)
-        held = builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
+        builder.keep_to(self.pace.tokens(len(decodes)) - len(decodes[:limit]))
         yield from self._prefill(chunks, builder)
-        builder.left += held
+        builder.release()
         for sequence in decodes[limit:]:
             yield Turn(sequence, 1)
 

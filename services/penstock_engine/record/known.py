@@ -14,7 +14,15 @@ from types import ModuleType
 
 import msgspec
 
-from penstock import kv_layout, layer_spec, model_config
+from penstock import (
+    kv_layout,
+    layer_spec,
+    media_facts,
+    model_config,
+    quantised_checkpoint,
+    recurrent_spec,
+    vision_spec,
+)
 from penstock.config import settings
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -24,6 +32,7 @@ from penstock_engine import (
     facts,
     handlers,
     kv,
+    media,
     policies,
     request,
     scheduler,
@@ -36,7 +45,11 @@ _MESSAGES = (
     settings,
     kv_layout,
     layer_spec,
+    media_facts,
     model_config,
+    quantised_checkpoint,
+    recurrent_spec,
+    vision_spec,
     common,
     from_frontend,
     from_worker,
@@ -45,7 +58,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
 """Packages all of whose modules make up a core's state."""
 
 

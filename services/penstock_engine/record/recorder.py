@@ -22,7 +22,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, decision_of
 from penstock_engine.record.events import event_methods
 from penstock_engine.record.framing import Header, framed
-from penstock_engine.record.redaction import Redaction
+from penstock_engine.record.redaction import Redaction, without_media
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.record.writer import Writer
 from penstock_engine.sessions.effects import Effects
@@ -77,7 +77,7 @@ class CoreRecorder:
         def call(*arguments: Any) -> Any:
             # Also when nothing is written any more: the core's state holds what came before.
             arguments = self._redaction.apply(arguments)
-            self._note(index, arguments)
+            self._note(index, without_media(arguments))
             try:
                 return handle(*arguments)
             except Exception as error:

@@ -16,7 +16,8 @@ are no difficulty.
     ["a", typecode, bytes]    array, in this machine's byte order
     ["b", bytes]              bytearray
 
-Only the classes of `known` are written: no pickle, and no name that is looked up anywhere else.
+Only the classes of `known` are written: no pickle, and no name that is looked up anywhere else. Of
+an object, what its class has in UNRECORDED is left out.
 """
 
 from __future__ import annotations
@@ -133,7 +134,10 @@ class _Walk:
         return ["r", self._shape(type(value), names), values]
 
     def _object(self, value: Any) -> Node:
-        names = tuple(name for name in self._slots[type(value)] if hasattr(value, name))
+        hidden = getattr(type(value), "UNRECORDED", ())
+        names = tuple(
+            name for name in self._slots[type(value)] if hasattr(value, name) and name not in hidden
+        )
         values = [self._value(getattr(value, name)) for name in names]
         extra = getattr(value, "__dict__", None)
         if extra:

@@ -8,6 +8,7 @@ from penstock.protocol.common import Stopping
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.table import BlockTable
+from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.progress import SequenceProgress
 from penstock_engine.request.sampling import worker_sampling
 from penstock_engine.request.states import (
@@ -17,6 +18,9 @@ from penstock_engine.request.states import (
     SequenceState,
 )
 from penstock_engine.request.timeline import TimelineBuilder
+
+ITEM_COST, SPAN_COST = 64, 4
+"""Of an item and a span of media, in a message, as so many token ids."""
 
 WORD_COST = 8
 """Of an id in bad_words, which the worker makes an automaton of, to one that it only takes over."""
@@ -41,6 +45,7 @@ class Request:
         "eos",
         "grammar",
         "grant",
+        "media",
         "name",
         "num_queued",
         "num_running",
@@ -67,6 +72,7 @@ class Request:
         arrival: int,
         eos_token_ids: tuple[int, ...],
         root: bytes = b"",
+        media: RequestMedia | None = None,
         now: float = 0.0,
     ) -> None:
         self.session = session  # of the front end that asked
@@ -92,6 +98,7 @@ class Request:
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
         self.root = root  # parent of the keys of its blocks (see kv.keys)
+        self.media = media  # what placeholders of its prompt stand for; None: it has none
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
         """Of the prompt, found in the KV cache when its first sequence started; None before."""
@@ -114,12 +121,15 @@ class Request:
 
     @property
     def num_carried(self) -> int:
-        """What its sampling parameters bring along, as so many token ids."""
-        wanted = self.sampling.adjustments
+        """What its sampling parameters and media bring along, as so many token ids."""
+        media, wanted = 0, self.sampling.adjustments
+        if self.media is not None:
+            told = self.media.media
+            media = ITEM_COST * len(told.items) + SPAN_COST * len(told.spans)
         if wanted is None:
-            return 0
+            return media
         words = sum(map(len, wanted.bad_words))
-        return len(wanted.bias) + len(wanted.allowed or ()) + WORD_COST * words
+        return media + len(wanted.bias) + len(wanted.allowed or ()) + WORD_COST * words
 
     def advance(self, opened: list[OpenSequence]) -> None:
         """Gives a beam search its next sequences; the former ones have ended."""
@@ -132,8 +142,14 @@ class Request:
         keys = self._prompt_keys
         for at in range(len(keys) * block_size, num_blocks * block_size, block_size):
             parent = keys[-1] if keys else self.root
-            keys.append(block_key(parent, self.prompt_token_ids[at : at + block_size]))
+            tokens = self.prompt_token_ids[at : at + block_size]
+            keys.append(block_key(parent, tokens, self.contents(at, at + block_size)))
         return keys
+
+    def contents(self, start: int, end: int) -> bytes:
+        """What tokens [start, end) are beside their ids: see RequestMedia."""
+        media = self.media
+        return b"" if media is None or start >= media.end else media.contents(start, end)
 
     def take_cached_tokens(self) -> int | None:
         """cached_tokens, once: it goes out with the first tokens."""
@@ -235,9 +251,20 @@ class Sequence:
         for number in range(most + len(self.keys), last):
             parent = self.keys[-1] if self.keys else (shared[most - 1] if most else request.root)
             at = number * block_size
-            self.keys.append(block_key(parent, self._span(at, at + block_size)))
+            contents = request.contents(at, at + block_size)
+            self.keys.append(block_key(parent, self._span(at, at + block_size), contents))
         own = self.keys[max(first - most, 0) : max(last - most, 0)]
         return shared[first : min(last, most)] + own
+
+    def key_at(self, tokens: int, block_size: int) -> bytes:
+        """The key of its first tokens, however many. That of full blocks is the last one's."""
+        blocks, rest = divmod(tokens, block_size)
+        keys = self.block_keys(blocks - 1, blocks, block_size) if blocks else []
+        parent = keys[0] if keys else self.request.root
+        if not rest:
+            return parent
+        contents = self.request.contents(tokens - rest, tokens)
+        return block_key(parent, self._span(tokens - rest, tokens), contents)
 
     def _span(self, start: int, end: int) -> array[int]:
         """Token ids [start, end)."""
@@ -261,6 +288,7 @@ class Sequence:
                 ran=self.state is SequenceState.RUNNING,
                 runs=state is SequenceState.RUNNING,
                 preempted=state is SequenceState.PREEMPTED,
+                loaded=self.state is SequenceState.WAITING_FOR_MEDIA,
             )
         self.state = state
 

@@ -13,6 +13,7 @@ class SequenceState(enum.Enum):
     WAITING = "waiting"
     WAITING_FOR_GRAMMAR = "waiting for grammar"
     WAITING_FOR_REMOTE_KV = "waiting for remote KV"
+    WAITING_FOR_MEDIA = "waiting for media"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
@@ -34,18 +35,25 @@ _ENDS = tuple(FINISH_REASONS)
 
 TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
     # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first, or its
-    # prefix may come from elsewhere.
+    # prefix may come from elsewhere, or an item of its media.
     SequenceState.WAITING: (
         SequenceState.RUNNING,
         SequenceState.WAITING_FOR_GRAMMAR,
         SequenceState.WAITING_FOR_REMOTE_KV,
+        SequenceState.WAITING_FOR_MEDIA,
         *_ENDS,
     ),
     SequenceState.WAITING_FOR_REMOTE_KV: (SequenceState.WAITING, *_ENDS),
     SequenceState.WAITING_FOR_GRAMMAR: (SequenceState.WAITING, *_ENDS),
+    SequenceState.WAITING_FOR_MEDIA: (SequenceState.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
     SequenceState.RUNNING: (SequenceState.PREEMPTED, SequenceState.WAITING, *_ENDS),
-    SequenceState.PREEMPTED: (SequenceState.RUNNING, SequenceState.WAITING_FOR_GRAMMAR, *_ENDS),
+    SequenceState.PREEMPTED: (
+        SequenceState.RUNNING,
+        SequenceState.WAITING_FOR_GRAMMAR,
+        SequenceState.WAITING_FOR_MEDIA,
+        *_ENDS,
+    ),
     **dict.fromkeys(_ENDS, ()),
 }
 

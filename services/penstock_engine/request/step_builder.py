@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+import msgspec
+
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
+from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.request import Sequence
 
 
@@ -17,7 +20,7 @@ class UnfitResult(Exception):
 class StepInFlight:
     """A step that was sent, and is not settled."""
 
-    __slots__ = ("alone", "decodes", "items", "number", "tokens")
+    __slots__ = ("alone", "decodes", "items", "number", "rows", "tokens")
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class StepInFlight:
         alone: bool,
         tokens: int,
         decodes: int,
+        rows: int = 0,
     ) -> None:
         self.number = number
         self.items = items
@@ -35,6 +39,7 @@ class StepInFlight:
         self.alone = alone  # one suspect has the step to itself
         self.tokens = tokens  # that it computes
         self.decodes = decodes  # of these, those of sequences that it gives one
+        self.rows = rows  # of items of media, that it encodes
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -90,16 +95,18 @@ class StepBuilder:
     looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
     """
 
-    __slots__ = ("_admitted", "alone", "items", "left", "reportable", "room")
+    __slots__ = ("_admitted", "_held", "alone", "items", "left", "reportable", "room", "wanting")
 
     def __init__(self, budget: int, room: int) -> None:
         self.left = budget  # tokens that are not given out
+        self._held = 0  # tokens that are held back
         self.room = room  # tokens that others who start may bring
         self.reportable = MAX_PROMPT_LOGPROBS
         """Prompt tokens that the step's result may yet report log-probabilities of."""
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}
         """By slot: the sequence, its first token to compute, the end of these, its new blocks."""
         self.alone = False  # see StepInFlight
+        self.wanting = False  # one that runs found no blocks
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -117,11 +124,21 @@ class StepBuilder:
         """Tokens that the step has left for a sequence."""
         return min(self.left, self.reportable) if sequence.reports_prompt else self.left
 
-    def keep_to(self, tokens: float) -> int:
-        """Leaves at most so many tokens to be given out. Returns how many it holds back."""
+    def keep_to(self, tokens: float) -> None:
+        """Leaves at most so many tokens to be given out, and holds the others back."""
         held = max(0, self.left - max(0, int(min(tokens, self.left))))
         self.left -= held
-        return held
+        self._held += held
+
+    def reach(self, tokens: int) -> None:
+        """Leaves so many tokens at least, as far as others were held back."""
+        more = min(max(0, tokens - self.left), self._held)
+        self.left += more
+        self._held -= more
+
+    def release(self) -> None:
+        """Holds nothing back any more."""
+        self.reach(self.left + self._held)
 
     def starts(self, sequence: Sequence) -> bool:
         """Whether the sequence was admitted in this builder."""
@@ -144,20 +161,29 @@ class StepBuilder:
             self.left += item[2] - item[1]
 
     def commit(
-        self, number: int, released: list[int], copies: list[Copy]
+        self,
+        number: int,
+        released: list[int],
+        copies: list[Copy],
+        media: tuple[list[str], list[str], int] = ([], [], 0),
     ) -> tuple[Plan, StepInFlight]:
-        """The plan to send, and what is kept of it. Moves the progress of each of its sequences."""
+        """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
+        media: see ChunkLimit.take."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
         for slot, (sequence, start, end, new_blocks) in self.items.items():
-            work.append(SlotWork(slot, start, end - start, new_blocks))
+            states = [] if sequence.table is None else sequence.table.new_states(new_blocks)
+            work.append(SlotWork(slot, start, end - start, new_blocks, states=states))
             samples = sequence.progress.schedule(end, number, len(items) + 1)
             items.append((sequence, end, samples))
             tokens += end - start
             decodes += end - start == 1
-        plan = Plan(number, number - 1, released, self._admissions(), work, copies)
-        step = StepInFlight(number, items, alone=self.alone, tokens=tokens, decodes=decodes)
+        encode, dropped, rows = media
+        plan = Plan(number, number - 1, released, self._admissions(), work, copies, encode, dropped)
+        step = StepInFlight(
+            number, items, alone=self.alone, tokens=tokens, decodes=decodes, rows=rows
+        )
         return plan, step
 
     def _admissions(self) -> list[NewSequence]:
@@ -184,15 +210,30 @@ def _slot_of(sequence: Sequence) -> int:
     return sequence.slot
 
 
-def _blocks_of(sequence: Sequence) -> list[int]:
+def _table_of(sequence: Sequence) -> BlockTable:
     if sequence.table is None:
         raise ValueError(f"sequence {sequence.index} of {sequence.request.name} has no blocks")
-    return sequence.table.entries()
+    return sequence.table
 
 
 def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
     """In full; or like a sibling, if the worker has one. unknown: slots of those that it has not
     read of yet."""
+    new = _without_states(sequence, unknown)
+    states = _table_of(sequence).checkpoints
+    if states is None:
+        return new
+    tail = states.tail
+    return msgspec.structs.replace(
+        new,
+        states=states.all_blocks(),
+        state_at=states.tokens_found,
+        tail=[] if tail is None else tail.blocks,
+        tail_at=0 if tail is None else tail.tokens,
+    )
+
+
+def _without_states(sequence: Sequence, unknown: Container[int]) -> NewSequence:
     for other in sequence.request.sequences.values():
         if other.slot is not None and other.slot not in unknown:
             return NewSequence(
@@ -201,7 +242,7 @@ def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
                 num_prompt=len(sequence.request.prompt_token_ids),
                 index=sequence.index,
                 sampling=ANY_SAMPLING,
-                blocks=_blocks_of(sequence),
+                blocks=_table_of(sequence).entries(),
                 prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
                 like=other.slot,
             )
@@ -215,8 +256,9 @@ def _in_full(sequence: Sequence) -> NewSequence:
         num_prompt=len(sequence.request.prompt_token_ids),
         index=sequence.index,
         sampling=sequence.request.sampling,
-        blocks=_blocks_of(sequence),
+        blocks=_table_of(sequence).entries(),
         grammar=sequence.request.grammar,
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
+        media=None if sequence.request.media is None else sequence.request.media.media,
     )

@@ -28,9 +28,13 @@ class TimelineBuilder:
         "_running",
         "_since",
         "_started",
+        "cached_items",
         "cached_tokens",
         "compute",
         "dispatch",
+        "encoded_items",
+        "media",
+        "media_bytes",
         "preemptions",
         "queue",
         "requeued",
@@ -49,12 +53,16 @@ class TimelineBuilder:
         self.tokens_began = 0.0  # when its first token came; 0 before
         self.queue = self.requeued = self.compute = self.dispatch = self.share = 0.0
         self.steps = self.preemptions = self.swaps = self.cached_tokens = 0
+        self.media = 0.0
+        self.encoded_items = self.cached_items = self.media_bytes = 0
 
-    def moved(self, *, ran: bool, runs: bool, preempted: bool) -> None:
-        """The sequence changes its state. ran, runs: whether it was, and will be, running."""
+    def moved(self, *, ran: bool, runs: bool, preempted: bool, loaded: bool = False) -> None:
+        """The sequence changes its state. ran, runs: whether it was, and will be, running.
+        loaded: whether it has waited for media."""
         now = self._clock.now
         elapsed = now - self._since
         self._since = now
+        self.media += elapsed if loaded else 0.0
         if ran:
             self._running += elapsed
         elif self._started:
@@ -87,4 +95,8 @@ class TimelineBuilder:
             preemptions=self.preemptions,
             swaps=self.swaps,
             cached_tokens=self.cached_tokens,
+            media=self.media,
+            encoded_items=self.encoded_items,
+            cached_items=self.cached_items,
+            media_bytes=self.media_bytes,
         )

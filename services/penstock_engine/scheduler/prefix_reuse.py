@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.cache import KVCache, Match
 from penstock_engine.kv.groups import KVGroups, keys_in
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.request import Sequence
+from penstock_engine.scheduler.tails import Tails, TailStart
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,16 @@ class Start:
     blocks: of its leading ones that are in the cache.  partial: each KV group's block of another
     sequence whose first rows are the next ones, to be copied; None for none.  computed: tokens that
     are then there.  needed: free blocks that it takes to start, with room for one token more than
-    it has.
+    it has.  tail: the checkpoint that it starts with, if that is one where sequences part.  writes:
+    behind how many tokens it is to write such a one; 0 for none.
     """
 
     blocks: int
     partial: list[int] | None
     computed: int
     needed: int
+    tail: TailStart | None = None
+    writes: int = 0
 
 
 class PrefixReuse:
@@ -34,13 +38,18 @@ class PrefixReuse:
     their prompt; the block that it ends in is copied (copy-on-write), as each writes to its own.
     """
 
-    def __init__(self, cache: KVCache, groups: KVGroups, budget: int) -> None:
-        """budget: tokens of a step."""
+    def __init__(
+        self, cache: KVCache, groups: KVGroups, budget: int, *, whole_spans: bool = False
+    ) -> None:
+        """budget: tokens of a step.  whole_spans: nobody starts within a span of media."""
         self._cache = cache
         self._groups = groups
         self._budget = budget
+        self._whole_spans = whole_spans
         self._makers: dict[bytes, Sequence] = {}
-        """Who is computing the block of a key."""
+        """Who is computing the block of a key, or the tail."""
+        states = groups.states
+        self._tails = None if states is None else Tails(cache, groups, states)
 
     def find(self, sequence: Sequence) -> Start | None:
         """How it may start at best; None: it should wait for what others are computing."""
@@ -48,11 +57,21 @@ class PrefixReuse:
         # What is computed in any case: those logits are what the sequence is here for.
         wanted = sequence.first_wanted
         keys = sequence.block_keys(0, wanted // size, size)
-        match = self._groups.match(self._cache, keys)
-        if match.blocks < len(keys) and keys[match.blocks] in self._makers:
+        tails = self._tails
+        if tails is not None and self._uncut(sequence, wanted) == wanted:
+            tail = tails.find(sequence, wanted)
+            if tail is not None and self._has_spare(sequence, wanted):
+                return self._behind_tail(sequence, tail)
+            if tail is None and self._is_in_the_making(sequence, wanted):
+                return None
+        match = self._match(sequence, keys)
+        behind = self._groups.behind(match.blocks)
+        if behind < len(keys) and keys[behind] in self._makers:
             return None
         partial, computed = None, match.blocks * size
-        if match.blocks == len(keys) and wanted % size and not sequence.emitted:
+        # A state within a block isn't kept: there is nothing to go on with.
+        whole = match.blocks == len(keys) and self._groups.states is None
+        if whole and wanted % size and not sequence.emitted:
             sibling = self._sibling(sequence)
             if sibling is not None and sibling.progress.computed < wanted:
                 return None
@@ -60,8 +79,56 @@ class PrefixReuse:
                 # Not where the sibling is so far ahead that a window has passed.
                 partial = sibling.table.at(match.blocks)
                 computed = computed if partial is None else wanted
-        needed = self._needed(sequence.num_tokens, computed) - self._held(match.blocks)
-        return Start(match.blocks, partial, computed, needed + match.taken)
+            if computed != self._uncut(sequence, computed):
+                partial, computed = None, match.blocks * size
+        needed = self._needed(sequence.num_tokens, computed) - self._groups.held(match.blocks)
+        start = Start(match.blocks, partial, computed, needed + match.taken)
+        return start if tails is None else self._writing(sequence, start)
+
+    def _behind_tail(self, sequence: Sequence, tail: TailStart) -> Start:
+        needed = self._needed(sequence.num_tokens, tail.tokens)
+        needed += tail.taken - self._groups.held_behind_tail(tail.tokens)
+        blocks = tail.tokens // self._cache.block_size
+        return self._writing(sequence, Start(blocks, None, tail.tokens, needed, tail))
+
+    def _writing(self, sequence: Sequence, start: Start) -> Start:
+        """The same; and it writes a tail, if it should, and if there can be room."""
+        tails = self._tails
+        at = 0 if tails is None else tails.place(sequence)
+        spare = at > start.computed and self._has_spare(sequence, start.computed)
+        if tails is None or not spare:
+            return start
+        return replace(start, needed=start.needed + tails.num_blocks(sequence, at), writes=at)
+
+    def _has_spare(self, sequence: Sequence, computed: int) -> bool:
+        """Whether the pool has blocks for two tails beside all that the sequence may need until its
+        first token behind one is settled."""
+        states = self._groups.states
+        spare = 0 if states is None else 2 * (states.pieces + len(self._groups.paged))
+        ahead = sequence.num_tokens + self._cache.block_size
+        return self._needed(ahead, computed) + spare <= self._cache.pool.num_blocks
+
+    def _is_in_the_making(self, sequence: Sequence, tokens: int) -> bool:
+        """Whether a sequence of the same request is about to write the tail behind them."""
+        if len(sequence.request.sequences) < 2:
+            return False
+        maker = self._makers.get(sequence.key_at(tokens, self._cache.block_size))
+        return maker is not None and maker.request is sequence.request
+
+    def _match(self, sequence: Sequence, keys: list[bytes]) -> Match:
+        """What of its blocks is there, as far as it can go on behind them."""
+        size = self._cache.block_size
+        while True:
+            match = self._groups.match(self._cache, keys)
+            blocks = self._uncut(sequence, match.blocks * size) // size
+            if blocks == match.blocks:
+                return match
+            keys = keys[:blocks]
+
+    def _uncut(self, sequence: Sequence, computed: int) -> int:
+        """At most so many tokens, so that it doesn't start within a span that is computed whole."""
+        media = sequence.request.media
+        return computed if media is None or not self._whole_spans else media.whole_before(computed)
 
     def _needed(self, num_tokens: int, computed: int) -> int:
         """Blocks that it takes to compute what is not computed yet, and one token more: enough for
@@ -71,33 +138,44 @@ class PrefixReuse:
         wanted = min(groups.needed(num_tokens + 1, fresh), self._cache.pool.num_blocks)
         return max(wanted, groups.needed(num_tokens + 1))
 
-    def _held(self, blocks: int) -> int:
-        """Of these, those that it has when so many blocks of its tokens were found."""
-        return sum(blocks - first for first in self._groups.firsts(blocks))
-
     def table(self, sequence: Sequence, start: Start) -> BlockTable:
         """The block table that a sequence starts with. There must be `start.needed` free blocks."""
         cache = self._cache
         sequence.num_keyed = sequence.num_tokens // cache.block_size
         keys = sequence.block_keys(0, sequence.num_keyed, cache.block_size)
-        held = self._groups.claim(cache, keys[: start.blocks])
-        for blocks, source in zip(held, start.partial or (), strict=False):
-            blocks.append(cache.copy(source))
+        table = self._claimed(keys[: start.blocks], start)
         for key in keys[start.blocks :]:
             self._makers.setdefault(key, sequence)
         sequence.num_published = start.blocks
-        return BlockTable(cache.block_size, held, self._groups.firsts(start.blocks))
+        if self._tails is not None and start.writes and table.checkpoints is not None:
+            table.checkpoints.tail = self._tails.to_write(sequence, start.writes)
+            self._makers.setdefault(table.checkpoints.tail.key, sequence)
+        return table
+
+    def _claimed(self, keys: list[bytes], start: Start) -> BlockTable:
+        cache, tail = self._cache, start.tail
+        if tail is not None:
+            return self._groups.claim_tail(cache, keys, tail.names, tail.tokens)
+        table = self._groups.claim(cache, keys)
+        for blocks, source in zip(table.held, start.partial or (), strict=False):
+            blocks.append(cache.copy(source))
+        return table
 
     def computed(self, sequence: Sequence) -> None:
         """More of its tokens have settled KV: full blocks can be found from now on, and those that
         no later token sees, nor one that goes on behind the last full block, are given back."""
+        tail = None if self._tails is None else self._tails.computed(sequence)
+        if tail is not None:
+            self._unmake(sequence, [tail.key])
         first, last = sequence.num_published, sequence.progress.computed // self._cache.block_size
         if first == last or sequence.table is None:
             return
         keys = sequence.block_keys(first, last, self._cache.block_size)
         table = sequence.table
-        for group in range(len(self._groups)):
+        for group in range(len(self._groups.paged)):
             self._cache.publish(table.span(group, first, last), keys_in(group, keys))
+        if table.checkpoints is not None:
+            table.checkpoints.publish(self._cache, first, last, keys)
         sequence.num_published = last
         table.forget(self._cache, self._groups.firsts(last))
         self._unmake(sequence, keys)
@@ -106,6 +184,9 @@ class PrefixReuse:
         """It runs no more: it won't compute what it had not computed yet."""
         first, last = sequence.num_published, sequence.num_keyed
         self._unmake(sequence, sequence.block_keys(first, last, self._cache.block_size))
+        checkpoints = None if sequence.table is None else sequence.table.checkpoints
+        if checkpoints is not None and checkpoints.tail is not None:
+            self._unmake(sequence, [checkpoints.tail.key])
 
     def _unmake(self, sequence: Sequence, keys: list[bytes]) -> None:
         for key in keys:

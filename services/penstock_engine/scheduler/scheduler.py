@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.config.settings import SchedulerSettings
 from penstock.protocol.to_worker import Plan
 from penstock_engine.kv.cache import KVCache
+from penstock_engine.kv.table import BlockTable
 from penstock_engine.policies.policy import Turn
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
@@ -67,23 +68,35 @@ class Scheduler:
         budget = self.state.policy.budget(self.state.budget, self._ahead())
         if not budget or self._await_room():
             return None
+        self.state.limit.begin_step()
         builder = StepBuilder(budget, self._max_carried)
-        turns = [self._run_suspect, self._run_others]
-        if self.state.last_was_alone:
-            turns.reverse()
-        for run in turns:
-            if not builder.items:
-                run(builder)
+        self._fill(builder)
         if not builder.items:
             return None
         self.state.last_was_alone = builder.alone
         self.state.last_step += 1
         plan, step = builder.commit(
-            self.state.last_step, self.state.released, self.state.cache.take_copies()
+            self.state.last_step,
+            self.state.released,
+            self.state.cache.take_copies(),
+            self.state.limit.take(),
         )
         self.state.released = []
         self.state.in_flight.append(step)
         return plan
+
+    def _fill(self, builder: StepBuilder) -> None:
+        """Suspects and others take turns. Where the head of the queue had to leave it for a while,
+        it is the next one's turn."""
+        turns = [self._run_suspect, self._run_others]
+        if self.state.last_was_alone:
+            turns.reverse()
+        aside = -1
+        while not builder.items and aside != self.state.limit.num_waiting:
+            aside = self.state.limit.num_waiting
+            for run in turns:
+                if not builder.items:
+                    run(builder)
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent behind those in flight.
@@ -93,13 +106,14 @@ class Scheduler:
         latest, head = self.state.in_flight[-1], self.state.queue.head()
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
-        return room and self._is_short() and not suspects
+        # Who needs a long step gets it when nothing else is under way.
+        return room and self._is_short() and not suspects and self.state.limit.short is None
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
-        tokens = self.state.in_flight[-1].tokens
-        return tokens <= self.FOLLOWED_TOKENS or self.state.step_cost.within(
-            tokens, self.FOLLOWED_SECONDS
+        tokens, rows = self.state.in_flight[-1].tokens, self.state.in_flight[-1].rows
+        return tokens + rows <= self.FOLLOWED_TOKENS or (
+            not rows and self.state.step_cost.within(tokens, self.FOLLOWED_SECONDS)
         )
 
     def _ahead(self) -> int:
@@ -128,6 +142,7 @@ class Scheduler:
         return decodes, chunks
 
     def _run_others(self, builder: StepBuilder) -> None:
+        self._run_short(builder)
         decodes, chunks = self._runnable()
         can_start = bool(self.state.queue and self.state.free_slots)
         for turn in self.state.policy.turns(decodes, chunks, builder, can_start=can_start):
@@ -135,6 +150,16 @@ class Scheduler:
                 self._admit(builder, turn)
             else:
                 self._extend(turn.sequence, builder, turn.most)
+
+    def _run_short(self, builder: StepBuilder) -> None:
+        """Serves the one first that the latest step was too short for."""
+        short, self.state.limit.short = self.state.limit.short, None
+        if short is None or short is self.state.suspect:
+            return  # A suspect has a step to itself.
+        if short.slot is not None:
+            self._extend(short, builder)
+        elif short.ticket:
+            self._admit(builder, Turn(None, builder.left))
 
     def _schedule(
         self, sequence: Sequence, builder: StepBuilder, start: int, end: int, new_blocks: list[int]
@@ -148,7 +173,8 @@ class Scheduler:
         served = sequence.progress.last_step
         steps = self.state.last_step + 1 - served if served else 1
         held = sequence.table.num_blocks * steps
-        self.state.policy.charge(sequence, 0 if decodes else end - start, int(samples), held)
+        computed = (0 if decodes else end - start) + self.state.limit.take_cost(sequence)
+        self.state.policy.charge(sequence, computed, int(samples), held)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
         """Gives a running sequence as much of the step as budget and blocks allow, and `most`."""
@@ -162,43 +188,60 @@ class Scheduler:
         end = min(start + self._behind(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
+        end = self.state.limit.end(sequence, start, end)
+        if end <= start:
+            self.state.limit.unscheduled(sequence)
+            return
         room = table.capacity
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
-        if room == start and not self._room_to_grow(cache):
-            self._make_room(sequence, builder)
-        end = min(end, room + self._room_to_grow(cache))
+        least = start + self.state.limit.least(sequence, start)
+        while room + self._room_to_grow(cache, table) < least:
+            # One may hold less than a checkpoint takes.
+            if not self._make_room(sequence, builder):
+                builder.wanting = True
+                break
+        end = min(end, room + self._room_to_grow(cache, table))
+        end = self.state.limit.end(sequence, start, end)
         if end > start:
             self._schedule(sequence, builder, start, end, table.grow(cache, end))
+        else:
+            self.state.limit.unscheduled(sequence)
 
-    def _room_to_grow(self, cache: KVCache) -> int:
+    def _room_to_grow(self, cache: KVCache, table: BlockTable) -> int:
         """Tokens for which there are free blocks, in each KV group."""
-        return cache.pool.num_free // len(self.state.kv_groups) * self.state.block_size
+        return self.state.kv_groups.room(table, cache.pool.num_free)
 
-    def _make_room(self, needy: Sequence, builder: StepBuilder) -> None:
-        """Preempts somebody, at once or as soon as no step in flight refers to them."""
+    def _make_room(self, needy: Sequence, builder: StepBuilder) -> bool:
+        """Preempts somebody, at once or as soon as no step in flight refers to them. Whether blocks
+        may have become free."""
         if self.state.leaving:
-            return  # Blocks are on their way.
+            return False  # Blocks are on their way.
         # Whoever starts in this very plan is unknown to the worker as yet.
         known = [
             sequence for sequence in self.state.running.values() if not builder.starts(sequence)
         ]
         victim = self.state.policy.victim(known, needy)
         if victim is None or victim.slot is None:
-            return
+            return False
         builder.withdraw(victim)
+        self.state.limit.unscheduled(victim)
         if victim.progress.in_flight:
             self.state.leaving[victim.slot] = victim
-        else:
-            self.state.preempt(victim)
+            return False
+        self.state.preempt(victim)
+        return True
 
     def _admit(self, builder: StepBuilder, turn: Turn) -> None:
         """Starts those that wait, strictly in order, as far as it is their turn.
 
-        Whoever was preempted for want of blocks in this plan doesn't start again in it: it needs
-        at least the blocks that it gave up, and one of those is taken.
+        Nobody does while one that runs wants blocks: those that are free, or become so, would be
+        taken from it again and again. Whoever was preempted in this plan doesn't start again in it:
+        it needs at least the blocks that it gave up, and some of those are taken.
         """
+        if builder.wanting:
+            return
         least = builder.left - min(turn.most, builder.left)
         while builder.left > least:
             head = self.state.queue.head(turn.tenant)
@@ -214,11 +257,18 @@ class Scheduler:
                 return
             most = builder.left - least
             if self._whole:
-                # All of it in this step, whatever its turn: a step that has room for all comes.
+                # All of it in this step, whatever its turn. Where steps are kept short, none might
+                # ever have room for a long one: so that gets a step of its own.
+                if not builder.items:
+                    builder.reach(head.num_tokens)
                 if head.num_tokens > builder.left:
                     return
                 most = builder.left
-            self._start(head, start, builder, most)
+            if not self.state.limit.may_start(head, start.computed):
+                continue
+            if not self._start(head, start, builder, most):
+                self.state.queue.hold(head)
+                return
 
     def _await_room(self) -> bool:
         """Has others make way for the head of the queue, where the policy says so.
@@ -239,10 +289,16 @@ class Scheduler:
                 self.state.preempt(victim)
         return bool(self.state.leaving) and self._starts.missing(shortage.needed) <= 0
 
-    def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> None:
-        """most: tokens that it may compute in this step."""
+    def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> bool:
+        """most: tokens that it may compute in this step. Whether it may compute any."""
         if self.state.cache is None or self.state.prefix_reuse is None:
-            return
+            return False
+        behind = self._behind(sequence) - start.computed
+        end = start.computed + min(behind, most, builder.most(sequence))
+        end = self.state.limit.end(sequence, start.computed, end)
+        if end <= start.computed:
+            self.state.limit.not_started(sequence)
+            return False
         self.state.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
         swapped = self.state.cache.num_swapped_in
@@ -250,17 +306,22 @@ class Scheduler:
         self.state.occupy(sequence, self.state.free_slots.pop())
         sequence.tokens_at_start = sequence.num_tokens
         sequence.progress.start(start.computed)
+        self.state.limit.started(sequence, start.computed)
         cached = min(start.computed, len(sequence.request.prompt_token_ids))
         if sequence.request.cached_tokens is None:
             sequence.request.cached_tokens = cached
             self.state.fresh_share.observe(len(sequence.request.prompt_token_ids), cached)
         if sequence.timeline is not None:
             sequence.timeline.found(cached, self.state.cache.num_swapped_in - swapped)
-        end = start.computed + min(self._behind(sequence), most, builder.most(sequence))
-        end = min(end, sequence.table.capacity + self._room_to_grow(self.state.cache))
+        room = sequence.table.capacity + self._room_to_grow(self.state.cache, sequence.table)
+        if room < end:
+            # What has to be computed in one step has blocks, or is refused: so more than nothing.
+            end = self.state.limit.end(sequence, start.computed, room)
+            end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
         self._schedule(sequence, builder, start.computed, end, [])
+        return True
 
     # ---- suspects: those that ran when a worker or an engine died
 
@@ -276,6 +337,9 @@ class Scheduler:
             start = self._starts.fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            self._start(head, start, builder, builder.left)
+            if not self.state.limit.may_start(head, start.computed):
+                return
+            if not self._start(head, start, builder, builder.left):
+                return
             self.state.suspect = head
         builder.alone = bool(builder.items)

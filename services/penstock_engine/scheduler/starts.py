@@ -43,7 +43,7 @@ class Headroom:
     HORIZON = 4
 
     def blocks(self, num_running: int, groups: KVGroups) -> int:
-        return len(groups) * -(-num_running * self.HORIZON // groups.block_size)
+        return groups.headroom(num_running * self.HORIZON)
 
 
 def next_starts(state: SchedulerState) -> list[Sequence]:

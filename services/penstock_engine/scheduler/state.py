@@ -22,6 +22,7 @@ from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepInFlight, UnfitResult
+from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 
@@ -76,6 +77,8 @@ class SchedulerState:
         self.step_cost = StepCostForecast()
         self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
+        self.limit = ChunkLimit()
+        """What may keep tokens of a sequence from being computed."""
         self.prefix_reuse: PrefixReuse | None = None
         self.in_flight: deque[StepInFlight] = deque()
         """Steps that were sent, and are not settled, the oldest first."""
@@ -101,10 +104,21 @@ class SchedulerState:
         return len(self.in_flight)
 
     @property
+    def last_settled(self) -> int:
+        """Number of the latest step that is settled; steps are settled in order."""
+        return self.in_flight[0].number - 1 if self.in_flight else self.last_step
+
+    @property
     def capacity(self) -> int | None:
         """Tokens of the longest sequence that the whole pool holds; None without a worker."""
         pool, most = self.pool, self._max_model_len
         return None if pool is None else self.kv_groups.longest(pool.num_blocks, most)
+
+    def step_holds(self, start: int, end: int) -> bool:
+        """Whether the whole pool holds a sequence with `end` tokens while those from `start` on are
+        computed in one step; they may begin and end within a block. True without a worker."""
+        pool, fresh = self.pool, end - start + self.block_size
+        return pool is None or self.kv_groups.needed(end, fresh) <= pool.num_blocks
 
     @property
     def pool(self) -> BlockPool | None:
@@ -116,7 +130,9 @@ class SchedulerState:
         """A worker is ready, with empty pools of that many blocks."""
         self.cache = KVCache(num_blocks, self.block_size, host_blocks)
         self.kv_groups = KVGroups(self.block_size, groups)
-        self.prefix_reuse = PrefixReuse(self.cache, self.kv_groups, self.budget)
+        self.prefix_reuse = PrefixReuse(
+            self.cache, self.kv_groups, self.budget, whole_spans=self.limit.whole_spans
+        )
         self.longest = min(self._max_model_len, self.capacity or 0)
         self._resume.attach(host_blocks, copy_seconds)
 
@@ -168,11 +184,19 @@ class SchedulerState:
         self.queue.remove(sequence)
         self.policy.left(sequence)
 
+    def set_aside(self, sequence: Sequence) -> None:
+        """Takes a waiting sequence out of the queue, which comes back to it by `queue.push`. It has
+        neither left the policy nor been served."""
+        self.queue.remove(sequence)
+        if not sequence.request.num_queued:
+            self.queue.departed -= 1
+
     def finish(self, sequence: Sequence, state: SequenceState) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
+        aside = sequence.state is SequenceState.WAITING_FOR_MEDIA
         sequence.move(state)
         slot = sequence.slot
-        known = bool(sequence.ticket) or slot is not None
+        known = bool(sequence.ticket) or slot is not None or aside
         if sequence.ticket:
             self.queue.remove(sequence)
         if known:
@@ -201,8 +225,11 @@ class SchedulerState:
         prompt, or an error, in the plan's order.  The caller decides which of them end.
         """
         step = self.in_flight[0]
-        self.step_cost.observe(step.tokens, result.compute_seconds)
-        self.policy.pace.observe(step.decodes, step.tokens, result.compute_seconds)
+        # A step that encodes says little of what tokens cost; a worker may not know its parts.
+        seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
+        if not step.rows or result.encode_seconds:
+            self.step_cost.observe(step.tokens, seconds)
+            self.policy.pace.observe(step.decodes, step.tokens, seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
@@ -225,6 +252,7 @@ class SchedulerState:
             progress.computed = end
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
+            self.limit.computed(sequence)
             if outcome.token is not None:
                 sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
@@ -264,6 +292,7 @@ class SchedulerState:
         self.leaving.pop(slot, None)
         if self.prefix_reuse is not None:
             self.prefix_reuse.left(sequence)
+        self.limit.left(sequence)
         if sequence is self.suspect:
             self.suspect = None
 

@@ -10,13 +10,24 @@ from penstock.protocol.to_worker import Plan, ToWorker
 Frames = tuple[bytes, ...]
 
 
+class ChunkBytes:
+    """A part of somebody's picture, on its way to the workers. Nothing here looks at it, and no
+    recording holds it: of a core that was rebuilt from one it is not there."""
+
+    __slots__ = ("data",)
+    UNRECORDED = __slots__
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
 @dataclass(slots=True)
 class Effects:
     """Messages to send, in order, as (session, message, frames); then sessions to end, each with
     the reason that its peer is told.  Workers come first: a step should be under way while its
     predecessor's outputs are being sent."""
 
-    to_workers: list[tuple[bytes, ToWorker, Frames]] = field(default_factory=list)
+    to_workers: list[tuple[bytes, ToWorker, tuple[ChunkBytes, ...]]] = field(default_factory=list)
     to_frontends: list[tuple[bytes, ToFrontend, Frames]] = field(default_factory=list)
     end_workers: list[tuple[bytes, str]] = field(default_factory=list)
     end_frontends: list[tuple[bytes, str]] = field(default_factory=list)

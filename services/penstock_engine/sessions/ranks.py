@@ -8,6 +8,9 @@ from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_worker import RankGroup
 
+MEDIA = ("media_rows", "whole_spans", "media_bytes")
+"""Of Ready, what ranks must agree on about media."""
+
 FORMINGS_A_SECOND = 1000
 """Groups that one life may form, for each second after which the next one may begin."""
 
@@ -111,7 +114,7 @@ class RankSessions:
         worker.ready = ready
         workers = [self._there[session] for session in self.formed]
         told = [one.ready for one in workers if one.ready is not None]
-        for name in ("num_kv_blocks", "num_host_blocks", "fingerprint", "kv_groups"):
+        for name in ("num_kv_blocks", "num_host_blocks", "fingerprint", "kv_groups", *MEDIA):
             values = list(dict.fromkeys(getattr(one, name) for one in told))
             if len(values) > 1:
                 raise Disagreement(f"ranks disagree: {name} is {values[0]} and {values[1]}")

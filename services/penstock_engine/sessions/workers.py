@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Progress, Ready
 from penstock.protocol.to_worker import ToWorker
-from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.effects import ChunkBytes, Effects
 from penstock_engine.sessions.rank_results import RankResults
 from penstock_engine.sessions.ranks import RankSessions, WorkerSession
 
@@ -31,6 +31,8 @@ class Workers:
         rank's."""
         self.tokens_computed = 0
         self.tokens_generated = 0
+        self.num_encoding = parallel.tensor_parallel_size
+        """Ranks that encode media: the first stage's, which are the first ones."""
         self._progress_timeout = progress_timeout
         self._progress_at = 0.0
         self._effects = effects
@@ -49,6 +51,11 @@ class Workers:
         """To every rank of the group, if there is one."""
         for session in self.ranks.formed:
             self._effects.to_workers.append((session, message, ()))
+
+    def send_encoding(self, message: ToWorker, frames: tuple[ChunkBytes, ...] = ()) -> None:
+        """To every rank of the group that encodes media."""
+        for session in self.ranks.formed[: self.num_encoding]:
+            self._effects.to_workers.append((session, message, frames))
 
     def found_ready(self, now: float) -> None:
         """All of the group has loaded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.errors import InvalidRequest
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import Ready, Result, WorkerHello
@@ -29,6 +30,7 @@ class SimulatedReplica:
     __slots__ = (
         "_blocks",
         "_cost",
+        "_kv_groups",
         "_metrics",
         "_result",
         "_seconds",
@@ -44,7 +46,14 @@ class SimulatedReplica:
         "worker",
     )
 
-    def __init__(self, index: int, facts: EngineFacts, cost: StepCost, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        index: int,
+        facts: EngineFacts,
+        cost: StepCost,
+        metrics: Metrics,
+        kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
+    ) -> None:
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
             raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
@@ -57,6 +66,7 @@ class SimulatedReplica:
         # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
         self._blocks = blocks
+        self._kv_groups = kv_groups
         self._cost = cost
         self._metrics = metrics
         self._result: Result | None = None
@@ -77,7 +87,11 @@ class SimulatedReplica:
         self.worker = SimulatedWorker(self._cost, settings.max_num_seqs)
         self._session = self.life.to_bytes(16, "big")
         ready = Ready(
-            num_kv_blocks=self._blocks, device="simulated", fingerprint="", load_seconds=0.0
+            num_kv_blocks=self._blocks,
+            device="simulated",
+            fingerprint="",
+            load_seconds=0.0,
+            kv_groups=self._kv_groups,
         )
         self.core.worker_opened(self._session, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), now)
         self.core.worker_received(self._session, ready, now)

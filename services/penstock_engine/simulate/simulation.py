@@ -14,7 +14,9 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
+from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.groups import check_groups
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.model import facts
 from penstock_engine.simulate.prompts import submit_of
@@ -38,7 +40,8 @@ class Stuck(Exception):
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
-    deaths_per_hour: workers that die, of each replica, at times drawn from `seed`."""
+    deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
+    kv_groups: of the model."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -48,6 +51,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     check_every: int = 0
     deaths_per_hour: float = 0.0
     seed: int = 0
+    kv_groups: tuple[KVGroup, ...] = ONE_GROUP
 
 
 class Simulation:
@@ -62,6 +66,7 @@ class Simulation:
             raise InvalidRequest(f"1 to {MAX_REPLICAS} replicas, not {options.replicas}")
         if config.parallel.pipeline_parallel_size > 1:
             raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
+        check_groups(options.kv_groups, config.cache.kv_block_size)
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing)
@@ -70,7 +75,7 @@ class Simulation:
         alone = ParallelSettings()
         about = facts(msgspec.structs.replace(config, transport=transport, parallel=alone))
         self.replicas = [
-            SimulatedReplica(index, about, options.cost, self.metrics)
+            SimulatedReplica(index, about, options.cost, self.metrics, options.kv_groups)
             for index in range(options.replicas)
         ]
         self.now = 0.0

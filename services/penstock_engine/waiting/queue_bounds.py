@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from operator import add
 
 from penstock.config.settings import SchedulerSettings
 from penstock_engine.request.request import Sequence
@@ -36,15 +37,19 @@ class QueueBounds:
         num_sequences: int,
         prompt_tokens: int,
         *,
+        aside: Callable[[str | None], Part],
         starting: Callable[[], list[Sequence]],
     ) -> str | None:
         """Why a tenant's request of that size can't be taken now, or None.
 
+        aside: what waits for media and not in the queue; of one tenant, if one is named.
         starting: says who of the queue can start; asked only of a queue that is full with them.
         """
         added = Part(1, num_sequences, num_sequences * prompt_tokens)
-        there = Part(queue.num_requests, queue.num_sequences, queue.num_tokens)
+        there = _sum(Part(queue.num_requests, queue.num_sequences, queue.num_tokens), aside(None))
         mine = queue.part_of(tenant)
+        if mine is not None:
+            mine = _sum(mine, aside(tenant))
         if self._full(there, mine, added, weight) is None:
             return None
         leaving = starting()
@@ -76,6 +81,10 @@ class QueueBounds:
                     " the rest is kept for others"
                 )
         return None
+
+
+def _sum(one: Part, other: Part) -> Part:
+    return Part(*map(add, one, other))
 
 
 def _without(part: Part, leaving: list[Sequence]) -> Part:

@@ -7,9 +7,10 @@ from functools import partial
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
-from penstock_gateway.chat.prompt import ChatPrompt, chat_prompt, template_of
+from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, chat_prompt, template_of
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
 from penstock_gateway.chat.tool_choice import tool_use
@@ -49,10 +50,13 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         check(request)
         tools_of(request)
 
-    async def prepare(self, request: ChatRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+    async def prepare(
+        self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
         config = self._service.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
-        prompt = await prompt_of(request, engine, use)
+        with_media = ChatMedia(self._service.media, lease, request.mm_processor_kwargs)
+        prompt = await prompt_of(request, engine, use, with_media)
         prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
@@ -78,6 +82,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             reply,
             blame_of(request, use),
             search_of(request),
+            prompt.media,
         )
 
 
@@ -131,7 +136,9 @@ def tools_of(request: ChatRequest, *, auto_allowed: bool = True) -> ToolUse:
     )
 
 
-async def prompt_of(request: ChatRequest, engine: EngineInfo, use: ToolUse) -> ChatPrompt:
+async def prompt_of(
+    request: ChatRequest, engine: EngineInfo, use: ToolUse, with_media: ChatMedia
+) -> ChatPrompt:
     """The conversation through the model's chat template. Raises InvalidRequest."""
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
@@ -147,6 +154,7 @@ async def prompt_of(request: ChatRequest, engine: EngineInfo, use: ToolUse) -> C
         continue_final_message=request.continue_final_message,
         add_special_tokens=request.add_special_tokens,
         variables=variables,
+        with_media=with_media,
     )
 
 

@@ -11,28 +11,23 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.media.sources import MediaSource
+from penstock_gateway.chat.media_parts import OTHER_MEDIA, PICTURES, picture_source, refuse_other
 from penstock_gateway.http.errors import clip
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_MEDIA_PARTS = (
-    "image_url",
-    "input_image",
-    "image_embeds",
-    "input_audio",
-    "audio_url",
-    "audio_embeds",
-    "video_url",
-    "file",
-)
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message's content. Only text parts are supported yet."""
+    """One part of a message's content: text or a picture. uuid: the client's name of that."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
+    detail: Any = None
+    uuid: Any = None
 
 
 class MessageFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +59,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | None = None
 
 
-def template_messages(messages: list[Message], most: int) -> list[dict[str, Any]]:
-    """Checked messages as dicts of strings. most: messages allowed.
+def template_messages(
+    messages: list[Message], most: int, sources: list[MediaSource]
+) -> list[dict[str, Any]]:
+    """Checked messages as dicts of strings. most: messages allowed.  sources: gains the pictures,
+    in order; a message that has some has a list of parts as its content.
 
     A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
     """
@@ -77,15 +75,21 @@ def template_messages(messages: list[Message], most: int) -> list[dict[str, Any]
             param="messages",
             code="context_length_exceeded",
         )
-    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+    return [_template_message(m, f"messages[{i}]", sources) for i, m in enumerate(messages)]
 
 
 def characters(messages: list[dict[str, Any]]) -> int:
     """How much text there is to tokenise."""
-    return sum(len(message["content"]) for message in messages)
+    return sum(_characters(message["content"]) for message in messages)
 
 
-def _template_message(message: Message, where: str) -> dict[str, Any]:
+def _characters(content: str | list[dict[str, Any]]) -> int:
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.get("text", "")) for part in content)
+
+
+def _template_message(message: Message, where: str, sources: list[MediaSource]) -> dict[str, Any]:
     if message.role not in ROLES:
         raise InvalidRequest(
             f"{where}.role is {clip(message.role)}; allowed: {', '.join(ROLES)}",
@@ -93,11 +97,11 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
             code="invalid_value",
         )
     _refuse_retired(message, where)
-    text = _text(message, where)
-    if message.role == "user" and not text:
+    content = _content(message, where, sources)
+    if message.role == "user" and not content:
         raise InvalidRequest(f"{where}.content, a user message, is empty", param=f"{where}.content")
     role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": text}
+    plain: dict[str, Any] = {"role": role, "content": content}
     for field in ("name", "tool_call_id"):
         value = getattr(message, field)
         if value is not None:
@@ -155,7 +159,9 @@ def _arguments(text: str | None, where: str) -> dict[str, Any]:
     return value
 
 
-def _text(message: Message, where: str) -> str:
+def _content(
+    message: Message, where: str, sources: list[MediaSource]
+) -> str | list[dict[str, Any]]:
     content = message.content
     if isinstance(content, str):
         return content
@@ -163,24 +169,30 @@ def _text(message: Message, where: str) -> str:
         return ""
     if content is None:
         raise InvalidRequest(
-            f"{where}.content is missing; it must be a string or a list of text parts",
+            f"{where}.content is missing; it must be a string or a list of parts",
             param=f"{where}.content",
         )
-    return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
+    if not any(part.type in PICTURES for part in content):
+        return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
+    return [_part(part, f"{where}.content[{i}]", sources) for i, part in enumerate(content)]
+
+
+def _part(part: ContentPart, where: str, sources: list[MediaSource]) -> dict[str, Any]:
+    """As templates expect it, which have a placeholder for each picture."""
+    if part.type in PICTURES:
+        sources.append(picture_source(part, where))
+        return {"type": "image"}
+    return {"type": "text", "text": _part_text(part, where)}
 
 
 def _part_text(part: ContentPart, where: str) -> str:
-    if part.type in _MEDIA_PARTS:
-        raise InvalidRequest(
-            f"{where} is a part of type {part.type}: media are not supported yet; allowed: text",
-            param=where,
-            code="unsupported_value",
-        )
+    if part.type in OTHER_MEDIA:
+        raise refuse_other(part.type, where)
     if part.type == "refusal" and part.refusal is not None:
         return part.refusal
     if part.type not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{where}.type is {clip(part.type)}; allowed: text",
+            f"{where}.type is {clip(part.type)}; allowed: text, image_url",
             param=f"{where}.type",
             code="invalid_value",
         )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk, PromptMedia
+from penstock.media.prompt import of_chat
+from penstock.media.sources import MediaSource
+from penstock.text.content_shape import shaped, stand_in
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
-from penstock_gateway.request.tokenising import check_length, encode
+from penstock_gateway.request.tokenising import check_length, encode, off_the_loop
 from penstock_gateway.service import EngineInfo
 
 RESERVED = frozenset(
@@ -32,6 +38,18 @@ class ChatPrompt:
     prompt_token_ids: list[int]
     text: str
     """The filled template, for people and parsers: the model reads the ids."""
+    media: PromptMedia | None = None
+    """Its pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMedia:
+    """What a conversation's pictures are prepared with. lease: holds them for the request.
+    changes: its own mm_processor_kwargs."""
+
+    desk: MediaDesk
+    lease: MediaLease
+    changes: dict[str, Any] | None = None
 
 
 def template_of(engine: EngineInfo) -> ChatTemplate:
@@ -53,14 +71,24 @@ async def chat_prompt(
     continue_final_message: bool | None = None,
     add_special_tokens: bool | None = None,
     variables: dict[str, Any],
+    with_media: ChatMedia,
 ) -> ChatPrompt:
     """variables: more for the template.  add_special_tokens: BOS goes in front, where the template
-    doesn't write it.  Raises InvalidRequest."""
+    doesn't write it.  Raises InvalidRequest, and what preparing media raises."""
     template = template_of(engine)
-    limit = engine.welcome.limits.max_model_len
+    limit, facts = engine.welcome.limits.max_model_len, engine.welcome.media
+    sources: list[MediaSource] = []
     # Each message costs a token at least.
-    plain = template_messages(messages, limit)
+    plain = template_messages(messages, limit, sources)
     check_length(characters(plain), limit)
+    with_media.desk.check_count(facts, sources)
+    mark = ""
+    if facts is not None:
+        mark = stand_in()
+        shape = template.known_shape
+        if shape is None:
+            shape = await asyncio.to_thread(template.content_shape)
+        plain = shaped(plain, shape, mark)
     opening = add_generation_prompt
     if opening is None:
         opening = not continue_final_message
@@ -70,12 +98,21 @@ async def chat_prompt(
         rendered = await template.rendered(plain, add_generation_prompt=opening, **variables)
     except InvalidRequest as error:
         raise _of_field(error, variables) from None
-    prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
+    items = await with_media.desk.prepare(facts, sources, with_media.lease, with_media.changes)
+    media = None
+    if items is None:
+        prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
+    else:
+        check_length(len(rendered.text), limit)
+        make = of_chat(rendered, items, mark)
+        prompt_token_ids, media = await off_the_loop(make, len(rendered.text))
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None
     if add_special_tokens and bos is not None and prompt_token_ids[:1] != [bos]:
+        if media is not None:
+            media = media.moved(1)
         prompt_token_ids = [bos, *prompt_token_ids]
-    return ChatPrompt(prompt_token_ids, rendered.text)
+    return ChatPrompt(prompt_token_ids, rendered.text, media)
 
 
 def _of_field(error: InvalidRequest, variables: dict[str, Any]) -> InvalidRequest:

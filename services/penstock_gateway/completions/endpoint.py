@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from penstock.media.budget import MediaLease
 from penstock.text.tokenizer import Tokenizer
 from penstock_gateway.completions.reply import CompletionFormat, TextCompletion
 from penstock_gateway.completions.reply import Prompt as KnownPrompt
@@ -49,7 +50,9 @@ class Completions(GenerateEndpoint[CompletionRequest]):
     def check(self, request: CompletionRequest) -> None:
         check(request)
 
-    async def prepare(self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+    async def prepare(
+        self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
         limits = engine.welcome.limits
         limit = limits.max_model_len
         sequences, many = sequences_of(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.structured_outputs import PARAM
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.generation import Sink
     from penstock.client.timing import RequestTiming
+    from penstock.media.desk import PromptMedia
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
@@ -39,12 +40,19 @@ class GenerationBatch:
         name: str,
         terms: Terms,
         timed: bool = False,
+        media: PromptMedia | None = None,
     ) -> GenerationBatch:
-        """Returns once the engine has accepted all of them; when it refuses one, none runs."""
+        """Returns once the engine has accepted all of them; when it refuses one, none runs.
+
+        media: of the prompt, if there is one only.
+        """
         n = params[0].n
         if len(prompt_token_ids) == 1:
+            more: dict[str, Any] = {}
+            if media is not None:
+                more = {"media": media.media, "prepared": media.prepared}
             generation = await client.submit(
-                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed
+                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed, **more
             )
             return cls([generation], n)
         attempts = [
@@ -151,7 +159,8 @@ def failure_of(
         case "error":
             error = error or "the request failed in the engine"
             if code is not None:
-                return InvalidRequest(error, param=PARAM, code=code)
+                param = "messages" if code == "invalid_media" else PARAM
+                return InvalidRequest(error, param=param, code=code)
             return RequestFailed(error)
         case "timeout":
             return timed_out("the request's deadline passed before it was answered in full")

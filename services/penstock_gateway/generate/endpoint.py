@@ -18,6 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock.media.desk import PromptMedia
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
@@ -57,6 +59,8 @@ class Job:
     blame: Blame = unchanged
     """Says what the engine finds wrong with a structured output of the field that asked for it."""
     search: Search | None = None
+    media: PromptMedia | None = None
+    """Of the one prompt that it has then."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -74,8 +78,13 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         """Raises InvalidRequest for what can be told without a model."""
 
     @abstractmethod
-    async def prepare(self, request: Fields, engine: EngineInfo, head: ReplyHead) -> Job:
-        """Tokenises and resolves parameters. Raises InvalidRequest."""
+    async def prepare(
+        self, request: Fields, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
+        """Tokenises and resolves parameters. lease: holds the request's media to its end.
+
+        Raises InvalidRequest, and what preparing media raises.
+        """
 
     def failure(self, error: HTTPError) -> bytes:
         """What a stream ends with that fails before its request has been read to the end."""
@@ -106,7 +115,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 await send_json(send, 200, payload, recorder.headers())
 
     async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
-        job = await self._job(request)
+        with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+            return await self._answered(await self._job(request, lease), terms, recorder)
+
+    async def _answered(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> bytes:
         with _blaming(job.blame):
             if job.search is not None:
                 found = await search_all(
@@ -146,8 +158,19 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _stream(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
-        job = await self._job(request)
-        events.failure = job.reply.failed
+        with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+            job = await self._job(request, lease)
+            events.failure = job.reply.failed
+            await self._events(job, request, terms, recorder, events)
+
+    async def _events(
+        self,
+        job: Job,
+        request: Fields,
+        terms: Terms,
+        recorder: TimelineRecorder,
+        events: EventStream,
+    ) -> None:
         with _blaming(job.blame):
             async with await self._submit(job, terms, recorder) as batch:
                 answer = StreamedAnswer(
@@ -156,7 +179,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 async with recorder.watching(batch.timings, batch.n):
                     await answer.run(batch, events)
 
-    async def _job(self, request: Fields) -> Job:
+    async def _job(self, request: Fields, lease: MediaLease) -> Job:
         engine = self._service.engine()
         served = self._service.check_model(request.model)
         check_generates(engine.welcome)
@@ -166,7 +189,9 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             served,
             status.fingerprint if status is not None else None,
         )
-        job = await self.prepare(request, engine, head)
+        job = await self.prepare(request, engine, head, lease)
+        if job.media is not None:
+            _refuse_beside_media(request)
         trace = tracing.current.get()
         if trace is not None:
             trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
@@ -180,7 +205,17 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             name=recorder.name,
             terms=terms,
             timed=recorder.wanted,
+            media=job.media,
         )
+
+
+def _refuse_beside_media(request: RequestFields) -> None:
+    """What would cut or copy a prompt, with no regard to its pictures."""
+    for name in ("truncate_prompt_tokens", "use_beam_search"):
+        if getattr(request, name, None):
+            raise InvalidRequest(
+                f"{name} can't be combined with pictures", param=name, code="unsupported_value"
+            )
 
 
 @contextmanager

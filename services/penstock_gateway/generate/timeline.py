@@ -46,6 +46,10 @@ class SequencePart(msgspec.Struct, kw_only=True):
     preemptions: int
     swaps: int
     cached_tokens: int
+    media: float = 0.0
+    encoded_items: int = 0
+    cached_items: int = 0
+    media_bytes: int = 0
 
 
 class RequestTimeline(msgspec.Struct, kw_only=True):

@@ -14,6 +14,7 @@ from penstock.errors import (
     Limited,
     Overloaded,
     RequestFailed,
+    TooLarge,
 )
 
 INVALID = "invalid_request_error"
@@ -118,6 +119,8 @@ def as_http_error(error: BaseException) -> HTTPError:
     match error:
         case HTTPError():
             return error
+        case TooLarge():
+            return HTTPError(413, error.message, param=error.param, code=error.code)
         case InvalidRequest():
             return HTTPError(400, error.message, param=error.param, code=error.code)
         case DeadlineExceeded():

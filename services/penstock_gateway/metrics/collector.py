@@ -35,6 +35,7 @@ class Collector:
             yield from self._prefix_cache(label)
         yield from self._counters(label)
         yield from self._spend(label)
+        yield from self._media(label)
         yield from self._histograms(label)
 
     def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
@@ -92,6 +93,26 @@ class Collector:
             for key, spend in self._service.spend.by_key.items():
                 counter.add_metric([*label, key], getattr(spend, field))
             yield counter
+
+    def _media(self, label: list[str]) -> Iterator[Metric]:
+        desk = self._service.media
+        pool, cache = desk.pool.counts, desk.cache
+        for name, words, value in (
+            ("items", "Pictures that requests brought.", desk.counts.items),
+            ("bytes", "Bytes of their files.", desk.counts.bytes),
+            ("prepared", "Pictures that were prepared.", pool.items),
+            ("refused", "Pictures that could not be prepared.", pool.refused),
+            ("prepare_seconds", "Seconds of preparing, in all processes.", pool.seconds),
+            ("processes_ended", "Processes that a picture brought down.", pool.ended),
+            ("cache_queries", "Prepared pictures that were looked for.", cache.queries),
+            ("cache_hits", "Those that were found.", cache.hits),
+        ):
+            yield _counter(f"penstock:media_{name}", f"{words} {OURS}", label, value)
+        held = GaugeMetricFamily(
+            "penstock:media_held_bytes", f"Bytes of open requests' media. {OURS}", labels=_LABEL
+        )
+        held.add_metric(label, desk.budget.held)
+        yield held
 
     def _histograms(self, label: list[str]) -> Iterator[Metric]:
         counts = self._service.counts

@@ -14,6 +14,7 @@ from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
 from penstock_gateway.responses.request import (
     LOGPROBS,
+    STATELESS,
     InputItem,
     InputPart,
     ResponsesRequest,
@@ -78,7 +79,7 @@ class ChatTranslation:
             param, message = param.replace(name, own), message.replace(name, own)
         elif param == "messages":
             param, message = "input", message.replace("messages", "input")
-        return InvalidRequest(message, param=param or None, code=error.code)
+        return type(error)(message, param=param or None, code=error.code)
 
     def _own_place(self, param: str, message: str) -> tuple[str, str]:
         """Of a field of a function, which is flat here."""
@@ -103,8 +104,7 @@ class ChatTranslation:
             case None | "message":
                 if item.role is None:
                     _missing(f"{where}.role")
-                content = _content(item.content, f"{where}.content")
-                self._add({"role": item.role, "content": content}, where)
+                self._add({"role": item.role, "content": _message_content(item, where)}, where)
             case "function_call":
                 self._take_call(item, where)
             case "function_call_output":
@@ -186,6 +186,31 @@ def _format(text: TextOptions | None) -> ResponseFormat | None:
     return ResponseFormat(type="json_schema", json_schema=named)
 
 
+def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:
+    """As chat has it: a text, or a list of parts if there are pictures."""
+    content, place = item.content, f"{where}.content"
+    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+        return _content(content, place)
+    return [_chat_part(part, f"{place}[{number}]") for number, part in enumerate(content)]
+
+
+def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
+    if part.type != "input_image":
+        return {"type": "text", "text": _part(part, where)}
+    if part.file_id is not None:
+        raise InvalidRequest(
+            f"{where}.file_id names a file, but {STATELESS}; send image_url",
+            param=f"{where}.file_id",
+            code="unsupported_value",
+        )
+    return {
+        "type": part.type,
+        "image_url": part.image_url,
+        "detail": part.detail,
+        "uuid": part.uuid,
+    }
+
+
 def _content(content: str | list[InputPart] | None, where: str) -> str:
     if content is None:
         _missing(where)
@@ -201,15 +226,15 @@ def _part(part: InputPart, where: str) -> str:
         return part.refusal
     if part.type in ("input_image", "input_file", "input_audio"):
         raise InvalidRequest(
-            f"{where} is a part of type {part.type}: media are not supported yet; allowed: "
-            "input_text, output_text",
+            f"{where} is a part of type {part.type}, which is not supported here; allowed: "
+            "input_text, output_text, and input_image in messages",
             param=where,
             code="unsupported_value",
         )
     if part.type in (*TEXTS, "refusal"):
         _missing(f"{where}.text")
     raise InvalidRequest(
-        f"{where}.type is {clip(part.type)}; allowed: input_text, output_text",
+        f"{where}.type is {clip(part.type)}; allowed: input_text, output_text, input_image",
         param=f"{where}.type",
         code="invalid_value",
     )

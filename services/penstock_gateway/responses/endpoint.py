@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.chat import request as chat_request
 from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
 from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
-from penstock_gateway.chat.prompt import template_of
+from penstock_gateway.chat.prompt import ChatMedia, template_of
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
@@ -46,10 +47,12 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         events.fail(error.body)
         return bytes(events.out)
 
-    async def prepare(self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead) -> Job:
+    async def prepare(
+        self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
         conversation = ChatTranslation(request)
         try:
-            return await self._prepare(request, conversation, engine, head)
+            return await self._prepare(request, conversation, engine, head, lease)
         except InvalidRequest as error:
             raise conversation.own_words(error) from None
 
@@ -59,11 +62,12 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         conversation: ChatTranslation,
         engine: EngineInfo,
         head: ReplyHead,
+        lease: MediaLease,
     ) -> Job:
         config, chat = self._service.config, conversation.chat
         chat_request.check(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
-        prompt = await prompt_of(chat, engine, use)
+        prompt = await prompt_of(chat, engine, use, ChatMedia(self._service.media, lease))
         params = _params(request, chat, engine, len(prompt.prompt_token_ids))
         template = template_of(engine).source
         constrained = params.structured_outputs is not None
@@ -88,6 +92,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             [with_grammar(params, use)],
             reply,
             lambda error: conversation.own_words(blame(error)),
+            media=prompt.media,
         )
 
 

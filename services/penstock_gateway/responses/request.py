@@ -25,11 +25,15 @@ STATELESS = "this server is stateless: it keeps no responses"
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
-    unknown here are skipped."""
+    unknown here are skipped. image_url, detail, uuid: of an input_image."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
+    detail: Any = None
+    uuid: Any = None
+    file_id: Any = None
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
 from penstock_gateway.chat.messages import Message
-from penstock_gateway.chat.prompt import chat_prompt, check_variables, refuse_template
+from penstock_gateway.chat.prompt import ChatMedia, chat_prompt, check_variables, refuse_template
 from penstock_gateway.chat.tool_choice import tool_use
 from penstock_gateway.chat.tools import Tool
 from penstock_gateway.http.disconnect import while_connected
@@ -21,6 +22,7 @@ from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
+from penstock_gateway.request.terms import terms_headers
 from penstock_gateway.request.tokenising import encode
 from penstock_gateway.service import EngineInfo, Service
 
@@ -96,14 +98,18 @@ class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
         request = await self.read(scope, receive)
         engine = self._service.engine()
         self._service.check_model(request.model)
-        payload = await while_connected(self._answer(request, engine), receive)
+        tenant = terms_headers(scope).tenant
+        payload = await while_connected(self._answer(request, engine, tenant), receive)
         await send_json(send, 200, payload)
 
-    async def _answer(self, request: Request, engine: EngineInfo) -> bytes:
-        return msgspec.json.encode(await self.answer(request, engine))
+    async def _answer(self, request: Request, engine: EngineInfo, tenant: str) -> bytes:
+        with self._service.media.lease(tenant) as lease:
+            return msgspec.json.encode(await self.answer(request, engine, lease))
 
     @abstractmethod
-    async def answer(self, request: Request, engine: EngineInfo) -> msgspec.Struct:
+    async def answer(
+        self, request: Request, engine: EngineInfo, lease: MediaLease
+    ) -> msgspec.Struct:
         """Raises InvalidRequest."""
 
 
@@ -112,13 +118,20 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
 
     request_type = TokenizeRequest
 
-    async def answer(self, request: TokenizeRequest, engine: EngineInfo) -> TokenizeReply:
+    async def answer(
+        self, request: TokenizeRequest, engine: EngineInfo, lease: MediaLease
+    ) -> TokenizeReply:
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("give prompt or messages, one of them", param="prompt")
         if request.messages is None:
             prompt_token_ids = await _of_prompt(request, engine)
         else:
-            prompt_token_ids = await _of_messages(request, request.messages, engine)
+            prompt_token_ids = await _of_messages(
+                request,
+                request.messages,
+                engine,
+                ChatMedia(self._service.media, lease, request.mm_processor_kwargs),
+            )
         names = None
         if request.return_token_strs:
             names = engine.text.tokenizer.token_names(prompt_token_ids)
@@ -129,7 +142,9 @@ class Tokenize(TextEndpoint[TokenizeRequest]):
 class Detokenize(TextEndpoint[DetokenizeRequest]):
     request_type = DetokenizeRequest
 
-    async def answer(self, request: DetokenizeRequest, engine: EngineInfo) -> DetokenizeReply:
+    async def answer(
+        self, request: DetokenizeRequest, engine: EngineInfo, lease: MediaLease
+    ) -> DetokenizeReply:
         if request.tokens:
             check_ids("tokens", request.tokens, engine.welcome.limits.vocab_size)
         decode_all = partial(engine.text.tokenizer.decode, skip_special_tokens=False)
@@ -152,7 +167,10 @@ async def _of_prompt(request: TokenizeRequest, engine: EngineInfo) -> list[int]:
 
 
 async def _of_messages(
-    request: TokenizeRequest, messages: list[Message], engine: EngineInfo
+    request: TokenizeRequest,
+    messages: list[Message],
+    engine: EngineInfo,
+    with_media: ChatMedia,
 ) -> list[int]:
     check_variables(request.chat_template_kwargs)
     refuse_template(request.chat_template)
@@ -167,6 +185,7 @@ async def _of_messages(
         continue_final_message=request.continue_final_message,
         add_special_tokens=request.add_special_tokens,
         variables=variables,
+        with_media=with_media,
     )
     return prompt.prompt_token_ids
 

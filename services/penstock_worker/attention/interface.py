@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import ONE_GROUP, KVGroup, KVLayout, one_group
+from penstock.errors import StartupError
+from penstock.kv_layout import ONE_GROUP, KVGroup, KVLayout, layers_that_read, one_group
+from penstock.layer_spec import KVHeadsSpec
+from penstock.mechanisms import OWN_HEADS
 from penstock.model_config import ModelConfig
 
 
@@ -36,6 +39,9 @@ class CacheShape:
     places: tuple[tuple[int, int], ...] | None = None
     """For each layer of the model its group, and which of the cache's layers it has, together with
     layers of other groups, whose blocks are others; None: that of its own number."""
+    heads_of_layers: tuple[KVHeadsSpec, ...] = ()
+    """Key and value heads of each layer, where they differ; empty: all are as said above. A block
+    has room for the widest in each of its layers."""
 
     def place(self, layer: int) -> tuple[int, int]:
         """Returns the layer's entry of `places`."""
@@ -50,19 +56,27 @@ class CacheShape:
         layers: range | None = None,
     ) -> CacheShape:
         """Returns the shape for this model, or for this rank's shard of one, which has `layers` of
-        it. `layout`: of the whole model; None: one group."""
-        whole = one_group(config.num_layers) if layout is None else layout
+        it. `layout`: of the whole model; None: one group. Raises StartupError for a dtype that
+        isn't served for layers with heads of different sizes."""
+        if layout is None:
+            layout = one_group(config.num_layers, layers_that_read(config))
         own = layers or range(config.num_layers)
+        heads = tuple(map(config.kv_heads, range(config.num_layers)))
+        if dtype == torch.int8 and len(set(heads)) > 1:
+            raise StartupError(
+                f"kv_cache_dtype is int8, which is not served for {OWN_HEADS}; auto is"
+            )
         return CacheShape(
-            num_layers=whole.page_layers(own),
+            num_layers=layout.page_layers(own),
             num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            num_kv_heads=heads[0].count,
+            head_dim=heads[0].size,
             block_size=block_size,
             dtype=dtype,
             value_in_key=None if config.latent is None else config.latent.rank,
-            groups=whole.groups,
-            places=whole.places(own),
+            groups=layout.groups,
+            places=layout.places(own),
+            heads_of_layers=heads if len(set(heads)) > 1 else (),
         )
 
 
@@ -79,6 +93,8 @@ class BatchLayout:
     """[sequences], tokens computed in this step, each at least 1."""
     more_tables: tuple[Sequence[np.ndarray], ...] = ()
     """As `block_tables`, for each further KV group (see Batch)."""
+    last_seen: np.ndarray | None = None
+    """[rows without padding] int64: the last position that each row sees; None: its own."""
 
     @property
     def tables(self) -> tuple[Sequence[np.ndarray], ...]:
@@ -117,6 +133,25 @@ class Rotation:
     def rows(self) -> tuple[Tensor, Tensor]:
         """Cosines and sines of each row, [rows, dims / 2]."""
         return self.cos[self.positions], self.sin[self.positions]
+
+
+@dataclass(frozen=True)
+class SectionedRotation(Rotation):
+    """The first pairs turn by a row's time, the next ones by its row in a picture, the last ones by
+    its column (Wang et al., "Qwen2-VL", 2024)."""
+
+    by_time: Tensor = field(kw_only=True)
+    """[3, rows] int64."""
+    sections: tuple[int, ...] = field(kw_only=True)
+    """Numbers of pairs."""
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        return self._composed(self.cos), self._composed(self.sin)
+
+    def _composed(self, table: Tensor) -> Tensor:
+        parts = zip(self.by_time, table.split(self.sections, dim=1), strict=True)
+        return torch.cat([part[positions] for positions, part in parts], 1)
 
 
 @dataclass(frozen=True)
@@ -163,9 +198,10 @@ class StepAttention(Protocol):
         """Normalises and rotates queries and keys, stores keys and values in the layer's cache,
         then attends to the tokens of each sequence that the rule lets them see. Causal.
 
-        `query` is [rows, heads, head_dim]; `key` and `value` are [rows, kv_heads, head_dim]. The
-        heads of a row are contiguous. Any float dtype is allowed, and is that of the result. Where
-        the cache's values are parts of keys, `value` isn't read.
+        `query` is [rows, heads, head_dim]; `key` and `value` are [rows, kv_heads, head_dim], or
+        have no heads: then the layer reads what another one has stored in the same place. The heads
+        of a row are contiguous. Any float dtype is allowed, and is that of the result. Where the
+        cache's values are parts of keys, `value` isn't read.
 
         Returns [rows, heads, size of a value], in which padding rows are zero. Modifies the cache
         in the slots of the step's tokens only. The rows of a sequence have the same bits whatever

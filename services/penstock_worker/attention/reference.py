@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.kv_layout import KVGroup
+from penstock.layer_spec import KVHeadsSpec
 from penstock_kernels import reference as ops
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
@@ -21,9 +22,23 @@ from penstock_worker.attention.interface import (
 )
 
 
+def normalised_and_rotated(
+    query: Tensor, key: Tensor, rotation: Rotation | None, norms: HeadNorms | None
+) -> tuple[Tensor, Tensor]:
+    """Returns a step's queries and keys as attention multiplies them; see StepAttention.attend."""
+    if norms is not None:
+        query = ops.rms_norm(query, norms.query, norms.eps)
+        key = ops.rms_norm(key, norms.key, norms.eps)
+    if rotation is not None:
+        query = rotation.grown(ops.apply_rope(query, *rotation.rows))
+        key = ops.apply_rope(key, *rotation.rows)
+    return query, key
+
+
 class ReferenceAttention:
     """Keys and values of a layer are two tensors [kv_heads, slots, head_dim], or Int8Rows. Values
-    that are parts of keys are read there.
+    that are parts of keys are read there. Layers with heads of different sizes have them in tensors
+    [slots, numbers], which are as wide as the widest needs.
 
     One more block is allocated than the cache has. Its slots stay zero, and are read as padding.
     """
@@ -44,6 +59,10 @@ class ReferenceAttention:
         # Not filled: the system allocates pages on first use, and slots are written before they are
         # read.
         shape, slots = self.shape, self.zero_slot + self.shape.block_size
+        if shape.heads_of_layers:
+            wide = torch.empty(slots, _width(shape), dtype=shape.dtype)
+            wide[self.zero_slot :] = 0
+            return wide
         sizes = (shape.num_kv_heads, slots, shape.head_dim)
         quantised = shape.dtype == torch.int8
         cache: Tensor | ops.Int8Rows
@@ -54,6 +73,9 @@ class ReferenceAttention:
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
+        if shape.heads_of_layers:
+            each = _width(shape) * shape.dtype.itemsize
+            return 2 * shape.num_layers * each * shape.block_size
         scale = torch.float32.itemsize if shape.dtype == torch.int8 else 0
         per_head = shape.head_dim * shape.dtype.itemsize + scale
         parts = 2 if shape.value_in_key is None else 1
@@ -68,9 +90,22 @@ class ReferenceAttention:
                 (cache.levels, cache.scales) if isinstance(cache, ops.Int8Rows) else (cache,)
             )
         ]
+        if self.shape.heads_of_layers:
+            rows = [part for part in (*self.keys, *self.values) if isinstance(part, Tensor)]
+            wide = [part[: self.zero_slot].view(torch.uint8) for part in rows]
+            return [part.reshape(blocks, -1).numpy() for part in wide]
         # The slots of a block are contiguous within each head.
         heads = [head[: self.zero_slot].view(torch.uint8) for part in parts for head in part]
         return [head.reshape(blocks, -1).numpy() for head in heads]
+
+    def of_layer(self, layer: int) -> tuple[ops.KVRows, ops.KVRows]:
+        """Returns the keys and values of a layer, each [kv_heads, slots, head_dim]."""
+        _, place = self.shape.place(layer)
+        keys, values = self.keys[place], self.values[place]
+        if not self.shape.heads_of_layers:
+            return keys, values
+        heads = self.shape.heads_of_layers[layer]
+        return _by_head(keys, heads), _by_head(values, heads)
 
     def plan(self, layout: BatchLayout) -> ReferenceStep:
         groups = zip(self.shape.groups, layout.tables, strict=True)
@@ -78,34 +113,55 @@ class ReferenceAttention:
 
     def _plan(
         self, layout: BatchLayout, group: KVGroup, tables: Sequence[np.ndarray]
-    ) -> tuple[Tensor, ops.AttentionPlan]:
-        """Returns the slots of a step's keys and values in a KV group, and what its attention
-        reads."""
+    ) -> tuple[Tensor, dict[int, ops.AttentionPlan]]:
+        """Returns the slots of a step's keys and values in a KV group, and what its attention reads
+        in layers of so many KV heads."""
         size, slots = self.shape.block_size, []
         starts = layout.starts.tolist()
         for table, start, count in zip(tables, starts, layout.counts.tolist(), strict=True):
             position = np.arange(start, start + count)
             slots.append(table[position // size] * size + position % size)
-        attention = ops.plan_attention(
-            tables,
-            layout.counts,
-            layout.starts + layout.counts,
-            block_size=size,
-            zero_slot=self.zero_slot,
-            group=self.shape.num_heads // self.shape.num_kv_heads,
-            firsts=[group.first_seen(start) for start in starts],
-        )
-        return torch.from_numpy(np.concatenate(slots)), attention
+        plans = {
+            kv_heads: ops.plan_attention(
+                tables,
+                layout.counts,
+                layout.starts + layout.counts,
+                block_size=size,
+                zero_slot=self.zero_slot,
+                group=self.shape.num_heads // kv_heads,
+                firsts=[group.first_seen(start) for start in starts],
+                last_seen=layout.last_seen,
+            )
+            for kv_heads in self._kv_heads
+        }
+        return torch.from_numpy(np.concatenate(slots)), plans
+
+    @property
+    def _kv_heads(self) -> set[int]:
+        """How many KV heads layers have."""
+        return {each.count for each in self.shape.heads_of_layers} or {self.shape.num_kv_heads}
+
+
+def _width(shape: CacheShape) -> int:
+    """Numbers of a token's keys, where they are most."""
+    return max(each.count * each.size for each in shape.heads_of_layers)
+
+
+def _by_head(rows: ops.KVRows, heads: KVHeadsSpec) -> Tensor:
+    if not isinstance(rows, Tensor):
+        raise TypeError("only plain tensors have heads of different sizes")
+    own = rows[:, : heads.count * heads.size]
+    return own.unflatten(1, (heads.count, heads.size)).transpose(0, 1)
 
 
 class ReferenceStep:
     """The attention of one step."""
 
     def __init__(
-        self, backend: ReferenceAttention, groups: list[tuple[Tensor, ops.AttentionPlan]]
+        self, backend: ReferenceAttention, groups: list[tuple[Tensor, dict[int, ops.AttentionPlan]]]
     ) -> None:
         """`groups` has for each KV group [tokens] int64, where the step's keys and values are
-        stored, and its attention's plan."""
+        stored, and its attention's plan for layers of so many KV heads."""
         self._backend = backend
         self._groups = groups
 
@@ -119,26 +175,23 @@ class ReferenceStep:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
-        if norms is not None:
-            query = ops.rms_norm(query, norms.query, norms.eps)
-            key = ops.rms_norm(key, norms.key, norms.eps)
-        if rotation is not None:
-            query = rotation.grown(ops.apply_rope(query, *rotation.rows))
-            key = ops.apply_rope(key, *rotation.rows)
-        group, place = self._backend.shape.place(layer)
-        slots, plan = self._groups[group]
-        keys, values = self._backend.keys[place], self._backend.values[place]
+        query, key = normalised_and_rotated(query, key, rotation, norms)
+        group, _ = self._backend.shape.place(layer)
+        slots, plans = self._groups[group]
+        keys, values = self._backend.of_layer(layer)
         count = slots.shape[0]
-        if self._backend.shape.value_in_key is None:
+        if not key.shape[1]:
+            pass  # another layer has stored them
+        elif self._backend.shape.value_in_key is None:
             ops.write_kv(key[:count], value[:count], keys, values, slots)
         else:
             ops.write_rows(key[:count], keys, slots)
-        scale = self._backend.shape.head_dim**-0.5 if rule.scale is None else rule.scale
+        scale = query.shape[-1] ** -0.5 if rule.scale is None else rule.scale
         return ops.paged_attention(
             query,
             keys,
             values,
-            plan,
+            plans[keys.shape[0]],
             scale,
             window=rule.window,
             soft_cap=rule.soft_cap,

@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock_kernels.triton.attention import rope_write
 from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
-from penstock_kernels.triton.tiles import AttentionChoice
+from penstock_kernels.triton.tiles import AttentionChoice, latent_group
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
     BatchLayout,
@@ -52,7 +52,7 @@ class HostLayout:
 
 class TritonAttention:
     """`cache` is [layers, 2, kv_heads, slots, head_dim], keys before values, in float32, bfloat16,
-    float16 or float8_e4m3fn.
+    float16 or float8_e4m3fn. Where values are parts of keys, it is [layers, 1, …].
 
     The slots of a block are contiguous within each head, so that a decode reads whole blocks.
     """
@@ -67,13 +67,13 @@ class TritonAttention:
         self.choice = choice
         self._uploads = Uploads(device)
         slots = num_blocks * shape.block_size
-        sizes = (shape.num_layers, 2, shape.num_kv_heads, slots, shape.head_dim)
+        sizes = (shape.num_layers, _parts(shape), shape.num_kv_heads, slots, shape.head_dim)
         # Not filled: no slot is read before it is written.
         self.cache = torch.empty(*sizes, dtype=shape.dtype, device=device)
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+        per_token = _parts(shape) * shape.num_layers * shape.num_kv_heads * shape.head_dim
         return per_token * shape.dtype.itemsize * shape.block_size
 
     def blocks(self) -> Tensor:
@@ -169,6 +169,8 @@ class TritonAttention:
 
     @property
     def _group(self) -> int:
+        if self.shape.value_in_key is not None:
+            return latent_group(self.shape.num_heads, self.choice)
         return self.shape.num_heads // self.shape.num_kv_heads
 
     @property
@@ -198,20 +200,17 @@ class TritonStep:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
-        if rotation is None or rotation.query_factors is not None or rule.sinks is not None:
-            raise NotImplementedError("no Triton kernel has it; the backend refuses such a model")
         group, place = self._shape.place(layer)
-        keys, values = self._cache[place]
+        stored, own = self._cache[place], self._shape.value_in_key
+        keys, values = stored[0], stored[-1]
         slots, plan = self._groups[group]
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
         query = rope_write.rope_write(
             query,
             key,
-            value,
-            rotation.cos,
-            rotation.sin,
-            rotation.positions,
+            value if own is None else None,
+            _tables(rotation),
             slots,
             keys,
             values,
@@ -221,4 +220,20 @@ class TritonStep:
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0)
-        return paged_attention(query, keys, values, plan, scale, reach=reach)
+        turning = 0 if own is None else query.shape[2] - own
+        return paged_attention(
+            query, keys, values, plan, scale, reach=reach, sinks=rule.sinks, turning=turning
+        )
+
+
+def _parts(shape: CacheShape) -> int:
+    """Returns how many vectors of a head's size are stored for a token."""
+    return 2 if shape.value_in_key is None else 1
+
+
+def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:
+    if rotation is None:
+        return None
+    return rope_write.RotaryTables(
+        rotation.cos, rotation.sin, rotation.positions, rotation.query_factors
+    )

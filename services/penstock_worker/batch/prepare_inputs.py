@@ -9,9 +9,12 @@ import numpy as np
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 
 
-def prepare_inputs(scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
+def prepare_inputs(
+    scheduled: Sequence[SlotWork], slots: Slots, media: StepMedia = NO_MEDIA
+) -> Batch:
     """Returns the input of a forward pass over these works, in their order."""
     tokens: list[int] = []
     for work, slot in zip(scheduled, slots.of(scheduled), strict=True):
@@ -30,4 +33,6 @@ def prepare_inputs(scheduled: Sequence[SlotWork], slots: Slots) -> Batch:
         starts=starts,
         counts=counts,
         more_tables=tuple(others),
+        slots=numbers,
+        media=media.of_batch(scheduled, slots),
     )

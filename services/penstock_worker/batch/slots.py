@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
 
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.kv_layout import ONE_GROUP, KVGroup, paged
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan, Setup, SlotWork
 from penstock_worker.batch.block_tables import BlockTables
+from penstock_worker.batch.slot_media import SlotMedia, media_of
 from penstock_worker.sampler.adjustments import SequenceAdjustments, adjustments_of
 
 
@@ -39,6 +40,7 @@ class Slot:
     lacking: tuple[int, ...] = ()
     """Of each KV group's table the number of leading blocks that were never there; empty if all
     were."""
+    media: SlotMedia | None = None  # What placeholders of its prompt stand for.
 
     @property
     def emitted(self) -> int:
@@ -83,14 +85,14 @@ class SlotBounds:
     def of(
         setup: Setup, vocab: int, blocks: int, groups: tuple[KVGroup, ...] = ONE_GROUP
     ) -> SlotBounds:
-        """`blocks` is the number of KV blocks."""
+        """`blocks` is the number of KV blocks. Of `groups`, those with block tables count."""
         return SlotBounds(
             slots=setup.max_num_seqs,
             blocks=blocks,
             block_size=setup.block_size,
             vocab=vocab,
             tokens=setup.max_model_len,
-            groups=groups,
+            groups=paged(groups),
         )
 
 
@@ -170,6 +172,8 @@ class Slots:
     def _lacking(self, new: NewSequence) -> tuple[int, ...]:
         """Checks the blocks of a new sequence, and returns Slot.lacking."""
         self._check_count(new.slot, new.blocks)
+        self._check_blocks(new.slot, new.states)
+        self._check_blocks(new.slot, new.tail)
         if NO_BLOCK not in new.blocks:
             self._check_blocks(new.slot, new.blocks)
             return ()
@@ -184,6 +188,7 @@ class Slots:
     def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
         self._check_ids(new)
+        media, unfit = media_of(new)
         return Slot(
             list(new.tokens),
             new.num_prompt,
@@ -193,6 +198,8 @@ class Slots:
             adjustments=adjustments_of(new.sampling, new.tokens, new.num_prompt, self.bounds.vocab),
             prompt_from=new.prompt_from,
             pooling=new.pooling,
+            media=media,
+            failed=unfit,
         )
 
     def _slot_like(self, new: NewSequence, like: int) -> Slot:
@@ -215,6 +222,7 @@ class Slots:
             adjustments=None if other.adjustments is None else other.adjustments.beside(new.tokens),
             prompt_from=new.prompt_from,
             pooling=other.pooling,
+            media=other.media,
         )
 
     def _check_length(self, new: NewSequence, prompt: int, tokens: int) -> None:
@@ -233,6 +241,7 @@ class Slots:
         slot = self._slots.get(work.slot)
         if slot is None:
             raise PlanError(f"slot {work.slot} has work but holds no sequence")
+        self._check_blocks(work.slot, work.states)
         if work.new_blocks:
             self._check_blocks(work.slot, work.new_blocks)
             self._check_count(work.slot, work.new_blocks)

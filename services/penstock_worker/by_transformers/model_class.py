@@ -13,13 +13,15 @@ from penstock.model_config import TransformersConfig
 from penstock.prepare.by_transformers import without_instructions
 from penstock_worker.by_transformers.paged import IMPLEMENTATION
 from penstock_worker.forward.interface import Unable
+from penstock_worker.machine.torch_import import complete_torch
 
 MOST_TOLD = 300
 """Characters of another library's message that an error repeats."""
 
 
 def library() -> Any:
-    """The transformers package. Raises Unable if it isn't installed."""
+    """The transformers package, with all of torch. Raises Unable if it isn't installed."""
+    complete_torch()
     try:
         import transformers
     except ImportError as error:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from penstock.errors import StartupError
-from penstock_worker.machine.memory import free_memory
+from penstock_worker.machine.memory import blocks_that_take, free_memory, refuse_too_few
 
 MARGIN = 0.01
 """Share of the device's memory that is left free, for fragmentation in the allocator and for
@@ -175,7 +175,13 @@ def measure(
 
 
 def device_kv_blocks(
-    usage: MemoryUsage, *, block_bytes: int, utilization: float, wanted: int | None, useful: int
+    usage: MemoryUsage,
+    *,
+    block_bytes: int,
+    utilization: float,
+    wanted: int | None,
+    useful: int,
+    least: int = 1,
 ) -> int:
     """Returns the number of blocks for the KV cache.
 
@@ -183,8 +189,10 @@ def device_kv_blocks(
     `utilization`: share of the device's memory that may be taken.
     `wanted`: the number that the user set, or None.
     `useful`: how many blocks could ever be in use at once.
+    `least`: how many a single token takes.
 
-    Raises StartupError if there is no room for what the user set, or for a single block.
+    Raises StartupError if there is no room for what the user set, or for a single token, or if the
+    user set too few for one.
     """
     if wanted is not None:
         if wanted * block_bytes > usage.left(1.0):
@@ -192,12 +200,13 @@ def device_kv_blocks(
                 f"num_kv_blocks is {wanted}, which takes {_gib(wanted * block_bytes)}; "
                 f"{_gib(max(0, usage.left(1.0)))} are left: {usage}"
             )
+        refuse_too_few(wanted, least)
         return wanted
     affordable = usage.left(utilization) // block_bytes
-    if affordable < 1:
+    if affordable < least:
         raise StartupError(
-            f"not enough memory on the device for the KV cache: one block takes "
-            f"{_gib(block_bytes)}, and {utilization:g} of the device may be used "
+            f"not enough memory on the device for the KV cache: {blocks_that_take(least)} "
+            f"{_gib(least * block_bytes)}, and {utilization:g} of the device may be used "
             f"(gpu_memory_utilization); {usage}"
         )
     return min(affordable, useful)

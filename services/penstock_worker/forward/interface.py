@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import Tensor
 from penstock.kv_layout import KVGroup
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
+from penstock_worker.media.interface import BatchMedia, StepMedia
+from penstock_worker.states.interface import States
 
 
 class StepCancelled(BaseException):
@@ -46,6 +48,11 @@ class Batch:
     more_tables: tuple[Sequence[np.ndarray], ...] = ()
     """As `tables`, for each further KV group. The entries of blocks that a group's layers don't see
     from `starts` on mean nothing: those blocks must not be read."""
+    slots: Sequence[int] = ()
+    """For each sequence the number of its slot. Needn't be set for a model without recurrent
+    layers."""
+    media: BatchMedia | None = None
+    """None: all rows are text."""
 
 
 class Forward(Protocol):
@@ -86,6 +93,38 @@ class DeviceForward(Forward, Protocol):
         [:, b]."""
 
 
+class HeldStates(States, Protocol):
+    """States, and the memory that they take."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all slots together."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """That a slot takes besides while a step computes several of its tokens."""
+
+
+class HeldMedia(StepMedia, Protocol):
+    """The media of all sequences, and what they take."""
+
+    @property
+    def rows(self) -> int:
+        """Of encodings that are kept at a time."""
+
+    @property
+    def load_bytes(self) -> int:
+        """Of prepared items, that may wait at a time."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of encodings and prepared items together."""
+
+    @property
+    def whole_spans(self) -> bool:
+        """Whether a span must be computed in one step."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model will be computed, known before its weights are read."""
@@ -101,6 +140,10 @@ class Recipe:
     build: Callable[[], Callable[[int], Forward]]
     """Reads the weights, and returns a function that makes the Forward for a given number of KV
     blocks."""
+    states: HeldStates | None = field(default=None, kw_only=True)
+    """The states of sequences in recurrent layers, whose memory the Forward takes."""
+    media: HeldMedia | None = field(default=None, kw_only=True)
+    """None: the model takes no media."""
 
 
 class DeviceBuild(Protocol):

@@ -18,9 +18,16 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.layers.recurrent.interface import NO_STATES
+from penstock_worker.layers.step import RowMedia
+from penstock_worker.media.interface import BatchMedia
+from penstock_worker.media.planning import media_of
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.parallel.shard import shard_of
+from penstock_worker.parallel.shard import Shard, shard_of
+from penstock_worker.states.planning import groups_over_ranks, slot_states
+from penstock_worker.states.slot_states import SlotStates
+from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -52,6 +59,21 @@ MECHANISMS = frozenset(
         mechanism.NO_FIRST_NORM,
         mechanism.SHARED_EXPERT_GATE,
         mechanism.QUERY_GROWTH,
+        mechanism.OUTPUT_GATE,
+        mechanism.EXPERTS_FLOOR,
+        mechanism.ONE_HALF,
+        *mechanism.RECURRENT,
+        mechanism.OWN_HEADS,
+        mechanism.VALUE_NORM,
+        mechanism.VALUES_OF_KEYS,
+        mechanism.SHARED_KV,
+        mechanism.OWN_INNER,
+        mechanism.SPARSE_GATE,
+        mechanism.EXPERTS_BESIDE,
+        mechanism.OUTPUT_SCALE,
+        mechanism.PER_LAYER_INPUTS,
+        mechanism.STREAMS,
+        mechanism.VISION,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -66,13 +88,19 @@ class ReferenceForward(LayerByLayer):
         attention: AttentionBackend,
         ranks: Ranks = ALONE,
         head: Callable[[Tensor], Tensor] | None = None,
+        states: SlotStates | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads. `head` is what is computed from the
-        last layer's rows in place of logits."""
+        last layer's rows in place of logits. `states`: those of recurrent layers."""
         super().__init__(ranks.check)
         self._model = model
         self._attention = attention
         self._head = head or model.logits
+        self._states = states
+
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
+        self._count_layer()
 
     def kv_blocks(self) -> list[np.ndarray]:
         return self._attention.kv_blocks()
@@ -80,14 +108,34 @@ class ReferenceForward(LayerByLayer):
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         count = len(batch.tokens)
         padding = (0, padded_rows(count) - count)
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
+        media = batch.media
+        layout = BatchLayout(
+            batch.tables,
+            batch.starts,
+            batch.counts,
+            batch.more_tables,
+            None if media is None else media.last_seen,
+        )
         hidden = self._model.hidden(
             torch.from_numpy(np.pad(batch.tokens, padding)),
             torch.from_numpy(np.pad(layout.positions, padding)),
             self._attention.plan(layout),
             self._count_layer,
+            NO_STATES if self._states is None else self._states.step(batch),
+            None if media is None else _row_media(media, padding),
         )
         return self._head(hidden[torch.from_numpy(rows)])
+
+
+def _row_media(media: BatchMedia, padding: tuple[int, int]) -> RowMedia:
+    positions = media.positions
+    if positions is not None:
+        positions = np.pad(positions, ((0, 0), padding))
+    return RowMedia(
+        torch.from_numpy(media.rows),
+        media.embeddings,
+        None if positions is None else torch.from_numpy(positions),
+    )
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
@@ -101,19 +149,43 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     cache = cache_dtype(setup.kv_cache_dtype, dtype)
     shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
+    block_bytes = ReferenceAttention.block_bytes(shape)
+
+    def theirs(shard: Shard) -> int:
+        shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
+        return ReferenceAttention.block_bytes(shape)
+
+    groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
+    states = slot_states(shard.own, groups, setup)
+    media = media_of(prepared, setup, dtype)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
-        return lambda blocks: ReferenceForward(model, ReferenceAttention(shape, blocks), ranks)
+        tower = None
+        if media is not None and ranks.place.first:
+            tower = load_tower(prepared, dtype, setup.load_format)
+
+        def forward(blocks: int) -> Forward:
+            attention = ReferenceAttention(shape, blocks)
+            if states is not None:
+                states.allocate(attention.kv_blocks())
+            made = ReferenceForward(model, attention, ranks, states=states)
+            if media is not None and tower is not None and prepared.media is not None:
+                media.see_with(Sight(tower, prepared.media.image, made.count_layer))
+            return made
+
+        return forward
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, cache))
     return Recipe(
         backend="reference",
         dtype=name,
         fingerprint=f"reference {name} KV {stored} torch {torch.__version__}",
-        block_bytes=ReferenceAttention.block_bytes(shape),
-        kv_groups=shape.groups,
+        block_bytes=block_bytes,
+        kv_groups=groups,
         threads_by_share=ranks.place.ranks == 1,
         build=build,
+        states=states,
+        media=media,
     )

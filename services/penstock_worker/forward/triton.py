@@ -20,7 +20,7 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
-from penstock_kernels.triton.tiles import AttentionChoice, attention_choice
+from penstock_kernels.triton.tiles import AttentionChoice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory, memory_of
@@ -37,8 +37,15 @@ from penstock_worker.forward.device import capability, compute_device, device_na
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
 from penstock_worker.forward.queued import RowsHead, TritonForward
-from penstock_worker.layers.ops import Ops
+from penstock_worker.forward.triton_limits import (
+    attention_of,
+    crowded_router,
+    obstacle_of,
+    quantised_experts,
+)
+from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
+from penstock_worker.machine.torch_import import complete_torch
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
@@ -46,8 +53,6 @@ from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
-LARGEST_HEAD = 256
-"""Largest head dimension of the attention kernels."""
 FP8_CAPABILITY = (8, 9)
 """Lowest compute capability that has fp8 conversions."""
 
@@ -79,16 +84,30 @@ MECHANISMS = frozenset(
         mechanism.WINDOW,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
+        mechanism.SINKS,
+        mechanism.LATENT,
+        mechanism.NO_ROTATION,
+        mechanism.PARTIAL_ROTATION,
         mechanism.SEVERAL_ROTATIONS,
         mechanism.WHOLE_NORM,
+        mechanism.LAYER_NORM,
         mechanism.OUTPUT_NORMS,
         mechanism.PARALLEL,
+        mechanism.GELU,
         mechanism.GELU_TANH,
+        mechanism.RELU2,
+        mechanism.CLAMPED_SWIGLU,
+        mechanism.UNGATED,
         mechanism.OUTPUT_BIAS,
         mechanism.FEED_FORWARD_BIAS,
         mechanism.RESIDUAL_MULTIPLIER,
         mechanism.EMBEDDING_MULTIPLIER,
         mechanism.LOGITS_RULE,
+        mechanism.EXPERTS,
+        mechanism.SHARED_EXPERT_GATE,
+        mechanism.QUERY_GROWTH,
+        mechanism.EMBEDDING_NORM,
+        mechanism.NO_FIRST_NORM,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -176,9 +195,11 @@ def recipe(
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
-    choice = attention_choice(config.head_dim, batch_invariant=setup.batch_invariant)
+    choice = attention_of(config, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
-    obstacle = _obstacle(shape, choice)
+    obstacle = (
+        obstacle_of(shape, choice) or crowded_router(config) or quantised_experts(setup, config)
+    )
     if obstacle is not None:
         raise Unable(obstacle)
 
@@ -226,6 +247,7 @@ def kernel_device(setup: Setup) -> torch.device:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
     if device.type == "cuda" and c_compiler() is None:
         raise Unable(f"there is {NO_C_COMPILER}")
+    complete_torch()  # It is little beside a GPU's own start.
     return device
 
 
@@ -243,19 +265,9 @@ def _check_cache(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> Ops:
+def _ops(setup: Setup, device: torch.device, dtype: torch.dtype) -> DecoderOps:
     from penstock_worker.layers.triton_ops import TritonOps
 
     return TritonOps(
         device, dtype, batch_invariant=setup.batch_invariant, quantization=setup.quantization
     )
-
-
-def _obstacle(shape: CacheShape, choice: AttentionChoice) -> str | None:
-    """Returns why the kernels can't run this model, or None if they can."""
-    group = shape.num_heads // shape.num_kv_heads
-    if group > choice.few.rows:
-        return f"{group} query heads share a KV head; at most {choice.few.rows} can"
-    if shape.head_dim > LARGEST_HEAD or shape.head_dim % 2:
-        return f"a head's size is {shape.head_dim}; it must be even and at most {LARGEST_HEAD}"
-    return None

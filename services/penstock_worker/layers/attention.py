@@ -12,6 +12,9 @@ from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.step import Step
 from penstock_worker.quantisation.interface import Product
 
+QUERIES_AND_GATES = "q_and_gate_proj"
+"""Gives all heads' queries, then all heads' gates of the result."""
+
 
 class SelfAttention:
     """Maps [rows, hidden] to [rows, hidden], and writes the rows' keys and values to the KV
@@ -29,67 +32,108 @@ class SelfAttention:
         rule: ScoreRule = PLAIN_RULE,
         head_norms: HeadNorms | None = None,
         whole_norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
+        gated: bool = False,
+        value_norm: Norm = NO_NORM,
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
-        `heads`: numbers of query, key and value heads in the output of `qkv`.
+        `heads`: numbers of query, key and value heads in the output of `qkv`. Without value heads,
+        values are what keys are; without key heads, too, another layer has stored both.
         `rope`: which of the step's rotations; None: no rotation.
         `head_norms`: applied to each query and key head before the rotation.
-        `whole_norms`: applied to all query heads together, and to all key heads."""
+        `whole_norms`: applied to all query heads together, and to all key heads.
+        `gated`: the queries in the output of `qkv` are followed by as many gates of the result.
+        `value_norm`: applied to each value head."""
         self._layer = layer
         self.qkv = qkv
         self.output = output
-        self._heads = heads
+        queries, *rest = heads
+        self._heads = (queries, queries if gated else 0, *rest)
         self._head_dim = head_dim
         self._rope = rope
         self._rule = rule
         self._head_norms = head_norms
         self._whole_norms = whole_norms
+        self._value_norm = value_norm
 
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         heads = self.qkv(hidden).unflatten(-1, (-1, self._head_dim))
-        query, key, value = heads.split(self._heads, dim=1)
+        query, gate, key, value = heads.split(self._heads, dim=1)
+        value = self._value_norm(value if value.shape[1] else key)
         query, key = map(_over_all_heads, self._whole_norms, (query, key))
         rotation = None if self._rope is None else step.rotations[self._rope]
         mixed = step.attention.attend(
             self._layer, query, key, value, rotation, self._head_norms, self._rule
         )
+        if gate.shape[1]:
+            mixed = (mixed.float() / (1.0 + torch.exp(-gate.float()))).to(mixed.dtype)
         return self.output(mixed.flatten(1))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> SelfAttention:
-        config, prefix, dim = parts.config, f"layers.{layer}.self_attn", parts.config.head_dim
-        spec = config.layer(layer).attention
-        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
+        config, prefix, shard = parts.config, f"layers.{layer}.self_attn", parts.shard
+        spec, own = config.layer(layer).attention, config.kv_heads(layer)
+        dim = own.size
+        queries, keys = config.num_heads * dim, own.count * dim
+        stored = ["k_proj", "v_proj"]
+        if spec.reads is not None:
+            unread = tuple(f"{prefix}.{name}." for name in (*stored, "k_norm", "v_norm"))
+            parts.weights.ignore_those(lambda name: name.startswith(unread))  # some files have them
+            stored = []
+        if spec.values_of_keys:
+            stored = stored[:1]
+        first = (f"{prefix}.q_proj", queries)
+        if spec.output_gate:
+            first = (f"{prefix}.{QUERIES_AND_GATES}", 2 * queries)
         qkv = parts.product(
-            [(f"{prefix}.q_proj", queries), (f"{prefix}.k_proj", keys), (f"{prefix}.v_proj", keys)],
+            [first, *((f"{prefix}.{name}", keys) for name in stored)],
             config.hidden_size,
             bias=spec.qkv_bias,
         )
         output = parts.summed(
             f"{prefix}.o_proj", config.hidden_size, queries, bias=spec.output_bias
         )
-        head_norms, whole_norms = None, (NO_NORM, NO_NORM)
-        names = (f"{prefix}.q_norm", f"{prefix}.k_norm")
-        if spec.norm == "head":
-            query, key = (parts.norm_weight(name, dim) for name in names)
-            head_norms = HeadNorms(query, key, config.norm.eps)
-        elif spec.norm == "whole":
-            whole_norms = (
-                parts.norm_of_parts(names[0], queries, 0),
-                parts.norm_of_parts(names[1], keys, 1),
-            )
-        shard = parts.shard
+        kv_heads = len(shard.kv_heads) if spec.kv_heads is None else own.count
+        head_norms, whole_norms = _norms(parts, layer, (queries, keys), bool(stored))
         return SelfAttention(
             layer - shard.layers.start,
             qkv,
             output,
-            (len(shard.heads), len(shard.kv_heads), len(shard.kv_heads)),
+            (
+                len(shard.heads),
+                kv_heads if stored else 0,
+                kv_heads if "v_proj" in stored else 0,
+            ),
             dim,
             rope=spec.rope,
             rule=_rule(spec, _sinks(parts, prefix) if spec.sinks else None),
             head_norms=head_norms,
             whole_norms=whole_norms,
+            gated=spec.output_gate,
+            value_norm=parts.weightless_norm(dim) if spec.value_norm and stored else NO_NORM,
         )
+
+
+def _norms(
+    parts: Parts, layer: int, sizes: tuple[int, int], stores: bool
+) -> tuple[HeadNorms | None, tuple[Norm, Norm]]:
+    """Of queries and keys, over each head and over all heads. sizes: of all query heads, and of all
+    key heads."""
+    config, prefix = parts.config, f"layers.{layer}.self_attn"
+    names = (f"{prefix}.q_norm", f"{prefix}.k_norm")
+    norm = config.layer(layer).attention.norm
+    if norm == "head":
+        dim = config.kv_heads(layer).size
+        query = parts.norm_weight(names[0], dim)
+        # A layer without keys has none to normalise.
+        key = parts.norm_weight(names[1], dim) if stores else query
+        return HeadNorms(query, key, config.norm.eps), (NO_NORM, NO_NORM)
+    if norm == "whole":
+        whole = (
+            parts.norm_of_parts(names[0], sizes[0], 0),
+            parts.norm_of_parts(names[1], sizes[1], 1),
+        )
+        return None, whole
+    return None, (NO_NORM, NO_NORM)
 
 
 def _sinks(parts: Parts, prefix: str) -> Tensor:

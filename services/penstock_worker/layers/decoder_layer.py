@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from penstock.layer_spec import LayerSpec
 from penstock_worker.layers.attention import SelfAttention
 from penstock_worker.layers.experts import MixtureOfExperts
+from penstock_worker.layers.experts_beside import ExpertsBeside
 from penstock_worker.layers.feed_forward import FeedForward
+from penstock_worker.layers.finished_layer import Layer
 from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.norms import NO_NORM, Norm
 from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.recurrent.layer import RecurrentLayer
 from penstock_worker.layers.step import Step
+from penstock_worker.layers.streams_layer import load_streams_layer
 
 ATTENTION_NORM = "input_layernorm"
 FEED_FORWARD_NORM = "post_attention_layernorm"
 """In front of attention and feed-forward: the names that Llama gave them."""
 ATTENTION_OUTPUT_NORM = "attention_output_norm"
 FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
+NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
+
+
+AttentionLike = SelfAttention | LatentAttention | RecurrentLayer
+AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
 class Branch:
@@ -33,15 +43,14 @@ class Branch:
 
 
 class DecoderLayer:
-    """A layer whose result is residual + the tensor it returns. The addition is left to the next
-    norm, so that one kernel does both."""
+    """A Layer of attention, or what stands in its place, and then feed-forward."""
 
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention | LatentAttention,
+        attention: AttentionLike,
         feed_forward_norm: Norm,
-        feed_forward: FeedForward | MixtureOfExperts,
+        feed_forward: AnyFeedForward,
         branches: tuple[Branch, Branch],
     ) -> None:
         """`branches` are those of attention and feed-forward."""
@@ -52,8 +61,6 @@ class DecoderLayer:
         self._attention_branch, self._feed_forward_branch = branches
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
-        """`update` is what the previous layer returned, None before the first. Both tensors are
-        [rows, hidden]. Modifies `residual`."""
         norm = self.attention_norm
         normed = norm(residual) if update is None else norm.added(update, residual)
         mixed = self._attention_branch.finish(self.attention(normed, step))
@@ -63,15 +70,15 @@ class DecoderLayer:
 
 
 class ParallelLayer:
-    """A layer whose attention and feed-forward have the same residual as input, normed by one norm
+    """A Layer whose attention and feed-forward have the same residual as input, normed by one norm
     or by two (Wang and Komatsuzaki, "GPT-J", 2021)."""
 
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention | LatentAttention,
+        attention: AttentionLike,
         feed_forward_norm: Norm | None,
-        feed_forward: FeedForward | MixtureOfExperts,
+        feed_forward: AnyFeedForward,
         multiplier: float,
     ) -> None:
         """`feed_forward_norm`: None if the attention's holds for both."""
@@ -82,7 +89,6 @@ class ParallelLayer:
         self._branch = Branch(NO_NORM, multiplier)
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
-        """As DecoderLayer's."""
         norm = self.attention_norm
         normed = norm(residual) if update is None else norm.added(update, residual)
         mixed = self.attention(normed, step)
@@ -91,29 +97,99 @@ class ParallelLayer:
         return self._branch.finish(mixed + inner)
 
 
-def load_layer(parts: Parts, layer: int) -> DecoderLayer | ParallelLayer:
+class MixerLayer:
+    """A Layer of attention, or what stands in its place, without feed-forward."""
+
+    def __init__(self, attention_norm: Norm, attention: AttentionLike, branch: Branch) -> None:
+        self.attention_norm = attention_norm
+        self.attention = attention
+        self._branch = branch
+
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
+        norm = self.attention_norm
+        normed = norm(residual) if update is None else norm.added(update, residual)
+        return self._branch.finish(self.attention(normed, step))
+
+
+class FeedForwardLayer:
+    """A Layer of feed-forward only."""
+
+    def __init__(
+        self, feed_forward_norm: Norm, feed_forward: AnyFeedForward, branch: Branch
+    ) -> None:
+        self.feed_forward_norm = feed_forward_norm
+        self.feed_forward = feed_forward
+        self._branch = branch
+
+    def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> Tensor:
+        norm = self.feed_forward_norm
+        normed = norm(residual) if update is None else norm.added(update, residual)
+        return self._branch.finish(self.feed_forward(normed))
+
+
+def load_layer(parts: Parts, layer: int) -> Layer:
     """Returns layer number `layer` of the model."""
-    spec, size, prefix = parts.config.layer(layer), parts.config.hidden_size, f"layers.{layer}"
-    attention_kind = SelfAttention if spec.attention.latent is None else LatentAttention
-    attention = attention_kind.load(parts, layer)
-    kind = FeedForward if spec.feed_forward.experts is None else MixtureOfExperts
-    feed_forward = kind.load(parts, layer)
-
-    def norm(name: str, wanted: bool) -> Norm:
-        return parts.norm(f"{prefix}.{name}", size) if wanted else NO_NORM
-
+    spec, norms = parts.config.layer(layer), _Norms(parts, layer)
+    if spec.halves == "mixer":
+        branch = Branch(norms.behind(ATTENTION_OUTPUT_NORM), spec.residual_multiplier)
+        return MixerLayer(norms.first(), _load_attention(parts, layer, spec), branch)
+    if spec.halves == "feed_forward":
+        branch = Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier)
+        feed_forward = _load_feed_forward(parts, layer, spec)
+        return FeedForwardLayer(norms.first(), feed_forward, branch)
+    attention = _load_attention(parts, layer, spec)
+    feed_forward = _load_feed_forward(parts, layer, spec)
     if spec.order == "parallel":
-        own = norm(FEED_FORWARD_NORM, True) if spec.two_norms else None
-        first = norm(ATTENTION_NORM, True)
+        own = norms.named(FEED_FORWARD_NORM) if spec.two_norms else None
+        first = norms.named(ATTENTION_NORM)
         return ParallelLayer(first, attention, own, feed_forward, spec.residual_multiplier)
-    before, behind = spec.order in ("pre", "sandwich"), spec.order in ("post", "sandwich")
+    streams = parts.config.streams
+    if streams is not None:
+        around = [norms.named(name) for name in NORMS]
+        return load_streams_layer(parts, layer, streams, attention, feed_forward, around)
+    beside = isinstance(feed_forward, ExpertsBeside)
     return DecoderLayer(
-        norm(ATTENTION_NORM, before and spec.first_norm),
+        norms.first(),
         attention,
-        norm(FEED_FORWARD_NORM, before),
+        NO_NORM if beside else norms.before(FEED_FORWARD_NORM),
         feed_forward,
         (
-            Branch(norm(ATTENTION_OUTPUT_NORM, behind), spec.residual_multiplier),
-            Branch(norm(FEED_FORWARD_OUTPUT_NORM, behind), spec.residual_multiplier),
+            Branch(norms.behind(ATTENTION_OUTPUT_NORM), spec.residual_multiplier),
+            Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier),
         ),
     )
+
+
+class _Norms:
+    """Loads a layer's norms, where its order has them."""
+
+    def __init__(self, parts: Parts, layer: int) -> None:
+        self._parts = parts
+        self._layer = layer
+        self._spec = parts.config.layer(layer)
+
+    def named(self, name: str) -> Norm:
+        return self._parts.norm(f"layers.{self._layer}.{name}", self._parts.config.hidden_size)
+
+    def first(self) -> Norm:
+        return self.before(ATTENTION_NORM) if self._spec.first_norm else NO_NORM
+
+    def before(self, name: str) -> Norm:
+        return self.named(name) if self._spec.order in ("pre", "sandwich") else NO_NORM
+
+    def behind(self, name: str) -> Norm:
+        return self.named(name) if self._spec.order in ("post", "sandwich") else NO_NORM
+
+
+def _load_attention(parts: Parts, layer: int, spec: LayerSpec) -> AttentionLike:
+    if spec.recurrent is not None:
+        return RecurrentLayer.load(parts, layer, spec.recurrent)
+    kind = SelfAttention if spec.attention.latent is None else LatentAttention
+    return kind.load(parts, layer)
+
+
+def _load_feed_forward(parts: Parts, layer: int, spec: LayerSpec) -> AnyFeedForward:
+    experts = spec.feed_forward.experts
+    if experts is None:
+        return FeedForward.load(parts, layer)
+    return (ExpertsBeside if experts.beside else MixtureOfExperts).load(parts, layer)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock_worker.layers.feed_forward import FeedForward
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import LayerExperts, Parts
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 
@@ -19,12 +19,19 @@ from penstock_worker.quantisation.interface import Product
 class Router:
     """Chooses experts for each row. A row's choice depends on that row alone."""
 
-    def __init__(self, spec: ExpertsSpec, scores: Product, correction: Tensor | None) -> None:
+    def __init__(
+        self,
+        spec: ExpertsSpec,
+        scores: Product,
+        correction: Tensor | None,
+        scales: Tensor | None = None,
+    ) -> None:
         """`scores` maps [rows, hidden] to [rows, experts]. `correction` is [experts] float32,
-        added for choosing only."""
+        added for choosing only. `scales`, [experts] float32, are factors of weights."""
         self._spec = spec
         self._scores = scores
         self._correction = correction
+        self._scales = scales
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Returns each expert's weight for each row, [rows, experts] float32; 0 if it isn't
@@ -39,7 +46,9 @@ class Router:
         chosen = self._chosen(scores)
         weights = scores.gather(1, chosen)
         if spec.normalised:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+            weights = weights / (weights.sum(-1, keepdim=True) + spec.sum_floor)
+        if self._scales is not None:
+            weights = weights * self._scales[chosen]
         return torch.zeros_like(scores).scatter_(1, chosen, weights * spec.scale)
 
     def _chosen(self, scores: Tensor) -> Tensor:
@@ -64,14 +73,45 @@ class Router:
         return open_groups[..., None].expand_as(by_group).flatten(1)
 
 
+class RoutedExperts:
+    """An expert computes the rows that chose it, and a row adds its experts' results in their
+    order."""
+
+    def __init__(self, router: Router, experts: list[FeedForward]) -> None:
+        self._router = router
+        self._experts = experts
+
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
+        """`routed`: the router's input, where it is another one."""
+        weights = self._router(hidden if routed is None else routed)
+        out = torch.zeros(hidden.shape, dtype=torch.float32)
+        for number, expert in enumerate(self._experts):
+            rows = weights[:, number].nonzero()[:, 0]
+            if len(rows):
+                found = expert(hidden[rows]).float() * weights[rows, number, None]
+                out[rows] += found
+        return out
+
+    @staticmethod
+    def load(parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedExperts:
+        spec = experts_of(feed_forward)
+        return RoutedExperts(
+            Router(spec, *load_router(parts, spec, prefix), _scales(parts, spec, prefix)),
+            [
+                FeedForward.sized(
+                    parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
+                )
+                for number in range(spec.count)
+            ],
+        )
+
+
 class MixtureOfExperts:
-    """Maps [rows, hidden] to [rows, hidden]. An expert computes the rows that chose it, and a row
-    adds its experts' results in their order."""
+    """Maps [rows, hidden] to [rows, hidden]."""
 
     def __init__(
         self,
-        router: Router,
-        experts: list[FeedForward],
+        routed: LayerExperts,
         shared: FeedForward | None,
         shared_gate: Product | None,
         ranks: Ranks = ALONE,
@@ -79,20 +119,13 @@ class MixtureOfExperts:
         """`shared`: the expert that every row has. `shared_gate` maps [rows, hidden] to the logit
         of its weight, [rows, 1]. Each of `ranks` has a part of every expert's inner dimension, so
         that a row's sum over experts is a part of its sum over ranks."""
-        self._router = router
-        self._experts = experts
+        self._routed = routed
         self._shared = shared
         self._shared_gate = shared_gate
         self._ranks = ranks
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        weights = self._router(hidden)
-        out = torch.zeros(hidden.shape, dtype=torch.float32)
-        for number, expert in enumerate(self._experts):
-            rows = weights[:, number].nonzero()[:, 0]
-            if len(rows):
-                found = expert(hidden[rows]).float() * weights[rows, number, None]
-                out[rows] += found
+        out = self._routed(hidden)
         if self._shared is not None:
             out += self._shared_part(self._shared, hidden)
         return self._ranks.sum(out).to(hidden.dtype)
@@ -105,28 +138,35 @@ class MixtureOfExperts:
 
     @staticmethod
     def load(parts: Parts, layer: int) -> MixtureOfExperts:
-        hidden, prefix = parts.config.hidden_size, f"layers.{layer}.mlp"
-        feed_forward = parts.config.layer(layer).feed_forward
-        spec = feed_forward.experts
-        if spec is None:
-            raise TypeError(f"layer {layer} has no experts")
-        correction = None
-        if spec.correction:
-            correction = parts.weights.take(
-                f"{prefix}.router.correction", (spec.count,), torch.float32
-            )
-        scores = parts.product([(f"{prefix}.router", spec.count)], hidden, bias=spec.router_bias)
+        prefix, feed_forward = f"layers.{layer}.mlp", parts.config.layer(layer).feed_forward
         return MixtureOfExperts(
-            Router(spec, scores, correction),
-            [
-                FeedForward.sized(
-                    parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
-                )
-                for number in range(spec.count)
-            ],
-            *_shared(parts, feed_forward, spec, prefix),
+            parts.ops.experts(parts, feed_forward, prefix),
+            *_shared(parts, feed_forward, experts_of(feed_forward), prefix),
             ranks=parts.ranks,
         )
+
+
+def experts_of(feed_forward: FeedForwardSpec) -> ExpertsSpec:
+    if feed_forward.experts is None:
+        raise TypeError("the layer has no experts")
+    return feed_forward.experts
+
+
+def load_router(parts: Parts, spec: ExpertsSpec, prefix: str) -> tuple[Product, Tensor | None]:
+    """Returns the router's product, of [rows, experts], and its correction, [experts] float32."""
+    correction = None
+    if spec.correction:
+        correction = parts.weights.take(f"{prefix}.router.correction", (spec.count,), torch.float32)
+    names = [(f"{prefix}.router", spec.count)]
+    scores = parts.product(names, parts.config.hidden_size, bias=spec.router_bias)
+    return scores, correction
+
+
+def _scales(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor | None:
+    """Returns each expert's factor, [experts] float32."""
+    if not spec.expert_scales:
+        return None
+    return parts.weights.take(f"{prefix}.router.scales.weight", (spec.count,), torch.float32)
 
 
 def _shared(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
+from penstock_kernels.reference import sparse_gate
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product
@@ -21,8 +22,10 @@ class FeedForward:
         self.down = down
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        spec = self._spec
-        return self.down(self._ops.activate(self.up(hidden), spec.activation, gated=spec.gated))
+        spec, inner = self._spec, self.up(hidden)
+        if spec.sparsity:
+            inner = sparse_gate(inner, spec.sparsity)
+        return self.down(self._ops.activate(inner, spec.activation, gated=spec.gated))
 
     @staticmethod
     def sized(
@@ -41,4 +44,4 @@ class FeedForward:
     def load(parts: Parts, layer: int) -> FeedForward:
         config = parts.config
         spec, prefix = config.layer(layer).feed_forward, f"layers.{layer}.mlp"
-        return FeedForward.sized(parts, spec, prefix, config.intermediate_size)
+        return FeedForward.sized(parts, spec, prefix, config.inner(layer))

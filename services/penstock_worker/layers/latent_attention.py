@@ -8,7 +8,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,8 +32,8 @@ class LatentAttention:
         queries: Queries,
         latent: Product,
         latent_norm: Norm,
-        to_latents: PerHead,
-        to_values: PerHead,
+        to_latents: Product,
+        to_values: Product,
         output: Product,
         *,
         rope: int,
@@ -41,8 +41,8 @@ class LatentAttention:
     ) -> None:
         """`layer`: index of the layer's KV cache, counted from this rank's first layer.
         `latent` gives [rows, rank + rotating].
-        `to_latents`, `to_values`: a head's maps of the plain part of queries to latents, and of
-        latents to values.
+        `to_latents`, `to_values`: each head's maps of the plain part of queries to latents, and of
+        latents to values; [rows, heads, size] to the same of another size.
         `rope`: which of the step's rotations."""
         self._layer = layer
         self._spec = spec
@@ -88,8 +88,8 @@ class LatentAttention:
             Queries.load(parts, layer, spec),
             latent,
             _norm(parts, f"{prefix}.kv_a_norm", spec.rank, spec.eps),
-            PerHead([parts.ops.product(_fresh(head)) for head in to_latents]),
-            PerHead([parts.ops.product(_fresh(head)) for head in to_values]),
+            parts.ops.per_head(to_latents),
+            parts.ops.per_head(to_values),
             parts.summed(
                 f"{prefix}.o_proj", config.hidden_size, heads * spec.value, bias=rule.output_bias
             ),
@@ -131,6 +131,11 @@ class PerHead:
     def __init__(self, products: Sequence[Product]) -> None:
         self._products = products
 
+    @staticmethod
+    def of(weights: Tensor, product: Callable[[Tensor], Product]) -> PerHead:
+        """`weights`: [heads, outputs, inputs]; `product` makes a matrix's."""
+        return PerHead([product(_fresh(head)) for head in weights])
+
     def __call__(self, x: Tensor) -> Tensor:
         found = [product(x[:, head].contiguous()) for head, product in enumerate(self._products)]
         return torch.stack(found, 1)
@@ -140,7 +145,8 @@ def per_head(
     weights: Weights, prefix: str, spec: LatentSpec, heads: int, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns the matrices that map a head's queries to latents, [heads, rank, plain], and latents
-    to values, [heads, value, rank]. A file has them like that, or as one."""
+    to values, [heads, value, rank]: those of the heads that `weights` hands out, of `heads` in all.
+    A file has them like that, or as one."""
     if weights.has(f"{prefix}.k_b_proj.weight"):
         return (
             weights.take(f"{prefix}.k_b_proj.weight", (heads, spec.rank, spec.plain), dtype),
@@ -148,7 +154,9 @@ def per_head(
         )
     shape = (heads * (spec.plain + spec.value), spec.rank)
     both = weights.take(f"{prefix}.kv_b_proj.weight", shape, dtype)
-    keys, values = both.unflatten(0, (heads, -1)).split((spec.plain, spec.value), 1)
+    keys, values = both.unflatten(0, (-1, spec.plain + spec.value)).split(
+        (spec.plain, spec.value), 1
+    )
     return keys.transpose(1, 2), values
 
 

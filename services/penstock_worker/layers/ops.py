@@ -19,6 +19,10 @@ class Ops(Protocol):
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         """`weight` is [outputs, inputs], `bias` [outputs]."""
 
+    def per_head(self, weights: Tensor) -> Product:
+        """A product of its own for each head, which maps [rows, heads, inputs] to [rows, heads,
+        outputs]. `weights` is [heads, outputs, inputs]."""
+
     def table(self, weight: Matrix) -> Table:
         """`weight` is [vocab, hidden]."""
 

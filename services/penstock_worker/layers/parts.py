@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from penstock.layer_spec import FeedForwardSpec
 from penstock.model_config import ModelConfig
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
@@ -15,6 +17,22 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, head_ranges
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
+
+
+class LayerExperts(Protocol):
+    """A layer's router and the experts that it chooses from."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Maps [rows, hidden] to each row's weighted sum over its experts, added in the order of
+        their numbers: [rows, hidden] float32. Of tensor-parallel ranks, each has a part of every
+        expert's inner dimension, and returns a part of the sum."""
+
+
+class DecoderOps(Ops, Protocol):
+    """All that the layers of decoders are computed by."""
+
+    def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
+        """Loads a layer's router and experts, whose tensors' names begin with `prefix`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +43,7 @@ class Parts:
     """Of the whole model."""
     weights: Weights
     """Hands out the model's tensors, cut to this rank's shard."""
-    ops: Ops
+    ops: DecoderOps
     """The kernels."""
     shard: Shard
     """What this rank holds of the model."""
@@ -73,6 +91,11 @@ class Parts:
         heads = [each[which] for each in head_ranges(self.config, tensor)]
         columns = [range(part.start * dim, part.stop * dim) for part in heads]
         return NormOfParts(norm, self.ranks, columns)
+
+    def weightless_norm(self, size: int) -> Norm:
+        """Returns the division by the root mean square of `size` numbers."""
+        ones = torch.ones(size, dtype=self.weights.dtype, device=self.weights.device)
+        return RMSNorm(self.ops, ones, self.config.norm.eps)
 
     def norm_weight(self, name: str, size: int) -> Tensor:
         """Returns the factors of a norm, [size]. Where the model means 1 + weight, the sum is made

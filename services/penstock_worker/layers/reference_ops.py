@@ -1,4 +1,4 @@
-"""Ops computed by the reference kernels."""
+"""DecoderOps computed by the reference kernels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from penstock.layer_spec import FeedForwardSpec
 from penstock_kernels import reference
-from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.experts import RoutedExperts
+from penstock_worker.layers.latent_attention import PerHead
+from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix, plain
 
@@ -46,6 +49,9 @@ class ReferenceOps:
     def product(self, weight: Matrix, bias: Tensor | None = None) -> Product:
         return ReferenceProduct(plain(weight), bias)
 
+    def per_head(self, weights: Tensor) -> Product:
+        return PerHead.of(weights, self.product)
+
     def table(self, weight: Matrix) -> Table:
         return TensorTable(plain(weight))
 
@@ -66,5 +72,8 @@ class ReferenceOps:
             return reference.gated_activation(x, kind)
         return reference.plain_activation(x, kind)
 
+    def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
+        return RoutedExperts.load(parts, feed_forward, prefix)
 
-REFERENCE: Ops = ReferenceOps()
+
+REFERENCE: DecoderOps = ReferenceOps()

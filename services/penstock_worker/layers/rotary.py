@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.layer_spec import RopeSpec
 from penstock_kernels import reference as ops
-from penstock_worker.attention.interface import Rotation
+from penstock_worker.attention.interface import Rotation, SectionedRotation
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.weights import Weights
 
@@ -23,16 +23,24 @@ class Rotary:
         device: torch.device | None = None,
         factor: float = 1.0,
         query_factors: Tensor | None = None,
+        sections: tuple[int, ...] = (),
     ) -> None:
-        """`factor` is that of cosines and sines, `query_factors` as in Rotation."""
+        """`factor` is that of cosines and sines, `query_factors` as in Rotation, `sections` as in
+        RopeSpec."""
+        self._sections = sections
         self.query_factors = None if query_factors is None else query_factors.to(device)
         tables = ops.rope_table(frequencies, positions)
         self.cos, self.sin = (
             (each if factor == 1.0 else each * factor).to(device) for each in tables
         )
 
-    def at(self, positions: Tensor) -> Rotation:
-        """Returns the rotation for the rows of a step. `positions` is [rows] int64."""
+    def at(self, positions: Tensor, by_time: Tensor | None = None) -> Rotation:
+        """Returns the rotation for the rows of a step. `positions` is [rows] int64; `by_time` is
+        [3, rows] int64, which matters where pairs turn by time, row and column."""
+        if by_time is not None and self._sections:
+            return SectionedRotation(
+                self.cos, self.sin, positions, by_time=by_time, sections=self._sections
+            )
         return Rotation(self.cos, self.sin, positions, self.query_factors)
 
     @staticmethod
@@ -44,6 +52,7 @@ class Rotary:
             weights.device,
             factor,
             _query_factors(spec, positions),
+            spec.sections,
         )
 
 
@@ -87,5 +96,8 @@ def _frequencies(spec: RopeSpec, weights: Weights, positions: int) -> Tensor:
             beyond = positions > scaling.original_max_position
             factors = scaling.long_factors if beyond else scaling.short_factors
             return plain / torch.tensor(factors, dtype=torch.float32)
+        case "proportional":
+            kept = torch.arange(spec.dims // 2) < scaling.kept
+            return torch.where(kept, plain / scaling.factor, 0.0)
         case "precomputed":
             return plain / weights.take(ROPE_FACTORS, (spec.dims // 2,), torch.float32).cpu()

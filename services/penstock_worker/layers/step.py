@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from penstock_worker.attention.interface import Rotation, StepAttention
+from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
+
+
+@dataclass(frozen=True)
+class RowMedia:
+    """What stands in the place of a step's placeholders (see media.interface.BatchMedia)."""
+
+    rows: Tensor
+    """[n] int64."""
+    embeddings: Tensor | None
+    """[n, hidden]."""
+    positions: Tensor | None
+    """[3, rows] int64."""
+
+    def put_into(self, embedded: Tensor) -> None:
+        """Replaces the placeholders' rows of [rows, hidden]."""
+        if self.embeddings is not None:
+            embedded[self.rows] = self.embeddings.to(embedded.dtype)
 
 
 @dataclass(frozen=True)
@@ -15,3 +35,7 @@ class Step:
     """For each row, by each of the model's rotary embeddings."""
     attention: StepAttention
     """For this step's batch."""
+    states: StepStates = NO_STATES
+    """The states of this step's sequences in recurrent layers."""
+    inputs: Tensor | None = None
+    """[rows, layers, size], of a model whose layers have inputs of their own."""

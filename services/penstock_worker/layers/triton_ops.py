@@ -1,4 +1,4 @@
-"""Ops computed on CUDA.
+"""DecoderOps computed on CUDA.
 
 By default, products are cuBLAS's. It chooses a kernel by the number of rows, so a row's last bits
 may depend on how many others there are. With `batch_invariant`, they are computed by Triton kernels
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
+from penstock.layer_spec import FeedForwardSpec
 from penstock_kernels.triton.linear.dense import linear
+from penstock_kernels.triton.linear.per_head import per_head
+from penstock_kernels.triton.rowwise import activation, layer_norm, rms_norm
 from penstock_kernels.triton.rowwise import gated as gates
-from penstock_kernels.triton.rowwise import rms_norm
+from penstock_worker.layers.parts import LayerExperts, Parts
 from penstock_worker.layers.reference_ops import TensorTable
+from penstock_worker.layers.triton_experts import TritonExperts
 from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
 from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
-
-_GATES = {"silu": gates.silu_mul, "gelu_tanh": gates.gelu_mul}
-"""By activation."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ class TritonOps:
                 return quantised
         return self._plain(weight, bias)
 
+    def per_head(self, weights: Tensor) -> Product:
+        """With one order of sums in any case."""
+        held = weights.to(self._device, self._dtype).contiguous()
+        return lambda x: per_head(x, held)
+
     def table(self, weight: Matrix) -> Table:
         if isinstance(weight, Stacked):
             (weight,) = weight.pieces
@@ -133,12 +139,15 @@ class TritonOps:
         return rms_norm.add_rms_norm(x, residual, weight, eps)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        raise NotImplementedError("layer norms have no Triton kernel; the backend refuses them")
+        return layer_norm.layer_norm(x, weight, bias, eps)
 
     def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
-        if gated and kind in _GATES:
-            return _GATES[kind](x)
-        raise NotImplementedError(f"{kind} has no Triton kernel; the backend refuses it")
+        return gates.gated(x, kind) if gated else activation.activate(x, kind)
+
+    def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
+        return TritonExperts.load(
+            parts, feed_forward, prefix, self._dtype, batch_invariant=self._batch_invariant
+        )
 
     def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
         weight = weight.to(self._device, self._dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock import logs
 from penstock.errors import StartupError
+from penstock.kv_layout import blocks_needed
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
@@ -154,6 +155,7 @@ def _kv_blocks(
         utilization=setup.kv_memory_fraction if interpreted else setup.gpu_memory_utilization,
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * longest_blocks(setup, recipe.kv_groups),
+        least=blocks_needed(recipe.kv_groups, 1, setup.block_size),
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
@@ -27,10 +27,14 @@ from penstock_worker.loading.fingerprint import fingerprint
 from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
+from penstock_worker.media.interface import NO_MEDIA
+from penstock_worker.media.planning import TEXT_TOO
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.states.interface import STATELESS
+from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage
@@ -68,7 +72,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f" the engine core serves ({setup.digest[:12]})"
         )
     if setup.pooling is not None:
-        return _load_pooling(prepared, setup, threads, begun, phases)
+        return _load_pooling(_text_only(prepared), setup, threads, begun, phases)
     recipe = choose(prepared, setup, threads, ranks)
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
@@ -92,6 +96,9 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
+        media_rows=0 if recipe.media is None else recipe.media.rows,
+        whole_spans=recipe.media is not None and recipe.media.whole_spans,
+        media_bytes=0 if recipe.media is None else recipe.media.load_bytes,
     )
     log.info(
         "model loaded",
@@ -105,12 +112,18 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         kv_memory=mib(blocks * recipe.block_bytes),
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
+        **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
+        **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
     )
+    if recipe.media is not None and setup.attention_backend == "auto" and ranks.place.rank == 0:
+        log.info(f"the model sees: {TEXT_TOO}", backend=recipe.backend)
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
-    queue = HostQueue()
+    queue, media = HostQueue(), NO_MEDIA
+    if recipe.media is not None:
+        media = phases.watch(recipe.media, "encode", "encode")
     if not ranks.place.last:
-        stage = EarlierStage(forward, slots, timed)
+        stage = EarlierStage(forward, slots, timed, media, recipe.states or STATELESS)
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
     generate = Generate(
         queue,
@@ -120,6 +133,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         copies=timed,
         grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
         together=ranks.place.ranks > 1,
+        states=recipe.states or STATELESS,
+        media=media,
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -223,6 +238,15 @@ def _load_pooling(
     return Loaded(setup, parts.runner, ready, parts.kv_bytes)
 
 
+def _text_only(prepared: PreparedModel) -> PreparedModel:
+    """Vectors are made of text."""
+    config = prepared.config
+    if not isinstance(config, ModelConfig) or config.vision is None:
+        return prepared
+    config = msgspec.structs.replace(config, vision=None)
+    return msgspec.structs.replace(prepared, config=config, media=None)
+
+
 def _with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
     """Returns the setup with the files that this worker has: the engine's may lie elsewhere."""
     if setup.pooling is None or prepared.pooling is None:
@@ -258,10 +282,13 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups)
+    states = planned_bytes(recipe.states, setup)
+    media = 0 if recipe.media is None else recipe.media.nbytes
+    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:
         return with_blocks(blocks), blocks, host_blocks
     except (MemoryError, RuntimeError) as error:
-        raise StartupError(f"not enough memory for {blocks} KV blocks: {error}") from error
+        also = f" and {mib(states)} of states" if states else ""
+        raise StartupError(f"not enough memory for {blocks} KV blocks{also}: {error}") from error

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
+from penstock.config.settings import ModelImpl
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice
 from penstock_worker.machine.finding import Finding
@@ -15,11 +16,14 @@ from penstock_worker.machine.model_check import examine_model
 from penstock_worker.machine.numa import describe as describe_nodes
 
 
-def examine(model: str | None = None) -> list[Finding]:
+def examine(
+    model: str | None = None, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+) -> list[Finding]:
     """Every check, in the order in which a person wants to read them; of a model, if one is named.
-    Never raises."""
+    model_impl: whose code describes its layers.  language_model_only: what it sees with is left
+    out. Never raises."""
     if model is not None:
-        return examine_model(model)
+        return examine_model(model, model_impl, language_model_only=language_model_only)
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.machine()}",
         "processor": environment_checks.processor,

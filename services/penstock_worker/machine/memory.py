@@ -60,17 +60,14 @@ def kv_blocks(
                 f"num_kv_blocks is {wanted}, which takes {mib(wanted * block_bytes)}; "
                 f"{mib(free)} are free"
             )
-        if wanted < least:
-            raise StartupError(
-                f"num_kv_blocks is {wanted}; this model needs at least {least}: a token's keys and "
-                "values lie in a block of each KV group"
-            )
+        refuse_too_few(wanted, least)
         return wanted
     affordable = int(free * fraction) // block_bytes
     if affordable < least:
         raise StartupError(
-            f"not enough memory for the KV cache: {_blocks(least)} {mib(least * block_bytes)}, "
-            f"and {fraction:g} of the free {mib(free)} may be used (kv_memory_fraction)"
+            f"not enough memory for the KV cache: {blocks_that_take(least)} "
+            f"{mib(least * block_bytes)}, and {fraction:g} of the free {mib(free)} may be used "
+            "(kv_memory_fraction)"
         )
     bound = max(most // block_bytes, longest) if most else useful
     return min(affordable, useful, bound)
@@ -83,13 +80,32 @@ def longest_blocks(setup: Setup, groups: Sequence[KVGroup] = ONE_GROUP) -> int:
     return blocks_needed(groups, tokens, setup.block_size, fresh)
 
 
-def pool_blocks(setup: Setup, block_bytes: int, groups: Sequence[KVGroup] = ONE_GROUP) -> int:
-    """Blocks for the pool of a worker on a CPU. Raises StartupError."""
+def pool_blocks(
+    setup: Setup,
+    block_bytes: int,
+    groups: Sequence[KVGroup] = ONE_GROUP,
+    states: int = 0,
+    media: int = 0,
+) -> int:
+    """Blocks for the pool of a worker on a CPU. states: bytes of the states of recurrent layers,
+    which the pool leaves free; media: the same of media and their encodings. Raises
+    StartupError."""
     longest = longest_blocks(setup, groups)
+    free = max(0, free_memory() - setup.host_kv_bytes)
+    if states > free:
+        raise StartupError(
+            f"not enough memory for recurrent states: those of {setup.max_num_seqs} sequences"
+            f" (max_num_seqs) take {mib(states)}; {mib(free)} are free"
+        )
+    if states + media > free:
+        raise StartupError(
+            f"not enough memory for media: {mib(media)} are needed for encodings and prepared items"
+            f" (encoder_cache_rows, media_load_mib); {mib(free - states)} are free"
+        )
     return kv_blocks(
         block_bytes=block_bytes,
         fraction=setup.kv_memory_fraction,
-        free=max(0, free_memory() - setup.host_kv_bytes),
+        free=free - states - media,
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * longest,
         most=setup.kv_memory_bytes,
@@ -98,7 +114,17 @@ def pool_blocks(setup: Setup, block_bytes: int, groups: Sequence[KVGroup] = ONE_
     )
 
 
-def _blocks(least: int) -> str:
+def refuse_too_few(wanted: int, least: int) -> None:
+    """Raises StartupError for fewer blocks than a single token takes."""
+    if wanted < least:
+        raise StartupError(
+            f"num_kv_blocks is {wanted}; this model needs at least {least}: a token's keys and "
+            "values lie in a block of each KV group"
+        )
+
+
+def blocks_that_take(least: int) -> str:
+    """The beginning of a sentence that says how much."""
     return "one block takes" if least == 1 else f"the {least} blocks that a token needs take"
 
 

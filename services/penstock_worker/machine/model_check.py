@@ -5,33 +5,42 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
-from penstock.kv_layout import kv_layout
+from penstock.families import HUB_CLASSES
+from penstock.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.mechanisms import mechanisms
-from penstock.model_config import EncoderConfig, ModelConfig, TransformersConfig
+from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.describe import Description, describe
+from penstock.prepare.describe import Description, describe, kv_number_bytes
 from penstock_worker.forward.backends import backend_module
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
+from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
+from penstock_worker.media.planning import TEXT_TOO
 
 BACKENDS = ("triton", "cpu", "reference")
 """Fastest first."""
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
+AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
 
 
-def examine_model(model: str) -> list[Finding]:
-    """The model's memory and its needs, then a finding for each backend. model: as serve takes it;
-    its weights aren't read. Never raises."""
+def examine_model(
+    model: str, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+) -> list[Finding]:
+    """The model's memory and its needs, then a finding for each backend. model, model_impl,
+    language_model_only: as serve takes them; the weights aren't read. Never raises."""
     try:
-        folder = Path(prepare(model))
+        folder = Path(
+            prepare(model, model_impl=model_impl, language_model_only=language_model_only)
+        )
         prepared = load_manifest(folder)
         about = describe(folder, prepared)
     except PenstockError as error:
         return [Finding("model", False, str(error), "missing")]
     findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
-    findings.append(_memory(about, _windows(prepared.config)))
+    findings.append(_memory(about, prepared.config))
     if isinstance(prepared.config, EncoderConfig):
         return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
     if isinstance(prepared.config, TransformersConfig):
@@ -39,35 +48,66 @@ def examine_model(model: str) -> list[Finding]:
     needed = mechanisms(prepared.config)
     findings.append(Finding("implementation", True, f"Penstock's family {prepared.family}"))
     findings.append(Finding("needs", True, _listed(needed) or "nothing beyond Llama's layers"))
+    findings += _media(prepared)
     return [*findings, *(_backend(name, prepared.config) for name in BACKENDS)]
+
+
+def _media(prepared: PreparedModel) -> list[Finding]:
+    """What pictures take, if the model takes any."""
+    config = prepared.decoder
+    if config.vision is None:
+        return []
+    if prepared.media is None:
+        said = "it could see, but its files don't say how pictures are prepared: text only"
+        return [Finding("pictures", True, said, "note")]
+    rows = media_rows(config, config.max_position)
+    size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
+    load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
+    size += held_bytes(load)
+    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and pictures that wait; {TEXT_TOO}"
+    return [Finding("pictures", True, text)]
 
 
 def _encoders_backends(config: EncoderConfig) -> str:
     if config.relative_buckets:
         return "an encoder with a relative bias: triton with a GPU, or reference"
+    if config.rope is not None:
+        return "an encoder with rotary positions: reference"
     if config.layers is not None:
         return "an encoder with a decoder's layers: cpu, or reference"
     return "an encoder: triton with a GPU, cpu, or reference"
 
 
-def _windows(config: ModelConfig | EncoderConfig | TransformersConfig) -> str:
+def _windows(config: AnyConfig) -> str:
     """How many layers keep a part of the context only, and which; empty: none does."""
     if not isinstance(config, ModelConfig):
         return ""
     layout = kv_layout(config, config.max_position)
-    found = Counter(layout.groups[group] for group in layout.layers)
+    found = Counter(layout.groups[group] for group in layout.layers if group != NO_GROUP)
     spans = [(group.window or group.chunk, count) for group, count in found.items()]
     kept = [f"the last {span} in {count} layers" for span, count in spans if span is not None]
     return f" (kept: {', '.join(kept)})" if kept else ""
 
 
-def _memory(about: Description, windows: str) -> Finding:
+def _states(about: Description, config: AnyConfig) -> tuple[int, str]:
+    """Bytes that recurrent states take with the usual settings, and words about it."""
+    if not about.state_bytes or not isinstance(config, ModelConfig):
+        return 0, ""
+    usual = SchedulerSettings()
+    seqs = usual.max_num_seqs
+    whole = state_memory(config, seqs, usual.max_num_batched_tokens)
+    said = f", states {about.state_bytes / MIB:.1f} MiB a sequence, {whole / GIB:.2f} GiB for"
+    return whole, f"{said} {seqs} of them and copies"
+
+
+def _memory(about: Description, config: AnyConfig) -> Finding:
+    windows, (taken, states) = _windows(config), _states(about, config)
     text = (
         f"weights {about.size / GIB:.2f} GiB, keys and values {about.kv_bytes_per_token / 1024:.0f}"
-        f" KiB a token, {about.kv_bytes / GIB:.2f} GiB for {about.context} tokens{windows}; "
-        f"{free_memory() / GIB:.1f} GiB free"
+        f" KiB a token, {about.kv_bytes / GIB:.2f} GiB for {about.context} tokens{windows}{states};"
+        f" {free_memory() / GIB:.1f} GiB free"
     )
-    fits = about.size < free_memory()
+    fits = about.size + taken < free_memory()
     return Finding("memory", fits, text, "ok" if fits else "missing")
 
 
@@ -76,6 +116,8 @@ def _by_transformers(config: TransformersConfig) -> list[Finding]:
     from penstock_worker.by_transformers.model_class import model_class
 
     said = "transformers' code, as no family describes the model: slower, and on the CPU"
+    if config.architecture in HUB_CLASSES:
+        said = "transformers' code, although a family describes the model: slower, and on the CPU"
     findings = [Finding("implementation", True, said, "note")]
     try:
         model_class(config)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Literal, TypeVar, cast, get_args
 
-Phase = Literal["forward", "sample", "masks", "copies"]
+Phase = Literal["forward", "sample", "masks", "copies", "encode"]
 Part = TypeVar("Part")
 
 

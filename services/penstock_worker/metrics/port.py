@@ -75,7 +75,7 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
     yield families.counters(
         "penstock:worker_phase_seconds",
         "Time in parts of steps, each computing thread's own: forward passes, sampling, waiting "
-        "for grammars' masks, copying KV blocks.",
+        "for grammars' masks, copying KV blocks, encoding media.",
         ["phase"],
         {(name,): seconds for name, seconds in phases.seconds.items()},
     )

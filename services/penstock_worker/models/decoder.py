@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.decoder_layer import load_layer
+from penstock_worker.layers.finished_layer import finished
 from penstock_worker.layers.norms import NO_NORM, Norm
-from penstock_worker.layers.ops import Ops
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import DecoderOps, Parts
+from penstock_worker.layers.per_layer_inputs import PerLayerInputs
+from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.rotary import Rotary
-from penstock_worker.layers.step import Step
+from penstock_worker.layers.step import RowMedia, Step
+from penstock_worker.layers.streams import Streams
 from penstock_worker.layers.vocabulary import Head, LogitsRule, TokenEmbedding
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
@@ -31,6 +35,11 @@ HEAD = "lm_head.weight"
 HEAD_BIAS = "lm_head.bias"
 
 
+def headless(config: ModelConfig) -> ModelConfig:
+    """The output head is not computed. Declared as tied to the embedding, it isn't read either."""
+    return msgspec.structs.replace(config, tie_word_embeddings=True, head_bias=False)
+
+
 class DecoderModel:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
@@ -39,7 +48,7 @@ class DecoderModel:
         config: ModelConfig,
         weights: Weights,
         positions: int,
-        ops: Ops = REFERENCE,
+        ops: DecoderOps = REFERENCE,
         ranks: Ranks = ALONE,
     ) -> None:
         """Loads this rank's part of the model.
@@ -59,7 +68,9 @@ class DecoderModel:
         weights = weights.cut_to(self.shard)
         parts = Parts(config, weights, ops, self.shard, ranks)
         self.rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
-        self.layers = [load_layer(parts, layer) for layer in self.shard.layers]
+        self.layers = [
+            finished(parts, layer, load_layer(parts, layer)) for layer in self.shard.layers
+        ]
         self._load_ends(parts)
         weights.finish()
 
@@ -80,12 +91,16 @@ class DecoderModel:
             self._multiplier = torch.tensor(
                 config.embedding_multiplier, dtype=self.dtype, device=weights.device
             )
+        # Models with either of these are in one stage.
+        own, streams = config.per_layer_inputs, config.streams
+        self._inputs = None if own is None else PerLayerInputs.load(parts, own)
+        self._streams = None if streams is None else Streams.load(parts, streams)
         if tied:
             weights.ignore(HEAD)
         if place.last:
             self.norm = parts.norm("norm", config.hidden_size)
-            own = self.embedding if tied else weights.take_matrix([(HEAD, shape)])
-            self.head = parts.ops.head(own)
+            matrix = self.embedding if tied else weights.take_matrix([(HEAD, shape)])
+            self.head = parts.ops.head(matrix)
             bias = None
             if config.head_bias:
                 bias = weights.take(HEAD_BIAS, (config.vocab_size,), torch.float32)
@@ -97,15 +112,20 @@ class DecoderModel:
         positions: Tensor,
         attention: StepAttention,
         layer_done: Callable[[], None],
+        states: StepStates = NO_STATES,
+        media: RowMedia | None = None,
     ) -> Tensor:
         """Maps `tokens` at `positions`, each [rows] int64, to the last layer's output, [rows,
         hidden].
 
         `attention` is that of this step; its cache receives the rows' keys and values. `layer_done`
-        is called after each layer, so that progress can be observed.
+        is called after each layer, so that progress can be observed. `states` are those of this
+        step's sequences in recurrent layers. `media` stand in the place of some of the tokens.
         """
         before = self.receive(tokens.shape[0])
-        hidden = self.through_layers(tokens, before, positions, attention, layer_done)
+        hidden = self.through_layers(
+            tokens, before, positions, attention, layer_done, states, media
+        )
         self.send(hidden)
         return hidden
 
@@ -123,14 +143,27 @@ class DecoderModel:
         positions: Tensor,
         attention: StepAttention,
         layer_done: Callable[[], None],
+        states: StepStates = NO_STATES,
+        media: RowMedia | None = None,
     ) -> Tensor:
         """As `hidden`, without communication with other stages. `before` is what was received."""
-        step = Step(tuple(rotary.at(positions) for rotary in self.rotaries), attention)
-        residual, update = self._embedded(tokens) if before is None else before, None
+        by_time = None if media is None else media.positions
+        rotations = tuple(rotary.at(positions, by_time) for rotary in self.rotaries)
+        residual = self._embedded(tokens) if before is None else before
+        if media is not None and before is None:
+            media.put_into(residual)
+        update, inputs = None, None
+        if self._inputs is not None:
+            inputs = self._inputs(tokens, residual)
+        if self._streams is not None:
+            residual = self._streams.begin(residual)
+        step = Step(rotations, attention, states, inputs)
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()
-        return residual if update is None else residual + update
+        if update is not None:
+            residual = residual + update
+        return residual if self._streams is None else self._streams.end(residual)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         rows = self._embed(tokens)

@@ -23,9 +23,9 @@ def report(result: Result, place: RankPlace, seconds: float) -> Result:
     `result` is all that this rank knows of the step.
     """
     if place.ranks == 1:
-        return Result(result.step, result.slots, seconds)
+        return Result(result.step, result.slots, seconds, encode_seconds=result.encode_seconds)
     slots = result.slots if place.lead else []
-    return Result(result.step, slots, seconds, sampled_hash(result.slots))
+    return Result(result.step, slots, seconds, sampled_hash(result.slots), result.encode_seconds)
 
 
 def sampled_hash(slots: list[SlotResult]) -> int:

@@ -2,7 +2,8 @@
 
 Attention is distributed by groups of one KV head and its query heads. With at least as many KV
 heads as tensor-parallel ranks, each rank gets whole groups. With fewer, a KV head is replicated on
-several ranks, which share its query heads among them.
+several ranks, which share its query heads among them. So it is with latents, which stand in the
+cache as one KV head.
 """
 
 from __future__ import annotations
@@ -13,14 +14,31 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import StartupError
-from penstock.mechanisms import LATENT, mechanisms
+from penstock.layer_spec import LayerSpec
+from penstock.mechanisms import (
+    EXPERTS_BESIDE,
+    OWN_HEADS,
+    OWN_INNER,
+    PER_LAYER_INPUTS,
+    SHARED_KV,
+    SPARSE_GATE,
+    STREAMS,
+    VALUES_OF_KEYS,
+    mechanisms,
+)
 from penstock.model_config import ModelConfig
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.parallel.recurrent_shard import RecurrentShard, recurrent_shard
 
 UNIT = 32
 """Columns of the feed-forward's inner dimension and rows of the vocabulary are distributed in
 multiples of this, where possible. It is the block size of most quantised formats, and suits the
 matrix kernels."""
+
+WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE})
+"""What tensor-parallel ranks can't share."""
+ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS})
+"""What binds all layers to one rank."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,22 @@ class Shard:
             num_heads=len(self.heads),
             num_kv_heads=len(self.kv_heads),
             intermediate_size=len(self.inner),
+            layers=tuple(self._own_layer(number) for number in self.layers),
         )
+
+    def _own_layer(self, number: int) -> LayerSpec:
+        layer, recurrent = self.config.layer(number), self.recurrent(number)
+        if recurrent is None or recurrent.own == layer.recurrent:
+            return layer
+        return msgspec.structs.replace(layer, recurrent=recurrent.own)
+
+    def recurrent(self, layer: int) -> RecurrentShard | None:
+        """Returns this rank's part of layer number `layer` of the model; None unless it is
+        recurrent."""
+        spec = self.config.layer(layer).recurrent
+        if spec is None:
+            return None
+        return recurrent_shard(spec, self.place.tensor, self.place.tensor_rank)
 
     @property
     def staged(self) -> ModelConfig:
@@ -134,12 +167,22 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
         )
     if place.tensor > min(config.intermediate_size, config.vocab_size):
         raise StartupError(f"tensor_parallel_size is {place.tensor}, more than the model's sizes")
-    if place.tensor > 1 and LATENT in mechanisms(config):
+    needs = mechanisms(config)
+    one_stage = sorted(needs & ONE_STAGE) if place.ranks > 1 else []
+    if one_stage:
         raise StartupError(
-            f"tensor_parallel_size is {place.tensor}; the model has {LATENT}, which one rank must "
-            "hold: 1 is allowed (pipeline_parallel_size may be more)"
+            f"tensor_parallel_size and pipeline_parallel_size make {place.ranks} ranks; the model "
+            f"has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
+        )
+    whole = sorted(needs & WHOLE) if place.tensor > 1 else []
+    if whole:
+        raise StartupError(
+            f"tensor_parallel_size is {place.tensor}; the model has {', '.join(whole)}, which one "
+            "rank must hold: 1 is allowed (pipeline_parallel_size may be more)"
         )
     for layer in config.layers:
+        if layer.recurrent is not None:
+            recurrent_shard(layer.recurrent, place.tensor, place.tensor_rank)
         experts = layer.feed_forward.experts
         if experts is None:
             continue

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.kv_layout import layers_that_read, one_group
+from penstock.mechanisms import ONE_HALF, mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
-from penstock_kernels.cpu.decoder import Decoder, DecoderShape
-from penstock_kernels.cpu.library import instruction_set
+from penstock_kernels.cpu.decoder import Decoder, DecoderShape, halves_of
+from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
@@ -24,7 +26,7 @@ from penstock_worker.forward.cpu.backend import (
     dtype_of,
     dummy_obstacle,
     kind_of,
-    shape_of,
+    shapes_of,
 )
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
@@ -32,8 +34,9 @@ from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases
+from penstock_worker.models.decoder import headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.decoders import DecoderBody, head_of, headless
+from penstock_worker.pooling.decoders import DecoderBody, head_of, require_attention
 from penstock_worker.pooling.encoder.cpu_model import BLOCK, CPUEncoder
 from penstock_worker.pooling.encoder.cpu_program import EncoderCompiler
 from penstock_worker.pooling.encoders import inputs_of, open_encoder
@@ -78,7 +81,7 @@ def recipe(
     StartupError for settings that no backend can follow."""
     isa, dtype = instruction_set(), dtype_of(setup, prepared.weights.dtype)
     fingerprint = (
-        f"pooling cpu {isa} {dtype} torch {torch.__version__} {pooling_fingerprint(setup)}"
+        f"pooling cpu {bits()} {dtype} torch {torch.__version__} {pooling_fingerprint(setup)}"
     )
     config = prepared.config
     if isinstance(config, EncoderConfig):
@@ -90,13 +93,16 @@ def recipe(
             fingerprint,
             lambda phases: _load_encoder(prepared, config, setup, threads, dtype, phases),
         )
-    shape, cache = shape_of(config, setup), cache_of(setup.kv_cache_dtype, dtype)
+    require_attention(config)
+    if ONE_HALF in mechanisms(config):
+        raise Unable(f"the model has {ONE_HALF}: no vectors are made of those here")
+    shapes, cache = shapes_of(config, setup), cache_of(setup.kv_cache_dtype, dtype)
     return PoolingRecipe(
         f"cpu {isa}",
         dtype,
         "cpu",
         f"{fingerprint} KV {cache}",
-        lambda phases: _load_decoder(prepared, config, setup, threads, dtype, shape, phases),
+        lambda phases: _load_decoder(prepared, config, setup, threads, dtype, shapes, phases),
     )
 
 
@@ -106,7 +112,7 @@ def _require_encoder(config: EncoderConfig, setup: Setup) -> None:
     if config.relative_buckets:
         obstacle = "the model has a relative attention bias"
     if config.layers is not None:
-        shape_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
+        shapes_of(config.layers, msgspec.structs.replace(setup, block_size=BLOCK))
     else:
         heads = config.num_heads
         obstacle = obstacle or DecoderShape(heads, heads, config.head_dim, BLOCK).obstacle()
@@ -138,7 +144,8 @@ def _program(
     config: EncoderConfig, weights: Weights, setup: Setup, threads: int, dtype: str
 ) -> Program:
     if config.layers is None:
-        program = EncoderCompiler(config, CPUPacking(weights, threads), kind_of(dtype)).program()
+        packing, kind = CPUPacking(weights, threads), kind_of(dtype)
+        program = EncoderCompiler(config, packing, kind, setup.max_model_len).program()
         weights.finish()
         return program
     own = headless(config.layers)
@@ -152,7 +159,7 @@ def _load_decoder(
     setup: Setup,
     threads: int,
     dtype: str,
-    shape: DecoderShape,
+    shapes: list[DecoderShape],
     phases: Phases,
 ) -> PoolingParts:
     own, cache = headless(config), cache_of(setup.kv_cache_dtype, dtype)
@@ -160,7 +167,8 @@ def _load_decoder(
     head: Head | None = head_of(weights, config, setup.pooling)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
     program = compile_rows(own, read)
-    size = shape.block_bytes(cache, config.num_layers)
+    layers = one_group(config.num_layers, layers_that_read(config))
+    size = sum(halves_of(shapes, cache)) * layers.page_layers(range(config.num_layers))
     blocks = pool_blocks(setup, size)
     decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
     body = DecoderBody(CPUForward(decoder))

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 from torch import Tensor
 
+from penstock.mechanisms import RECURRENT, mechanisms
 from penstock.model_config import ModelConfig, PoolingConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
@@ -16,9 +16,9 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import Forward
+from penstock_worker.forward.interface import Forward, Unable
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, answer_head, decoder_head
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -47,9 +47,11 @@ class DecoderBody:
         self._forward.cancel()
 
 
-def headless(config: ModelConfig) -> ModelConfig:
-    """The output head is not computed. Declared as tied to the embedding, it isn't read either."""
-    return msgspec.structs.replace(config, tie_word_embeddings=True, head_bias=False)
+def require_attention(config: ModelConfig) -> None:
+    """Raises Unable for a model with recurrent layers, whose states pooled sequences don't have."""
+    recurrent = sorted(RECURRENT & mechanisms(config))
+    if recurrent:
+        raise Unable(f"the model has {', '.join(recurrent)}: no vectors are made of those")
 
 
 def head_of(

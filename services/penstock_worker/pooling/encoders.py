@@ -138,7 +138,7 @@ def build_encoder(
     weights, head = open_encoder(prepared, config, setup, dtype, head_ops=head_ops, device=device)
     model: Encoder
     if config.layers is None:
-        model = EncoderModel(config, weights, ops)
+        model = EncoderModel(config, weights, ops, longest=setup.max_model_len)
         weights.finish()
     else:
         model = LayeredEncoder(config, config.layers, weights, setup.max_model_len)

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from penstock.mechanisms import BY_TRANSFORMERS
-from penstock.model_config import EncoderConfig, PreparedModel, TransformersConfig
+from penstock.model_config import (
+    EncoderConfig,
+    ModelConfig,
+    PreparedModel,
+    TransformersConfig,
+)
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.device.queue import HostQueue
@@ -18,7 +23,7 @@ from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
-from penstock_worker.pooling.decoders import build_decoder
+from penstock_worker.pooling.decoders import build_decoder, require_attention
 from penstock_worker.pooling.dense import load_dense
 from penstock_worker.pooling.encoders import EncoderBody, build_encoder
 from penstock_worker.pooling.heads import Head
@@ -45,6 +50,8 @@ def recipe(
     settings that no backend can follow."""
     if isinstance(prepared.config, TransformersConfig):
         raise Unable(f"the model has {BY_TRANSFORMERS}")
+    if isinstance(prepared.config, ModelConfig):
+        require_attention(prepared.config)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
     fingerprint = f"pooling reference {name} torch {torch.__version__} {pooling_fingerprint(setup)}"

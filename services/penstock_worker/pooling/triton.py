@@ -22,12 +22,13 @@ from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Unable
 from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.triton_limits import LARGEST_HEAD
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
-from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.decoders import head_of, headless
+from penstock_worker.pooling.decoders import head_of
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
@@ -82,8 +83,10 @@ def _encoder(
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
     if config.layers is not None:
         raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
-    if config.head_dim > generating.LARGEST_HEAD:
-        raise Unable(f"a head's size is {config.head_dim}, over {generating.LARGEST_HEAD}")
+    if config.rope is not None:
+        raise Unable("the encoder has rotary positions")
+    if config.head_dim > LARGEST_HEAD:
+        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_HEAD}")
 
     def load(phases: Phases) -> PoolingParts:
         memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs

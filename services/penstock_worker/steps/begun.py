@@ -23,13 +23,17 @@ class BegunStep(Generic[Queued]):
         queued: list[Queued],
         timeline: StepTimeline,
         collect: Callable[[BegunStep[Queued]], None],
+        *,
+        encode_seconds: float = 0.0,
     ) -> None:
         """`slots` are those of the plan's works, as they were when the step was started. `collect`
-        settles this step and those before it, which sets their `outcome`."""
+        settles this step and those before it, which sets their `outcome`. `encode_seconds` is how
+        long media were encoded."""
         self.plan = plan
         self.slots = slots
         self.queued = queued
         self.timeline = timeline
+        self.encode_seconds = encode_seconds
         self.outcome: Result | None = None
         self._collect = collect
 

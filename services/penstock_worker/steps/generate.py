@@ -26,8 +26,10 @@ from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Guard, Value
 from penstock_worker.steps.kinds import StepKind, StepStart
@@ -55,14 +57,16 @@ class Generate(StepKind[Launch]):
         newest: Tensor | None = None,
         together: bool = False,
         check: Callable[[], None] = lambda: None,
+        states: States = STATELESS,
+        media: StepMedia = NO_MEDIA,
     ) -> None:
-        """`forward`, `sampler` and `copies` work on the same queue, and agree on KV blocks and
-        slots.
+        """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
+        KV blocks and slots.
 
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
         is sampled. For `together` and `check` see StepKind.
         """
-        super().__init__(forward, slots, copies, grammars or SlotGrammars())
+        super().__init__(forward, slots, copies, grammars or SlotGrammars(), states, media)
         self.together = together
         self._queue = queue
         self._forward = forward
@@ -103,13 +107,14 @@ class Generate(StepKind[Launch]):
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         # So that the logits adjustments, which the sampler may read, have seen all tokens.
         start.settle_earlier()
+        super().undo(scheduled, start)
         for work in scheduled:
             self._sampler.forget(work.slot)
 
     def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
         """Runs one forward pass over all of these works. Returns [rows, vocab], the logits of the
         given rows."""
-        return self._forward.logits(prepare_inputs(scheduled, self.slots), rows)
+        return self._forward.logits(prepare_inputs(scheduled, self.slots, self.media), rows)
 
     def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
         """Queues the sampling of the next token of each of these slots. `logits` is [slots,

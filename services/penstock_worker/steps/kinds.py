@@ -12,6 +12,8 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.timeline import StepTimeline
 
@@ -47,13 +49,22 @@ class StepKind(ABC, Generic[Queued]):
     or never."""
 
     def __init__(
-        self, computer: Computer, slots: Slots, copies: Copies, grammars: SlotGrammars
+        self,
+        computer: Computer,
+        slots: Slots,
+        copies: Copies,
+        grammars: SlotGrammars,
+        states: States = STATELESS,
+        media: StepMedia = NO_MEDIA,
     ) -> None:
-        """`computer` and `copies` agree on the number and size of KV blocks."""
+        """`computer` and `copies` agree on the number and size of KV blocks. `states` are the ones
+        that `computer` reads and changes, and `media` are encoded by it."""
         self.slots = slots
         self.grammars = grammars
+        self.media = media
         self._computer = computer
         self._copies = copies
+        self._states = states
 
     @property
     def layers_done(self) -> int:
@@ -69,11 +80,14 @@ class StepKind(ABC, Generic[Queued]):
         """Forgets all sequences, because a new session with the engine core begins."""
         self.slots.clear()
         self.grammars.reset()
+        self._states.clear()
+        self.media.reset()
 
     def prepare(self, plan: Plan) -> None:
         """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
         self._copies.make(plan.copies)
         self.slots.apply(plan)
+        self._states.take(plan)
 
     @abstractmethod
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:
@@ -82,6 +96,7 @@ class StepKind(ABC, Generic[Queued]):
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         """Undoes the effects of a `launch` that failed."""
+        self._states.undo(scheduled)
 
     def check(self) -> None:
         """Raises an error if what the device has computed is invalid. Called after waiting for the

@@ -1,9 +1,9 @@
 """Executes plans: the hottest file of the worker, and its whole interface.
 
-Charter. A step is: copy KV blocks, update the slots, run one forward pass over all scheduled
-tokens, take the logits of the rows that end their slot's tokens, and sample once. Kinds of work are
-not distinguished: a prefill, a chunk, a decode and a resumed sequence are all "compute tokens
-[start, start + count)". What must not be added here: branches per feature or per model, I/O,
+Charter. A step is: copy KV blocks, update the slots, encode media, run one forward pass over all
+scheduled tokens, take the logits of the rows that end their slot's tokens, and sample once. Kinds
+of work are not distinguished: a prefill, a chunk, a decode and a resumed sequence are all "compute
+tokens [start, start + count)". What must not be added here: branches per feature or per model, I/O,
 clocks, knowledge of requests, stop conditions, or anything that makes one slot's numbers depend on
 another's. Features come as objects: kinds of steps, models, attention backends, the sampler with
 its logits adjustments, prompt log-probabilities.
@@ -15,6 +15,7 @@ in the order in which they were started. A CPU is treated as a device whose queu
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from itertools import chain
 from typing import Generic
@@ -26,6 +27,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.errors import StepLost
@@ -66,6 +68,11 @@ class StepRunner(Generic[Queued]):
         return self._kind.grammars
 
     @property
+    def media(self) -> StepMedia:
+        """The media of prompts. The session receives them here, and the step kind encodes them."""
+        return self._kind.media
+
+    @property
     def layers_done(self) -> int:
         """Layers computed (or queued) since the start. May be read from another thread."""
         return self._kind.layers_done
@@ -77,6 +84,7 @@ class StepRunner(Generic[Queued]):
             self._threads.close()
         self._in_flight.clear()
         self.grammars.close()
+        self.media.close()
 
     def reset(self) -> None:
         """Forgets all sequences and the steps in flight, because a new session with the engine core
@@ -111,9 +119,14 @@ class StepRunner(Generic[Queued]):
         self._kind.prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
+        begun = time.perf_counter()
+        self._kind.media.encode(plan)
+        seconds = time.perf_counter() - begun if plan.encode else 0.0
+        timeline.passed("encode" if plan.encode else None)
         queued = self._launch(plan, StepStart(timeline, self._collect_all))
         timeline.close()
-        return BegunStep(plan, self._kind.slots.of(plan.work), queued, timeline, self._collect)
+        slots = self._kind.slots.of(plan.work)
+        return BegunStep(plan, slots, queued, timeline, self._collect, encode_seconds=seconds)
 
     def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
         kind = self._kind
@@ -132,7 +145,8 @@ class StepRunner(Generic[Queued]):
         """Queues these works as one batch. If that fails, queues them one by one, so that only the
         ones that cause the failure fail.
 
-        That is safe because computing a token again writes the same bits. Raises StepLost.
+        That is safe because computing a token again writes the same bits, and recurrent states are
+        brought back by the kind's `undo`. Raises StepLost.
         """
         try:
             with torch.inference_mode():  # Threads don't inherit it.
@@ -167,4 +181,4 @@ class StepRunner(Generic[Queued]):
         outcomes: dict[int, SlotResult] = {}
         for queued in step.queued:
             outcomes |= self._kind.settle(queued, self._guard)
-        step.outcome = answer(step.plan, outcomes, step.slots, seconds)
+        step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds)

@@ -20,6 +20,8 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import Compiled, SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
@@ -35,9 +37,18 @@ class EarlierStage(StepKind[list[SlotWork]]):
 
     together = True
 
-    def __init__(self, forward: Forward, slots: Slots, copies: Copies) -> None:
-        """`forward` is that of a stage before the last."""
-        super().__init__(forward, slots, copies, SlotGrammars(_compile_nothing))
+    def __init__(
+        self,
+        forward: Forward,
+        slots: Slots,
+        copies: Copies,
+        media: StepMedia = NO_MEDIA,
+        states: States = STATELESS,
+    ) -> None:
+        """`forward` is that of a stage before the last. `states`: of its recurrent layers."""
+        super().__init__(
+            forward, slots, copies, SlotGrammars(_compile_nothing), states=states, media=media
+        )
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
 
@@ -53,7 +64,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
         return {work.slot: SlotResult(work.slot) for work in queued}
 
     def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(prepare_inputs(scheduled, self.slots), rows)
+        return self._forward.logits(prepare_inputs(scheduled, self.slots, self.media), rows)
 
 
 class _NoScores:

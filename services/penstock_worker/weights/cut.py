@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from penstock_worker.parallel.shard import Shard
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
+_RECURRENT = re.compile(r"layers\.(\d+)\.recurrent\.(\w+)")
+_ADDED_ONCE = ("o_proj.bias", "down_proj.bias", "out_proj.bias")
+"""Biases of sums over ranks, which the first rank adds."""
 
 
 class Cut:
@@ -23,24 +26,48 @@ class Cut:
         dim = shard.config.head_dim
         heads, keys = _scaled(shard.heads, dim), _scaled(shard.kv_heads, dim)
         latent = shard.config.latent
-        queries = values = heads
+        queries = values = both = heads
         if latent is not None:
             queries = _scaled(shard.heads, latent.plain + latent.rotating)
             values = _scaled(shard.heads, latent.value)
+            both = _scaled(shard.heads, latent.plain + latent.value)
         self._rows = {
             "q_proj": queries,
             "k_proj": keys,
             "v_proj": keys,
+            "kv_b_proj": both,
+            "k_b_proj": shard.heads,
+            "v_b_proj": shard.heads,
             "sinks": shard.heads,
             "embed_tokens": shard.vocab,
             "lm_head": shard.vocab,
         }
         self._columns = {"o_proj": values}
+        gates = shard.config.num_heads * dim
+        self._gates = (heads, range(gates + heads.start, gates + heads.stop))
+
+    def ranges(self, name: str, shape: Sequence[int]) -> tuple[tuple[range, ...], ...]:
+        """Returns, for each dimension of a tensor, the ranges of indices that are read, one after
+        another. `name` is in our naming."""
+        found = tuple((each,) for each in self.part(name, shape))
+        if self._shard.place.tensor == 1:
+            return found
+        if name.endswith((".q_and_gate_proj.weight", ".q_and_gate_proj.bias")):
+            return (self._gates, *found[1:])
+        match = _RECURRENT.match(name)
+        shard = None if match is None else self._shard.recurrent(int(match[1]))
+        if match is None or shard is None:
+            return found
+        if match[2] == "out_proj":
+            return found if name.endswith(".bias") else (found[0], shard.inner)
+        return (shard.rows.get(match[2], found[0]), *found[1:])
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
         """Returns the range of indices that is read, for each dimension of a tensor. `name` is in
         our naming."""
         part = [range(size) for size in shape]
+        if self._shard.place.tensor == 1:
+            return tuple(part)
         module, _, kind = name.rpartition(".")
         module = module.rpartition(".")[2]
         if module in self._rows:
@@ -63,7 +90,7 @@ class Cut:
             # A layer beyond the model's last is an error in the checkpoint, which all ranks report.
             if not mine:
                 return number < shard.config.num_layers
-            return place.tensor_rank > 0 and name.endswith(("o_proj.bias", "down_proj.bias"))
+            return place.tensor_rank > 0 and name.endswith(_ADDED_ONCE)
         module = name.partition(".")[0]
         if module == "embed_tokens":
             return not place.first and not (place.last and shard.config.tie_word_embeddings)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
-from penstock.layer_spec import LatentSpec
+from penstock.layer_spec import LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
 from penstock_worker.weights.alternating import separated
+from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
 
 _NAME = re.compile(
@@ -81,18 +82,30 @@ def _parts(
     if module in names.stacked:
         matrices = [(str(expert), each) for expert, each in enumerate(_matrices(stored))]
         modules = names.stacked[module]
+        name = name._replace(kind=name.kind or ".weight")  # a parameter of its own
     else:
         matrices = [(name.expert, stored)]
         modules = names.fused.get(module, (names.modules.get(module, module),))
+    layer = _layer(name, config)
+    if names.shared_alone and layer.feed_forward.experts is None:
+        modules = tuple(each.replace("mlp.shared_expert.", "mlp.") for each in modules)
     for expert, matrix in matrices:
-        rows = [_rows(each, config, name.layer or 0) for each in modules] if modules[1:] else []
+        rows = [_rows(each, config, layer) for each in modules] if modules[1:] else []
         for each, piece in zip(modules, _cut(matrix, rows), strict=True):
+            if each in names.by_head:
+                piece = things_apart(piece, each, config, layer)
             yield name.of(each, expert), _ordered(piece, each, names, config)
 
 
-def _rows(module: str, config: ModelConfig, layer: int) -> int:
+def _layer(name: _Name, config: ModelConfig) -> LayerSpec:
+    """That of a tensor; the last one's for a layer that the model doesn't have, whose tensors are
+    refused later."""
+    return config.layer(min(name.layer or 0, config.num_layers - 1))
+
+
+def _rows(module: str, config: ModelConfig, layer: LayerSpec) -> int:
     """Outputs of a projection that is fused with others."""
-    experts = config.layer(layer).feed_forward.experts
+    experts = layer.feed_forward.experts
     inner = config.intermediate_size
     if experts is not None and ".experts." in module:
         inner = experts.inner

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from penstock.errors import UnsupportedModel
 from penstock.families import FAMILIES
 from penstock.formats.gguf import GGUFFile
@@ -16,9 +18,24 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
     ModelNotFound for a missing one."""
     found: dict[str, StoredTensor] = {}
     for path in files:
-        for tensor in GGUFFile(path).tensors.values():
+        for tensor in GGUFFile(path, vocabulary=False).tensors.values():
             name = from_gguf(tensor.name)
             if name in found:
                 raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
-            found[name] = StoredTensor(tensor.name, tensor.shape, tensor.type, tensor.data)
+            shape = _our_shape(name, tensor.shape)
+            found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
     return by_our_names(found, FAMILIES[config.architecture].gguf_names, config)
+
+
+_VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")
+
+
+def _our_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The hub's shape of a tensor, where files have the same numbers in another."""
+    if name.endswith(_VECTORS):
+        return (math.prod(shape),)
+    if name.endswith("recurrent.conv.weight") and len(shape) == 2:
+        return (shape[0], 1, shape[1])
+    if name.endswith("shared_expert_gate.weight") and len(shape) == 1:
+        return (1, *shape)
+    return shape

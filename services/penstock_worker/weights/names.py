@@ -14,6 +14,12 @@ _GGUF_TOP = {
     "token_embd": "embed_tokens",
     "output_norm": "norm",
     "output": "lm_head",
+    "token_embd_norm": "embedding_norm",
+    "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection",
+    "per_layer_proj_norm": "per_layer_projection_norm",
+    "altup_proj": "altup_projections",
+    "altup_unembd_proj": "altup_unembed_projections",
 }
 _GGUF_LAYER = {
     "attn_norm": "input_layernorm",
@@ -21,6 +27,7 @@ _GGUF_LAYER = {
     "post_attention_norm": "attention_output_norm",
     "post_ffw_norm": "feed_forward_output_norm",
     "attn_qkv": "self_attn.qkv_proj",
+    "attn_gate": "recurrent.in_proj_z",
     "ffn_gate_inp": "mlp.router",
     "ffn_gate_exps": "mlp.stacked.gate_proj",
     "ffn_up_exps": "mlp.stacked.up_proj",
@@ -40,24 +47,68 @@ _GGUF_LAYER = {
     "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_up_exps": "mlp.stacked.gate_up_proj",
     "attn_sinks": "self_attn.sinks",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "post_ffw_norm_1": "dense_output_norm",
+    "pre_ffw_norm_2": "experts_norm",
+    "post_ffw_norm_2": "experts_output_norm",
+    "layer_output_scale": "output_scale",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "per_layer_input_norm",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale": "altup.output_scale",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
 }
-_GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+_GGUF_RECURRENT = {
+    "ssm_in.weight": "in_proj.weight",
+    "ssm_in.bias": "in_proj.bias",
+    "ssm_ba.weight": "in_proj_ba.weight",
+    "ssm_alpha.weight": "in_proj_a.weight",
+    "ssm_beta.weight": "in_proj_b.weight",
+    "ssm_conv1d.weight": "conv.weight",
+    "ssm_conv1d.bias": "conv.bias",
+    "ssm_dt.bias": "dt_bias",
+    "ssm_a": "A",
+    "ssm_d": "D",
+    "ssm_norm.weight": "norm.weight",
+    "ssm_out.weight": "out_proj.weight",
+    "ssm_out.bias": "out_proj.bias",
+    "shortconv.in_proj.weight": "in_proj.weight",
+    "shortconv.conv.weight": "conv.weight",
+    "shortconv.out_proj.weight": "out_proj.weight",
+}
+_GGUF_LAYERS = re.compile(r"blk\.(\d+)\.(.+)")
+_GGUF_SCALES = {
+    "ffn_gate_inp": "mlp.router_norm",
+    "ffn_down_exps": "mlp.router.scales",
+}
+"""Whose `.scale` is a tensor of its own."""
+_GGUF_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias|scale)")
 
 ROPE_FACTORS = "rope_factors"
 """Divisors of the rotary frequencies, [dims / 2]."""
 
 
-_TEXT_HALF = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+_TEXT_HALF = re.compile(r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 _OTHER_HALVES = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|audio_tower)\."
+    r"^(?:model\.)?(?:vision_tower|vision_model|visual|vision_embedder|multi_modal_projector"
+    r"|connector|audio_tower|embed_vision|embed_audio|mtp)\."
 )
-"""What a model that sees or hears has beside its decoder."""
+"""What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
+
+_DECODER = re.compile(r"^(?:model|backbone)\.")
 
 
 def from_hub(name: str) -> str | None:
@@ -65,19 +116,25 @@ def from_hub(name: str) -> str | None:
     needed."""
     if _IGNORED.search(name) or _OTHER_HALVES.match(name):
         return None
-    return _TEXT_HALF.sub("", name).removeprefix("model.")
+    return _DECODER.sub("", _TEXT_HALF.sub("", name))
 
 
 def from_gguf(name: str) -> str:
     """Returns our name for a GGUF tensor. An unknown name stays as it is."""
     if name == "rope_freqs.weight":
         return ROPE_FACTORS
+    in_layer = _GGUF_LAYERS.fullmatch(name)
+    if in_layer is not None and in_layer[2] in _GGUF_RECURRENT:
+        return f"layers.{in_layer[1]}.recurrent.{_GGUF_RECURRENT[in_layer[2]]}"
     found = _GGUF_NAME.fullmatch(name)
     if found is None:
         return name
     layer, stem, kind = found.groups()
     if stem == "exp_probs_b" and layer is not None:
         return f"layers.{layer}.mlp.router.correction"
+    if kind == "scale":
+        scaled = None if layer is None else _GGUF_SCALES.get(stem)
+        return name if scaled is None else f"layers.{layer}.{scaled}.weight"
     known = (_GGUF_TOP if layer is None else _GGUF_LAYER).get(stem)
     if known is None:
         return name

@@ -13,6 +13,7 @@ from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.keeping_fp8 import keeps_fp8, kept_fp8
 from penstock_worker.weights.matrix import Matrix, Stacked
+from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
 from penstock_worker.weights.repacking_checkpoints import kept_as, repacked_levels
 from penstock_worker.weights.stored import StoredTensor
@@ -37,6 +38,13 @@ class QuantisedWeights(Weights):
     product needs both in one dtype. Quantised matrices stay as they are in the file, and vectors
     (norms, biases) are float32.
     """
+
+    def __init__(
+        self, tensors: dict[str, StoredTensor], dtype: torch.dtype, device: torch.device = CPU
+    ) -> None:
+        super().__init__(tensors, dtype, device)
+        self._rounded: list[StoredTensor] = []
+        """Matrices that no product takes as they are."""
 
     def take_stacked(
         self, parts: Sequence[tuple[str, Sequence[int]]], dtype: torch.dtype | None = None
@@ -89,7 +97,24 @@ class QuantisedWeights(Weights):
             return _kind_of_gguf(stored, columns)
         if keeps_fp8(stored, self.device):
             return _FP8
-        return kept_as(stored, columns) or _rounded(stored)
+        kind = kept_as(stored, columns)
+        if kind is None:
+            self._rounded.append(stored)
+        return kind or _FLOATS
+
+    def finish(self) -> None:
+        super().finish()
+        if self._rounded:
+            log.warning(
+                "quantised matrices are unpacked, and rounded to the dtype of activations: the "
+                "kernels multiply with whole numbers whose scale is that of 32 neighbouring inputs "
+                "or more, and with FP8 whose scale is that of an output, if activations may be FP8 "
+                "too",
+                matrices=len(self._rounded),
+                first=self._rounded[0].name,
+                types=", ".join(sorted({stored.format for stored in self._rounded})),
+            )
+            self._rounded.clear()
 
 
 def _kind_of_gguf(stored: StoredTensor, columns: range) -> str:
@@ -106,14 +131,3 @@ def _kind_of_gguf(stored: StoredTensor, columns: range) -> str:
         columns=f"{columns.start} to {columns.stop}",
     )
     return _UNPACKED
-
-
-def _rounded(stored: StoredTensor) -> str:
-    log.warning(
-        "a quantised matrix is unpacked, and rounded to the dtype of activations: the kernels "
-        "multiply with whole numbers whose scale is that of 32 neighbouring inputs or more, and "
-        "with FP8 whose scale is that of an output, if activations may be FP8 too",
-        tensor=stored.name,
-        type=stored.format,
-    )
-    return _FLOATS

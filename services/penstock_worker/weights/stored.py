@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -106,9 +107,24 @@ class StoredTensor:
             whole = torch.empty(self.shape, dtype=out.dtype)
             self.read_into(whole)
             place(out, whole[part[0].start : part[0].stop])
+        elif len(self.shape) > 2:
+            self._in_rows().read_part_into(out.flatten(1), self._whole_rows(part), place)
         else:
             rows, columns = part
             self._decode_part(out, rows, columns, place)
+
+    def _in_rows(self) -> StoredTensor:
+        """The same numbers with two dimensions: a row has what is behind the first."""
+        return replace(self, shape=(self.shape[0], math.prod(self.shape[1:])))
+
+    def _whole_rows(self, part: tuple[range, ...]) -> tuple[range, range]:
+        """Raises UnsupportedModel for a part of another dimension than the first."""
+        if any(len(want) < size for want, size in zip(part[1:], self.shape[1:], strict=True)):
+            raise UnsupportedModel(
+                f"tensor {self.name} has {len(self.shape)} dimensions, of which only the first can "
+                "be shared by ranks"
+            )
+        return part[0], range(math.prod(self.shape[1:]))
 
     def _decode_part(self, out: Tensor, rows: range, columns: range, place: Place) -> None:
         stored = self._stored_format()

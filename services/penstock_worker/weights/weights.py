@@ -62,16 +62,18 @@ class Weights:
     ) -> Tensor:
         """Returns several tensors, [(name, shape), ...], stacked by rows. Their other dimensions
         are equal."""
-        cuts = [self._part(name, shape) for name, shape in parts]
+        cuts = [self._ranges(name, shape) for name, shape in parts]
         # Shapes are checked before memory is taken for them: a config may claim any.
         sources = [self.source(name, tuple(shape)) for name, shape in parts]
-        rows, inner = sum(len(cut[0]) for cut in cuts), map(len, cuts[0][1:])
+        rows = sum(_count(cut[0]) for cut in cuts)
+        inner = map(_count, cuts[0][1:])
         out = torch.empty(rows, *inner, dtype=dtype or self.dtype, device=self.device)
         start = 0
         for source, cut in zip(sources, cuts, strict=True):
-            end = start + len(cut[0])
-            source.read_part_into(out[start:end], cut, self._place)
-            start = end
+            for neighbours in cut[0]:
+                end = start + len(neighbours)
+                _read(source, out[start:end], neighbours, cut[1:], self._place)
+                start = end
         return out
 
     def take_matrix(self, parts: Sequence[tuple[str, Sequence[int]]]) -> Matrix:
@@ -83,6 +85,11 @@ class Weights:
         if self._cut is None:
             return tuple(map(range, shape))
         return self._cut.part(name, shape)
+
+    def _ranges(self, name: str, shape: Sequence[int]) -> tuple[tuple[range, ...], ...]:
+        if self._cut is None:
+            return tuple((range(size),) for size in shape)
+        return self._cut.ranges(name, shape)
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has the tensor."""
@@ -125,3 +132,24 @@ class Weights:
             )
         self._taken.add(name)
         return stored
+
+
+def _read(
+    source: Readable, out: Tensor, rows: range, rest: tuple[tuple[range, ...], ...], place: Place
+) -> None:
+    """Reads neighbouring rows. `rest`: the ranges of the other dimensions; there are several in a
+    matrix only."""
+    if all(len(ranges) == 1 for ranges in rest):
+        source.read_part_into(out, (rows, *(ranges[0] for ranges in rest)), place)
+        return
+    ((*columns,),) = rest
+    at = 0
+    for neighbours in columns:
+        part = torch.empty(len(rows), len(neighbours), dtype=out.dtype, device=out.device)
+        source.read_part_into(part, (rows, neighbours), place)
+        out[:, at : at + len(neighbours)] = part
+        at += len(neighbours)
+
+
+def _count(ranges: Sequence[range]) -> int:
+    return sum(map(len, ranges))

@@ -135,6 +135,7 @@ class LocalModel:
             cache_dir=settings.get("cache_dir"),
             progress=_say,
             model_impl=settings.get("model_impl") or "auto",
+            language_model_only=bool(settings.get("language_model_only")),
         )
         _say(f"loading {model}")
         self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)

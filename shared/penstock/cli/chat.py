@@ -11,6 +11,7 @@ from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import DEFAULT_URL, add_server_arguments, client
 from penstock.cli.line_input import LineInput
 from penstock.cli.parser import Parser, examples, nearest
+from penstock.cli.picture_files import add_image, picture_part
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -23,6 +24,7 @@ from penstock.errors import InvalidRequest, PenstockError
 
 HELP = """\
   /system [TEXT]  set the system message; without TEXT: show it; a dash: none
+  /image FILE     show a picture with the next message
   /clear          forget the conversation, keep the system message
   /save FILE      write the conversation: as JSON where FILE ends so, else as Markdown
   /help           this
@@ -44,10 +46,12 @@ def add(parser: Parser) -> None:
         "penstock chat",
         "penstock chat --url http://127.0.0.1:8001 --system 'You are a helpful assistant.'",
         "penstock chat smollm2-135m --temperature 0.2 --max-tokens 256",
+        "penstock chat --image photo.jpg",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Start an engine with it.")
     parser.add_argument("--system", metavar="TEXT", default="", help="The system message.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
+    add_image(parser)
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
     add_sampling(parser)
@@ -60,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = sampling(arguments)
     source = _source(arguments)
     try:
-        return Chat(source, ChatHistory(arguments.system), wanted).run()
+        history = ChatHistory(arguments.system)
+        history.pictures = [picture_part(file) for file in arguments.images]
+        return Chat(source, history, wanted).run()
     finally:
         source.close()
 
@@ -91,6 +97,7 @@ class Chat:
         self._leaving = False
         self._commands: dict[str, Callable[[str], None]] = {
             "/system": self._system,
+            "/image": self._image,
             "/clear": self._clear,
             "/save": self._save,
             "/help": lambda _: self._note(HELP),
@@ -169,6 +176,18 @@ class Chat:
         if text:
             self._conversation.system = "" if text == "-" else text
         self._note(f"system: {self._conversation.system or '(none)'}")
+
+    def _image(self, file: str) -> None:
+        if not file:
+            self._complain("/image needs the name of a FILE")
+            return
+        try:
+            self._conversation.pictures.append(picture_part(file))
+        except InvalidRequest as error:
+            self._complain(str(error))
+            return
+        count = len(self._conversation.pictures)
+        self._note(f"the next message shows {count} picture{'s' if count > 1 else ''}")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()

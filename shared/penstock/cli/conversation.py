@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+from penstock.cli.picture_files import content_with, words_of
 
 
 class ChatHistory:
-    """system: the system message, empty for none.  turns: user and assistant messages so far."""
+    """system: the system message, empty for none.  turns: user and assistant messages so far.
+    pictures: parts that the next question shows."""
 
     def __init__(self, system: str = "") -> None:
         self.system = system
-        self.turns: list[dict[str, str]] = []
+        self.turns: list[dict[str, Any]] = []
+        self.pictures: list[dict[str, Any]] = []
 
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """All of it, as the API takes it."""
-        head = [{"role": "system", "content": self.system}] if self.system else []
+        head: list[dict[str, Any]] = (
+            [{"role": "system", "content": self.system}] if self.system else []
+        )
         return [*head, *self.turns]
 
     def ask(self, text: str) -> None:
-        self.turns.append({"role": "user", "content": text})
+        self.turns.append({"role": "user", "content": content_with(self.pictures, text)})
+        self.pictures = []
 
     def answered(self, text: str) -> None:
         """Keeps an answer, or what there was of it; without one the question is taken back, since
@@ -32,6 +40,7 @@ class ChatHistory:
     def clear(self) -> None:
         """Forgets the turns, and keeps the system message."""
         self.turns.clear()
+        self.pictures = []
 
     def save(self, file: str) -> Path:
         """Writes it: JSON where the name ends so, else Markdown. Raises OSError."""
@@ -44,5 +53,7 @@ class ChatHistory:
         return json.dumps({"messages": self.messages()}, ensure_ascii=False, indent=1) + "\n"
 
     def as_markdown(self) -> str:
-        parts = [f"## {one['role']}\n\n{one['content'].strip()}\n" for one in self.messages()]
+        parts = [
+            f"## {one['role']}\n\n{words_of(one['content']).strip()}\n" for one in self.messages()
+        ]
         return "\n".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from penstock.cli.model_impl import add_model_impl
 from penstock.cli.parser import Parser, examples
 
 
@@ -25,6 +26,7 @@ def add(parser: Parser) -> None:
         help="Looks at this model instead: memory, mechanisms, and which backends can serve it. "
         "Its weights are not read.",
     )
+    add_model_impl(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
     parser.set_defaults(run=_run)
 

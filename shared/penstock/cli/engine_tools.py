@@ -56,6 +56,13 @@ def add_simulate(parser: Parser) -> None:
         help="KV blocks of each replica. Default: 2048.",
     )
     add(
+        "--kv-groups",
+        default="full",
+        metavar="GROUPS",
+        help="What the model's layers keep, as full,window=1024,states=2048:12 (states: a copy of"
+        " recurrent states behind each 2,048 tokens, in 12 blocks). Default: %(default)s.",
+    )
+    add(
         "--step-cost",
         default="base=5,token=0.1,sequence=0.05",
         metavar="COST",
@@ -119,6 +126,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     from penstock_engine.simulate.commands import run_simulation
     from penstock_engine.simulate.cost import parse
+    from penstock_engine.simulate.groups import parse_groups
     from penstock_engine.simulate.simulation import SimulationOptions
 
     _silence()
@@ -131,6 +139,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         check_every=arguments.check_every,
         deaths_per_hour=arguments.deaths_per_hour,
         seed=arguments.seed,
+        kv_groups=parse_groups(arguments.kv_groups),
     )
     text = run_simulation(
         arguments.trace,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import get_args
 
+from penstock.cli.model_impl import add_model_impl
 from penstock.cli.parser import Parser
 from penstock.config import flags
-from penstock.config.settings import ModelImpl
 
 
 def gateway(parser: Parser) -> None:
@@ -23,7 +22,7 @@ def gateway(parser: Parser) -> None:
     )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
-    flags.add_settings(parser, flags.GATEWAY, flags.TRANSPORT, flags.LOG)
+    flags.add_settings(parser, flags.GATEWAY, flags.MEDIA, flags.TRANSPORT, flags.LOG)
     _supervision(parser)
     parser.set_defaults(run=_child("gateway"))
 
@@ -111,12 +110,7 @@ def prepare(parser: Parser) -> None:
         metavar="PATH",
         help="A symbolic link to the prepared folder, made or changed in one step.",
     )
-    parser.add_argument(
-        "--model-impl",
-        choices=get_args(ModelImpl),
-        default="auto",
-        help="As for `penstock serve`; default: auto.",
-    )
+    add_model_impl(parser)
     flags.add_settings(parser, flags.LOG)
     _supervision(parser)
     parser.set_defaults(run=_child("prepare"))

@@ -7,11 +7,16 @@ process.
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
 import gc
+import os
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from penstock import logs
 from penstock.children import die_with_parent
@@ -30,8 +35,29 @@ def run_child(role: str, arguments: argparse.Namespace) -> int:
     """Runs the process `role`; returns its exit code.
 
     One of the FINAL errors means exit code 78, with the reason in --failure-file for the
-    supervisor; without a supervisor it is raised, for a person to read.
+    supervisor; without a supervisor it is raised, for a person to read. A supervised worker
+    doesn't return.
     """
+    code = _run_child(role, arguments)
+    if role == "worker" and arguments.supervised_by is not None:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process as Python does, but for taking apart what has been imported: of torch's
+    modules and classes that is 0.16 s, and the kernel frees all of it at once."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run_child(role: str, arguments: argparse.Namespace) -> int:
     title = _title(role, arguments)
     set_title(title)
     if arguments.supervised_by is not None:
@@ -72,7 +98,11 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
     from penstock_worker.machine.doctor import examine, show
 
-    findings = examine(arguments.model)
+    findings = examine(
+        arguments.model,
+        arguments.model_impl,
+        language_model_only=arguments.language_model_only,
+    )
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
     return 0 if all(finding.ok for finding in findings) else 1
@@ -97,6 +127,8 @@ def uncollected() -> Iterator[None]:
 
 
 def _gateway(arguments: argparse.Namespace) -> int:
+    # pydantic would else go through the metadata of every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
         from penstock_gateway.process import main
 
@@ -107,6 +139,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         arguments.index,
         arguments.fd,
         transport=config.engine.transport,
+        media=config.engine.media,
         gateways=config.gateways,
     )
     return 0
@@ -170,6 +203,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         progress=log.info,
         copy_weights=arguments.copy_weights,
         model_impl=arguments.model_impl,
+        language_model_only=arguments.language_model_only,
     )
     if arguments.link is not None:
         link_to(Path(arguments.link), folder)

@@ -11,6 +11,7 @@ from penstock.cli.chat import Chat
 from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import add_server_arguments, client
 from penstock.cli.parser import Parser, examples, warn
+from penstock.cli.picture_files import add_image, content_with, picture_part
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -49,6 +50,7 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="One JSON object at the end.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
+    add_image(parser)
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
     add_sampling(parser, longest=str(LONGEST))
@@ -97,7 +99,9 @@ def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, ob
     try:
         if isinstance(source, LocalModel) and not source.has_template:
             raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to go on with")
-        return Chat(source, ChatHistory(arguments.system or ""), wanted).run()
+        history = ChatHistory(arguments.system or "")
+        history.pictures = [picture_part(file) for file in arguments.images]
+        return Chat(source, history, wanted).run()
     finally:
         source.close()
 
@@ -114,9 +118,12 @@ def _question(arguments: argparse.Namespace, prompt: str, wanted: dict[str, obje
     if arguments.raw:
         if arguments.system is not None:
             raise InvalidRequest("--system is for a conversation; --raw has none")
+        if arguments.images:
+            raise InvalidRequest("--image is for a conversation; --raw has none")
         return Question(wanted, prompt=prompt)
     system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    return Question(wanted, messages=[*system, {"role": "user", "content": prompt}])
+    content = content_with([picture_part(file) for file in arguments.images], prompt)
+    return Question(wanted, messages=[*system, {"role": "user", "content": content}])
 
 
 def _without_template(question: Question, arguments: argparse.Namespace) -> Question:
@@ -125,6 +132,8 @@ def _without_template(question: Question, arguments: argparse.Namespace) -> Ques
         return question
     if arguments.system is not None:
         raise InvalidRequest("--system: this model has no chat template")
+    if arguments.images:
+        raise InvalidRequest("--image: this model has no chat template")
     text = question.messages[-1]["content"]
     return Question(question.sampling, prompt=text, longest=question.longest)
 

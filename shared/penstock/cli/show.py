@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cli.model_impl import add_model_impl
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sizes import columns, counted, decimal
 from penstock.errors import InvalidRequest, ModelNotFound
@@ -28,6 +29,7 @@ def add(parser: Parser) -> None:
     parser.epilog = examples("penstock show smollm2-135m", "penstock show owner/name --json")
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--cache-dir", metavar="FOLDER", help="Folder for prepared models.")
+    add_model_impl(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
     parser.set_defaults(run=run)
 
@@ -40,7 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     from penstock.prepare.describe import describe
 
     try:
-        folder = prepare(arguments.model, cache_dir=arguments.cache_dir, fetch="never")
+        folder = prepare(
+            arguments.model,
+            cache_dir=arguments.cache_dir,
+            fetch="never",
+            model_impl=arguments.model_impl,
+            language_model_only=arguments.language_model_only,
+        )
     except ModelNotFound:
         repository = _on_the_hub(arguments.model)
         if repository is None:
@@ -76,7 +84,8 @@ def _memory(known: Description) -> str:
         return weights
     whole = decimal(known.kv_bytes)
     each = decimal(known.kv_bytes_per_token)
-    return f"{weights}, {each} of KV cache a token ({whole} for a whole context)"
+    states = f", {decimal(known.state_bytes)} of states a sequence" if known.state_bytes else ""
+    return f"{weights}, {each} of KV cache a token ({whole} for a whole context){states}"
 
 
 def _on_the_hub(model: str) -> Repository | None:

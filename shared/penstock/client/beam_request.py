@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.blame import Blame
+from penstock.client.media import PreparedMedia
 from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
@@ -55,6 +56,7 @@ class BeamRequest:
         terms: Terms,
         placement: Placement,
         follow: Follow,
+        media: PreparedMedia | None = None,
         timing: RequestTiming | None = None,
         observed: Unobserved = UNOBSERVED,
     ) -> None:
@@ -64,6 +66,7 @@ class BeamRequest:
         self.blame = Blame()
         self.name = name
         self.terms = terms
+        self.media = media
         self.timing = timing
         self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
         self._observed = observed
@@ -115,6 +118,7 @@ class BeamRequest:
             timeline=self.timing is not None and not self.timing.complete,
             grant=self.terms.grant,
             beams=self._beams,
+            media=None if self.media is None else self.media.media,
         )
 
     def take_accepted(self) -> None:
@@ -158,7 +162,7 @@ class BeamRequest:
             self.holder.abort(self)
             self.done.cancel()
             self._observed.end_search("abort")
-        self.holder.forget(self)
+        self._leave()
 
     def expire(self) -> None:
         """Its time is over, and no engine core has it."""
@@ -173,6 +177,11 @@ class BeamRequest:
             self.done.set_exception(error)
             self.done.exception()  # Who awaits it hears of it; nobody has to.
             self._observed.end_search("error")
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.media is not None:
+            self.media.close()
         self.holder.forget(self)
 
     def _begin(self, beams: list[list[int]]) -> None:
@@ -206,4 +215,4 @@ class BeamRequest:
             self.holder.abort(self)
             self.done.set_result(reason)
             self._observed.end_search(reason)
-        self.holder.forget(self)
+        self._leave()

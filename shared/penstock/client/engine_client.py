@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
+from penstock.client.media import PreparedBytes, PreparedMedia
 from penstock.client.model_text import ModelText
 from penstock.client.observer import Observer, observe
 from penstock.client.placement import Placement
@@ -26,7 +28,7 @@ from penstock.client.sampling import stopping, token_sampling
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
-from penstock.protocol.common import Pooling, TokenSampling
+from penstock.protocol.common import Media, Pooling, TokenSampling
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -143,8 +145,14 @@ class EngineClient(ClientView):
         name: str,
         terms: Terms = NO_TERMS,
         timed: bool = False,
+        media: Media | None = None,
+        prepared: Mapping[str, PreparedBytes] | None = None,
     ) -> Generation:
-        """Returns once an engine has accepted the request, and compiled its grammar if it has one.
+        """Returns once an engine has accepted the request, and compiled its grammar if it has one;
+        with media, once they were loaded.
+
+        media: what placeholders of the prompt stand for.  prepared: the prepared items' bytes, by
+        name, of which references are held until the request ends.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -172,7 +180,8 @@ class EngineClient(ClientView):
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms, media),
+            media=None if media is None else PreparedMedia(media, prepared or {}),
             on_due=self._dispatch.due.append,
             timed=timed or observed.timed,
             observed=observed,
@@ -196,6 +205,8 @@ class EngineClient(ClientView):
         candidates: int,
         name: str,
         terms: Terms = NO_TERMS,
+        media: Media | None = None,
+        prepared: Mapping[str, PreparedBytes] | None = None,
     ) -> BeamRequest:
         """A beam search on its way: its first step is that of a single beam, the prompt's.
 
@@ -214,7 +225,8 @@ class EngineClient(ClientView):
             beams=beams,
             sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
             terms=terms,
-            placement=_placement(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms, media),
+            media=None if media is None else PreparedMedia(media, prepared or {}),
             follow=follow,
             timing=timing,
             observed=observed,
@@ -230,6 +242,8 @@ class EngineClient(ClientView):
         *,
         name: str,
         terms: Terms = NO_TERMS,
+        media: Media | None = None,
+        prepared: Mapping[str, PreparedBytes] | None = None,
     ) -> PoolResult:
         """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
 
@@ -247,7 +261,8 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms, media),
+            media=None if media is None else PreparedMedia(media, prepared or {}),
             timing=timing,
         )
         self._dispatch.place_new(request)
@@ -281,7 +296,7 @@ class EngineClient(ClientView):
             await asyncio.sleep(_TICK)
 
 
-def _placement(prompt_token_ids: list[int], terms: Terms) -> Placement:
+def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None) -> Placement:
     return Placement(
-        RoutingRequest(prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt)
+        RoutingRequest(prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media)
     )

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
+from penstock.client.media import PreparedMedia
 from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.sequence_text import SequenceText
@@ -73,6 +74,7 @@ class Generation:
         placement: Placement,
         on_due: Callable[[Generation], None],
         timed: bool = False,
+        media: PreparedMedia | None = None,
         observed: Unobserved = UNOBSERVED,
     ) -> None:
         self.key = 0
@@ -82,6 +84,7 @@ class Generation:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.terms = terms
+        self.media = media
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -90,8 +93,9 @@ class Generation:
         self.timing = RequestTiming(params.n) if timed else None
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first output can come: at Accepted, or where there is a grammar, when that
-        was compiled.  An exception: the request will not run."""
+        """Done when the first output can come: at Accepted; where there is a grammar, when that was
+        compiled; where there are media, when they were loaded and it is in a step.  An exception:
+        the request will not run."""
         self._sampling = sampling
         self._grammar = grammar
         self._stopping = stopping
@@ -161,21 +165,24 @@ class Generation:
             timeline=self.timing is not None,
             grant=self.terms.grant,
             prompt_delivered=len(self.prompt_logprobs or ()),
+            media=None if self.media is None else self.media.media,
         )
 
     def take_accepted(self) -> None:
         """The engine has promised to run it."""
         _settle(self.accepted)
-        if self._grammar is None:
+        if self._grammar is None and self.media is None:
             _settle(self.prepared)
 
     def take_entered(self) -> None:
         """A sequence of it is in a step."""
         self._observed.entered()
+        _settle(self.prepared)
 
     def take_prepared(self) -> None:
         """The engine has its grammar."""
-        _settle(self.prepared)
+        if self.media is None:
+            _settle(self.prepared)
 
     def take_pooled(self, message: Pooled) -> None:
         """Said to requests for vectors only."""
@@ -237,7 +244,7 @@ class Generation:
         sequence = self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a bad request.
-            self.fail(InvalidRequest(output.error or "", param="structured_outputs"))
+            self.fail(self._refused(output))
             return
         if sequence is not None and (output.tokens or output.finish is not None):
             delta = self._timed_delta(self.timing, sequence, output)
@@ -247,6 +254,18 @@ class Generation:
         # Else it ended here at a stop string, before the engine heard of it.
         if self.finished:
             self._close(keep=self.timing is not None and not self.timing.complete)
+
+    def _refused(self, output: SequenceOutput) -> InvalidRequest:
+        error = output.error or ""
+        if self.media is None:
+            return InvalidRequest(error, param="structured_outputs")
+        param: str | None = "structured_outputs"
+        match output.error_code:
+            case "invalid_media":
+                param = "messages"
+            case "no_token_left" if self._grammar is None:
+                param = None  # Of several fields, and none of them a grammar.
+        return InvalidRequest(error, param=param, code=output.error_code)
 
     def feed(self, sink: Sink) -> None:
         """Offers deltas to `sink` first, while the consumer waits for some: in the turn of the
@@ -365,6 +384,8 @@ class Generation:
 
     def _close(self, *, keep: bool = False) -> None:
         self._open.clear()
+        if self.media is not None:
+            self.media.close()
         _settle(self.accepted)
         _settle(self.prepared)
         self._wake.set()

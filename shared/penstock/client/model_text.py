@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.errors import UnsupportedModel
+from penstock.media_facts import MediaFacts
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
@@ -12,10 +13,11 @@ from penstock.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """template is None for a model that has no chat template."""
+    """template is None for a model that has no chat template, media for one that takes none."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    media: MediaFacts | None = None
 
     @classmethod
     def from_welcome(cls, welcome: Welcome, frames: list[bytes]) -> ModelText:
@@ -32,8 +34,9 @@ class ModelText:
         tokenizer.visible_bytes(skip_special_tokens=True)
         source = frames[1].decode()
         if not source:
-            return cls(tokenizer, None)
-        return cls(tokenizer, ChatTemplate(source, tokenizer, generation=welcome.generation))
+            return cls(tokenizer, None, welcome.media)
+        template = ChatTemplate(source, tokenizer, generation=welcome.generation)
+        return cls(tokenizer, template, welcome.media)
 
     def close(self) -> None:
         """Lets go of the processes that fill the template. Idempotent."""

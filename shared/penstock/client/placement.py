@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.client.blame import Blame
+from penstock.client.media import PreparedMedia
 from penstock.client.routing import RoutingRequest
 from penstock.errors import PenstockError
 from penstock.protocol.from_frontend import FromFrontend, Submit
@@ -40,6 +41,11 @@ class OpenRequest(Protocol):
     key: int
     holder: Holder
     placement: Placement
+
+    @property
+    def media(self) -> PreparedMedia | None:
+        """What engine cores may ask for, until it is over; None for text alone."""
+        ...
 
     @property
     def blame(self) -> Blame: ...

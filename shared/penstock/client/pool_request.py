@@ -10,6 +10,7 @@ from array import array
 import msgspec
 
 from penstock.client.blame import Blame
+from penstock.client.media import PreparedMedia
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
@@ -75,6 +76,7 @@ class PoolRequest:
         pooling: Pooling,
         terms: Terms,
         placement: Placement,
+        media: PreparedMedia | None = None,
         timing: RequestTiming | None = None,
     ) -> None:
         self.key = 0
@@ -82,6 +84,7 @@ class PoolRequest:
         self.placement = placement
         self.name = name
         self.terms = terms
+        self.media = media
         self.blame = Blame()
         self.timing = timing
         self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
@@ -126,6 +129,7 @@ class PoolRequest:
             pooling=self._pooling,
             timeline=self.timing is not None,
             grant=self.terms.grant,
+            media=None if self.media is None else self.media.media,
         )
 
     def take_accepted(self) -> None:
@@ -150,6 +154,11 @@ class PoolRequest:
         self.result.set_result(
             PoolResult(message.vectors, len(self._prompt_token_ids), message.cached_tokens)
         )
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.media is not None:
+            self.media.close()
         self.holder.forget(self)
 
     def take(self, output: SequenceOutput) -> None:
@@ -161,6 +170,8 @@ class PoolRequest:
                 self.fail(DeadlineExceeded("the request's deadline passed before it was answered"))
             case "abort":
                 self.fail(EngineUnavailable("the request was aborted by the server"))
+            case "error" if output.error_code is not None:
+                self.fail(InvalidRequest(output.error or "", param="input"))
             case _:
                 self.fail(RequestFailed(output.error or "the request failed in the engine"))
 
@@ -171,7 +182,7 @@ class PoolRequest:
                 self.timing.hear(0, None)  # Nothing is waited for.
             self.holder.abort(self)
             self.result.cancel()
-        self.holder.forget(self)
+        self._leave()
 
     def expire(self) -> None:
         """Its time is over, and there is no engine core to say so."""
@@ -182,7 +193,7 @@ class PoolRequest:
         if not self.finished:
             self.result.set_exception(error)
             self.result.exception()  # Who awaits it hears of it; nobody has to.
-        self.holder.forget(self)
+        self._leave()
 
 
 def pooling_model(welcome: Welcome) -> PoolingConfig:

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, TypeVar, get_args
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.protocol.common import Media
 
 Why = Literal["prefix", "load", "only", "turn"]
 """prefix: it is the prompt's favourite.  load: the favourite was busy, or the prompt has none.
@@ -60,6 +61,8 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     tenant: str = ""
     salt: str = ""
     """KV blocks are shared among requests that have tenant and salt in common."""
+    media: Media | None = None
+    """What placeholders of the prompt stand for."""
 
 
 class Routing(Protocol):
@@ -165,6 +168,11 @@ def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:
     owner = f"{len(ask.tenant)} {ask.tenant} {ask.salt}".encode()
     hashed = hashlib.blake2b(owner, digest_size=16)
     hashed.update(b"\0" + ids.tobytes())
+    if ask.media is not None:
+        for span in ask.media.spans:
+            if span.offset < len(ids):
+                name = ask.media.items[span.item].name
+                hashed.update(f"\0{name} {span.offset} {span.tokens} {span.first}".encode())
     return hashed.digest()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,15 +14,17 @@ import zmq
 
 from penstock import logs
 from penstock.client.generation import Generation
+from penstock.client.media import MediaFiles, PreparedMedia, files_beside
 from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
+from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, MediaLost
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
+    NeedMedia,
     Outputs,
     Pooled,
     Prepared,
@@ -118,6 +120,8 @@ class EngineSession:
         self._settings = settings
         self._numbers = numbers
         self._owner = owner
+        self._media_files = files_beside(endpoint)
+        self._sending: set[asyncio.Task[None]] = set()
         self._status_at = 0.0
         self._works = Works(settings.progress_timeout)
         self._submitted = 0
@@ -221,9 +225,9 @@ class EngineSession:
         self.open.pop(request.key, None)
         self.pacing.forget(request.key)
 
-    def send(self, message: FromFrontend) -> bool:
+    def send(self, message: FromFrontend, frames: Sequence[memoryview] = ()) -> bool:
         """False when there is no session (nothing was sent)."""
-        sent = self.transport.send(message)
+        sent = self.transport.send(message, frames)
         # Sending may consume the socket's edge-triggered readiness: look again soon.
         if not self._pump_due:
             self._pump_due = True
@@ -245,7 +249,11 @@ class EngineSession:
         if asyncio._get_running_loop() is not None:
             if self._ticker is not None:
                 self._ticker.cancel()
+            for sending in self._sending:
+                sending.cancel()
             self._watch(None)
+        if self._media_files is not None:
+            self._media_files.close()
         heartbeat.PROCESS.leave(self.transport)
         self.transport.close()
         self._answered = False
@@ -347,6 +355,36 @@ class EngineSession:
             if request is not None:
                 request.blame.left()
 
+    def _send_media(self, asked: NeedMedia, request: OpenRequest | None) -> None:
+        """An item, or a part of it. Nothing for a request that is over: the engine core hears of
+        that."""
+        if request is None:
+            return
+        media = request.media
+        if media is None:
+            self.send(MediaLost(asked.request, asked.item))
+            return
+        files, large = self._media_files, media.large_file(asked)
+        if files is None or large is None:
+            self.send(*media.answer(asked, files))
+            return
+        sending = asyncio.create_task(self._send_large(asked, request, media, files, *large))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send_large(
+        self,
+        asked: NeedMedia,
+        request: OpenRequest,
+        media: PreparedMedia,
+        files: MediaFiles,
+        name: str,
+        data: memoryview,
+    ) -> None:
+        async with files.written(name, data) as there:
+            if self.open.get(asked.request) is request:
+                self.send(*media.answer(asked, files if there else None))
+
     def _receive(self, message: ToFrontend, now: float) -> None:
         match message:
             case Outputs(outputs, entered, left):
@@ -369,6 +407,8 @@ class EngineSession:
                 request = self.open.get(number)
                 if request is not None:
                     request.take_pooled(message)
+            case NeedMedia(number):
+                self._send_media(message, self.open.get(number))
             case Prepared(number):
                 request = self.open.get(number)
                 if request is not None:

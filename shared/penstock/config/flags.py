@@ -25,6 +25,7 @@ _FOREIGN_PREFIX = "vllm_"
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
 TRANSPORT = ("engine", "transport")
+MEDIA = ("engine", "media")
 WORKER_METRICS = (
     ("engine", "metrics", "worker_metrics_port"),
     ("engine", "metrics", "metrics_host"),

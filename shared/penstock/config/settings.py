@@ -86,6 +86,13 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " transformers: that library's, on a CPU and slower; auto: a family where there is one."
         ),
     ] = "auto"
+    language_model_only: Annotated[
+        bool,
+        Meta(
+            description="Leave out what a model sees with: it takes text only, saves the memory of"
+            " its tower, and may run on a faster backend."
+        ),
+    ] = False
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="Longest prompt plus output, tokens; default: the model's own."),
@@ -145,6 +152,14 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     enable_prefix_caching: Annotated[
         bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
     ] = True
+    state_checkpoint_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)] | None,
+        Meta(
+            description="Tokens between two checkpoints of recurrent layers' states, a multiple of"
+            " kv_block_size; default: as many as have keys and values of a checkpoint's size, 2048"
+            " at most. A prefix is found up to a checkpoint."
+        ),
+    ] = None
     host_kv_gib: Annotated[
         float,
         Meta(ge=0, description="GiB of host memory for KV blocks that leave the pool; 0: none."),
@@ -168,6 +183,30 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float,
         Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
     ] = 0.9
+    enable_encoder_cache: Annotated[
+        bool,
+        Meta(
+            description="Use encodings of pictures, sounds and videos that earlier requests of the"
+            " same API key and cache_salt brought."
+        ),
+    ] = True
+    encoder_cache_rows: Annotated[
+        Annotated[int, Meta(ge=1, le=16_777_216)] | None,
+        Meta(
+            description="Embeddings of encoded pictures, sounds and videos that are kept; default:"
+            " what suits the model. A request needs room for its largest item at least."
+        ),
+    ] = None
+    media_load_mib: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="MiB of prepared pictures, sounds and videos that wait at the worker to be"
+            " encoded; those of one request must fit. Where the longest prompt has less, that is"
+            " the bound.",
+        ),
+    ] = 512
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -234,6 +273,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " before or not; one may always start.",
         ),
     ] = 262_144
+    max_encoded_rows: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Embeddings of pictures, sounds and videos that a step may encode, beside"
+            " its tokens; one item may always be encoded.",
+        ),
+    ] = 2048
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -328,6 +375,79 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 10.0
 
 
+class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Pictures in prompts: where they may come from, and what they may cost."""
+
+    limit_mm_per_prompt: Annotated[
+        str,
+        Meta(description='Items that a prompt may hold, as JSON: `{"image": 4}`; 0: none.'),
+    ] = '{"image": 16}'
+    allowed_media_domains: Annotated[
+        str,
+        Meta(
+            description="Domains that pictures may be fetched from over http and https: a JSON list"
+            " or names with commas; default: none, so that nothing is fetched."
+        ),
+    ] = ""
+    allowed_local_media_path: Annotated[
+        str,
+        Meta(
+            description="Folder whose files requests may name by `file://`; default: none.",
+        ),
+    ] = ""
+    mm_processor_kwargs: Annotated[
+        str,
+        Meta(
+            description="Settings of the model's image processor to change, as JSON:"
+            ' `{"max_pixels": 401408}`; default: none.'
+        ),
+    ] = ""
+    mm_processor_cache_gb: Annotated[
+        float,
+        Meta(ge=0, le=1024, description="GiB of prepared pictures that a front end keeps."),
+    ] = 0.25
+    media_processes: Annotated[
+        int, Meta(ge=1, le=64, description="Processes that prepare pictures, of each front end.")
+    ] = 2
+    media_process_mib: Annotated[
+        int,
+        Meta(ge=256, le=65_536, description="MiB of address space that each of them may take."),
+    ] = 1024
+    media_process_seconds: Annotated[
+        float,
+        Meta(gt=0, le=600, description="Seconds of processor time that a picture may take there."),
+    ] = 10.0
+    max_media_bytes: Annotated[
+        int, Meta(ge=1, le=1_073_741_824, description="Bytes of a picture's file; more is a 413.")
+    ] = 20_971_520
+    max_media_request_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_073_741_824,
+            description="Bytes of all files of a request together; more is a 413.",
+        ),
+    ] = 67_108_864
+    max_media_pixels: Annotated[
+        int, Meta(ge=1, le=268_435_456, description="Pixels of a picture; more is a 400.")
+    ] = 67_108_864
+    max_media_in_flight_mib: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="MiB of media, files and what is made of them, of all requests that a front"
+            " end has; what comes beyond is refused with 429.",
+        ),
+    ] = 1024
+    max_media_tenant_mib: Annotated[
+        int, Meta(ge=1, le=1_048_576, description="The same, of one tenant's requests.")
+    ] = 512
+    media_fetch_seconds: Annotated[
+        float, Meta(gt=0, le=600, description="Seconds that fetching a picture may take.")
+    ] = 5.0
+
+
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sessions between the processes. Times in seconds."""
 
@@ -403,6 +523,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     worker: WorkerSettings = WorkerSettings()
     parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()
+    media: MediaSettings = MediaSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -496,8 +617,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(ge=0, le=3600, description="Seconds between SSE keep-alive comments; 0: none."),
     ] = 15.0
     max_body_bytes: Annotated[
-        int, Meta(ge=1024, description="Largest request body, bytes; more is a 413.")
-    ] = 16_777_216
+        int,
+        Meta(
+            ge=1024,
+            description="Largest request body, bytes; more is a 413. A picture in it is a third"
+            " longer than its file (base64): keep it above 4/3 of max_media_bytes.",
+        ),
+    ] = 33_554_432
     access_log: Annotated[
         AccessLog,
         Meta(

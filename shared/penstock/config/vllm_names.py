@@ -89,9 +89,6 @@ FOREIGN: dict[str, Foreign] = {
     "disable_cascade_attn": Foreign(False),
     "enable_lora": Foreign(False, (False,)),
     "speculative_config": Foreign(None, (None,)),
-    "limit_mm_per_prompt": Foreign(None, (None, {})),
-    "mm_processor_kwargs": Foreign(None, (None, {})),
-    "allowed_local_media_path": Foreign("", ("",)),
     "async_scheduling": Foreign(None, (None, True, False)),
 }
 

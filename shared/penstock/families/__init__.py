@@ -13,16 +13,23 @@ from penstock.families.family import Family
 from penstock.families.gemma import GEMMA
 from penstock.families.gemma2 import GEMMA2
 from penstock.families.gemma3 import GEMMA3
+from penstock.families.gemma3n import GEMMA3N
+from penstock.families.gemma4 import GEMMA4
 from penstock.families.glm4 import GLM, GLM4
 from penstock.families.glm4_moe import GLM4_MOE
 from penstock.families.gpt_oss import GPT_OSS
 from penstock.families.granite import GRANITE, GRANITE_MOE
+from penstock.families.granite_hybrid import GRANITE_HYBRID
+from penstock.families.gte import GTE
+from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
+from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.mistral import MISTRAL
 from penstock.families.mixtral import MIXTRAL
 from penstock.families.modernbert import MODERNBERT
 from penstock.families.mpnet import MPNET
 from penstock.families.nemotron import NEMOTRON
+from penstock.families.nemotron_h import NEMOTRON_H
 from penstock.families.olmo2 import OLMO2, OLMO3
 from penstock.families.olmoe import OLMOE
 from penstock.families.phi3 import PHI3
@@ -30,6 +37,7 @@ from penstock.families.qwen2 import QWEN2
 from penstock.families.qwen2_moe import QWEN2_MOE
 from penstock.families.qwen3 import QWEN3
 from penstock.families.qwen3_moe import QWEN3_MOE
+from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock.families.roberta import ROBERTA
 from penstock.families.seed_oss import SEED_OSS
 from penstock.families.smollm3 import SMOLLM3
@@ -46,9 +54,14 @@ FAMILIES: dict[str, Family] = {
         QWEN2_MOE,
         QWEN3,
         QWEN3_MOE,
+        QWEN3_NEXT,
+        QWEN3_5,
+        QWEN3_5_MOE,
         GEMMA,
         GEMMA2,
         GEMMA3,
+        GEMMA3N,
+        GEMMA4,
         PHI3,
         SMOLLM3,
         OLMO2,
@@ -56,6 +69,7 @@ FAMILIES: dict[str, Family] = {
         OLMOE,
         GRANITE,
         GRANITE_MOE,
+        GRANITE_HYBRID,
         GLM,
         GLM4,
         GLM4_MOE,
@@ -66,12 +80,16 @@ FAMILIES: dict[str, Family] = {
         COHERE,
         COHERE2,
         NEMOTRON,
+        NEMOTRON_H,
         STARCODER2,
         STABLELM,
         SEED_OSS,
         EXAONE4,
         ERNIE4_5,
         ARCEE,
+        MINIMAX_M2,
+        LFM2,
+        LFM2_MOE,
     )
 }
 """Decoders, by ModelConfig.architecture."""
@@ -80,7 +98,10 @@ MODEL_NAMES = ", ".join(family.known_as for family in FAMILIES.values())
 """What people call the decoders that are served."""
 
 GGUF_ARCHITECTURES: dict[str, Family] = {
-    family.gguf: family for family in FAMILIES.values() if family.gguf is not None
+    name: family
+    for family in FAMILIES.values()
+    if family.gguf is not None
+    for name in (family.gguf, *family.gguf_also)
 }
 """By what a GGUF file names."""
 
@@ -90,7 +111,7 @@ HUB_CLASSES: dict[str, Family] = {
 """By the class that a hub folder's config.json names."""
 
 ENCODERS: dict[str, EncoderFamily] = {
-    each.name: each for each in (BERT, ROBERTA, DISTILBERT, MPNET, MODERNBERT, EMBEDDING_GEMMA)
+    each.name: each for each in (BERT, ROBERTA, DISTILBERT, MPNET, MODERNBERT, GTE, EMBEDDING_GEMMA)
 }
 """By EncoderConfig.family."""
 

@@ -7,9 +7,14 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.layer_spec import ExpertsSpec
 
 MAX_LAYERS = 4096
 MAX_EXPERTS = 4096
+MAX_LAYER_INPUT = 65_536
+MAX_STREAMS = 64
+MAX_INNER = MAX_ROWS = 1 << 24
+"""Of a feed-forward, and of a table by token ids."""
 
 
 def layer_count(fields: Fields, key: str) -> int:
@@ -22,6 +27,19 @@ def layer_count(fields: Fields, key: str) -> int:
     return count
 
 
+def layers_without_drafts(keys: Fields) -> int:
+    """Of a GGUF file: without the layers that make drafts only."""
+    blocks, drafts = (
+        layer_count(keys, "block_count"),
+        keys.integer("nextn_predict_layers", 0),
+    )
+    if not 0 <= drafts < blocks:
+        raise UnsupportedModel(
+            f"{keys.where}: nextn_predict_layers is {drafts}; 0 to {blocks - 1} are allowed"
+        )
+    return blocks - drafts
+
+
 def expert_counts(fields: Fields, count_key: str, active_key: str) -> dict[str, Any]:
     """Fields of ExpertsSpec: how many there are, and how many a token has."""
     count, active = fields.integer(count_key), fields.integer(active_key)
@@ -31,3 +49,18 @@ def expert_counts(fields: Fields, count_key: str, active_key: str) -> dict[str, 
             f"{MAX_EXPERTS} experts are allowed, and no more of them for a token"
         )
     return {"count": count, "active": active}
+
+
+def check_expert_groups(fields: Fields, experts: ExpertsSpec) -> None:
+    """Raises UnsupportedModel if experts can't be chosen as said."""
+    groups, active, size = experts.groups, experts.active_groups, experts.count
+    if not (
+        1 <= active <= groups
+        and size % groups == 0
+        and experts.active <= size // groups * active
+        and (groups == 1 or size // groups >= experts.group_best)
+    ):
+        raise UnsupportedModel(
+            f"{fields.where}: {experts.active} of {size} experts can't be chosen from {active} of "
+            f"{groups} groups"
+        )

@@ -115,7 +115,7 @@ def _model(
 ) -> ModelConfig:
     hub.activation(fields, "silu")
     _one_of(fields, "rope_interleave", fields.flag("rope_interleave", True), True)
-    _check_groups(fields, experts)
+    bounds.check_expert_groups(fields, experts)
     latent = _latent(fields)
     # The files' heads are those of the unabsorbed form.
     fields.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
@@ -142,20 +142,6 @@ def _model(
         ropes=(rope,),
         layers=hub.shared(layers),
     )
-
-
-def _check_groups(fields: Fields, experts: ExpertsSpec) -> None:
-    groups, active, size = experts.groups, experts.active_groups, experts.count
-    if not (
-        1 <= active <= groups
-        and size % groups == 0
-        and experts.active <= size // groups * active
-        and (groups == 1 or size // groups >= experts.group_best)
-    ):
-        raise UnsupportedModel(
-            f"{fields.where}: {experts.active} of {size} experts can't be chosen from {active} of "
-            f"{groups} groups"
-        )
 
 
 def _latent(fields: Fields) -> LatentSpec:
@@ -188,24 +174,11 @@ def _scale(fields: Fields, latent: LatentSpec, rope: RopeSpec) -> float:
     return plain * (0.1 * by * math.log(rope.scaling.factor) + 1.0) ** 2
 
 
-def _gguf_layers(keys: Fields) -> int:
-    """Without the layers that make drafts only."""
-    blocks, drafts = (
-        bounds.layer_count(keys, "block_count"),
-        keys.integer("nextn_predict_layers", 0),
-    )
-    if not 0 <= drafts < blocks:
-        raise UnsupportedModel(
-            f"{keys.where}: nextn_predict_layers is {drafts}; 0 to {blocks - 1} are allowed"
-        )
-    return blocks - drafts
-
-
 def _gguf(model: GGUFMetadata) -> ModelConfig:
     """Of V2 as of the others: their files have the same architecture."""
     keys = model.keys
     latent = _gguf_latent(keys)
-    count = _gguf_layers(keys)
+    count = bounds.layers_without_drafts(keys)
     dense = keys.integer("leading_dense_block_count", 0)
     rope = model.rope(latent.rotating)
     scale: float = (latent.plain + latent.rotating) ** -0.5
@@ -274,7 +247,7 @@ def _gguf_experts(model: GGUFMetadata, correction: str) -> ExpertsSpec:
         scale=keys.number("expert_weights_scale", 1.0),
         shared_inner=inner * keys.integer("expert_shared_count", 0),
     )
-    _check_groups(keys, experts)
+    bounds.check_expert_groups(keys, experts)
     return experts
 
 

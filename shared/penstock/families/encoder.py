@@ -29,6 +29,8 @@ class EncoderFamily:
     """EncoderConfig.family, and what a checkpoint may put in front of its tensors' names."""
     model_types: tuple[str, ...]
     """Values of `model_type` in config.json."""
+    prefixes: tuple[str, ...] = ()
+    """What else a checkpoint may put there."""
     head: ClassifierHead | None = None
     both_ways_key: str = ""
     """A flag of config.json without which a model of this type is a decoder."""
@@ -43,7 +45,7 @@ class EncoderFamily:
     tensors: tuple[tuple[str, str], ...] = ()
     """(a part of a tensor's name, BERT's name for it)."""
     read_layers: Callable[[Fields], EncoderConfig] | None = None
-    """Reads config.json of a family that isn't BERT but has a decoder's layers. Raises
-    UnsupportedModel."""
+    """Reads config.json of a family that isn't BERT: it has a decoder's layers, or keys of its own.
+    Raises UnsupportedModel."""
     layer_names: TensorNames = field(default_factory=TensorNames)
-    """Of such a family."""
+    """Of a family with a decoder's layers."""

@@ -24,6 +24,12 @@ class TensorNames:
     alternating: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a stack of experts' matrices as gpt-oss has them -> ours, whose rows
     alternate in it (see penstock_worker.weights.alternating)."""
+    by_head: frozenset[str] = frozenset()
+    """Our names of modules whose rows the file has head by head: for each head a part of each of
+    the things that the module gives. Ours have all heads of a thing together (see
+    penstock_worker.weights.by_head)."""
+    shared_alone: bool = False
+    """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False
     """Whether layers behind the last one belong to a draft head, which isn't read."""
     pairs_adjacent: bool = False
@@ -45,6 +51,8 @@ class Family:
     """Reads config.json. Raises UnsupportedModel for a variant that isn't served."""
     gguf: str | None = None
     """`general.architecture` of GGUF files; None: they aren't served."""
+    gguf_also: tuple[str, ...] = ()
+    """Further ones, of variants of the family."""
     read_gguf: Callable[[GGUFMetadata], ModelConfig] | None = None
     hub_names: TensorNames = TensorNames()
     gguf_names: TensorNames = TensorNames()

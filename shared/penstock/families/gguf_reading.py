@@ -6,14 +6,19 @@ Source of the keys: the GGUF specification in the ggml project (docs/gguf.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
+from penstock.families.hub_reading import FULL, SLIDING
+from penstock.families.layer_inputs import layer_inputs
 from penstock.formats.fields import Fields
-from penstock.layer_spec import RopeScaling, RopeSpec
+from penstock.layer_spec import PerLayerInputsSpec, RopeScaling, RopeSpec
+
+if TYPE_CHECKING:  # It needs numpy, which processes without weights do without.
+    from penstock.formats.gguf import GGUFTensor
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of divisors, one for each rotary frequency."""
@@ -25,11 +30,12 @@ class GGUFMetadata:
 
     keys: Fields
     """Without the architecture in front: `embedding_length`."""
-    tensors: Container[str]
+    tensors: Mapping[str, GGUFTensor]
     vocab_size: int
 
-    def sizes(self) -> dict[str, Any]:
-        """Fields of ModelConfig: sizes, and whether embedding and head are tied."""
+    def sizes(self, **of_each_layer: int) -> dict[str, Any]:
+        """Fields of ModelConfig: sizes, and whether embedding and head are tied. of_each_layer:
+        what stands in the place of sizes that differ between layers."""
         keys = self.keys
         heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
         if heads < 1 or ("attention.key_length" not in keys and hidden % heads):
@@ -46,14 +52,41 @@ class GGUFMetadata:
         return {
             "vocab_size": self.vocab_size,
             "hidden_size": hidden,
-            "intermediate_size": self.same_in_all_layers("feed_forward_length"),
+            "intermediate_size": of_each_layer.get("intermediate_size")
+            or self.same_in_all_layers("feed_forward_length"),
             "num_layers": bounds.layer_count(keys, "block_count"),
             "num_heads": heads,
-            "num_kv_heads": self.same_in_all_layers("attention.head_count_kv", heads),
-            "head_dim": head_dim,
+            "num_kv_heads": of_each_layer.get("num_kv_heads")
+            or self.same_in_all_layers("attention.head_count_kv", heads),
+            "head_dim": of_each_layer.get("head_dim") or head_dim,
             "max_position": keys.integer("context_length"),
             "tie_word_embeddings": "output.weight" not in self.tensors,
         }
+
+    def in_each_layer(self, key: str) -> list[int]:
+        """A size that GGUF gives once, or once for each layer."""
+        count = bounds.layer_count(self.keys, "block_count")
+        if not isinstance(self.keys.values.get(key), list):
+            return [self.keys.integer(key)] * count
+        found = self.keys.listed(key, int)
+        if len(found) != count or min(found) < 1:
+            raise self.keys.wrong(key, f"a list of {count} sizes")
+        return found
+
+    def layer_kinds(self) -> list[str]:
+        """Whether each layer has a window (hub_reading's SLIDING) or not (FULL)."""
+        key, count = "attention.sliding_window_pattern", self.keys.integer("block_count")
+        sliding = self.keys.listed(key, bool)
+        if len(sliding) != count:
+            raise self.keys.wrong(key, f"a list of {count} flags")
+        if any(sliding) and self.keys.integer("attention.sliding_window") < 1:
+            raise self.keys.wrong("attention.sliding_window", "a number of tokens, at least 1,")
+        return [SLIDING if each else FULL for each in sliding]
+
+    def layer_inputs(self) -> PerLayerInputsSpec | None:
+        """The inputs of each layer's own; None: there are none."""
+        size = self.keys.integer("embedding_length_per_layer_input", 0)
+        return layer_inputs(size, self.vocab_size, self.keys.where)
 
     def window(self) -> int | None:
         """Tokens that a sliding layer sees; None: there are none."""
@@ -63,6 +96,10 @@ class GGUFMetadata:
     def has(self, *names: str) -> bool:
         """Whether the first layer has one of these tensors: `attn_q.bias`."""
         return any(f"blk.0.{name}" in self.tensors for name in names)
+
+    def has_in_any(self, name: str, count: int) -> bool:
+        """Whether one of so many layers has the tensor: `ssm_conv1d.bias`."""
+        return any(f"blk.{layer}.{name}" in self.tensors for layer in range(count))
 
     def expert_counts(self) -> dict[str, Any]:
         """Fields of ExpertsSpec: how many there are, and how many a token has."""
@@ -74,16 +111,19 @@ class GGUFMetadata:
     def layer_norm_eps(self) -> float:
         return rounded(self.keys.number("attention.layer_norm_epsilon"))
 
-    def rope(self, head_dim: int, *, theta: float = 10_000.0) -> RopeSpec:
-        keys = self.keys
-        dims = keys.integer("rope.dimension_count", head_dim)
+    def rope(self, head_dim: int, *, theta: float = 10_000.0, local: bool = False) -> RopeSpec:
+        """theta: where the file doesn't say. local: that of layers in a window."""
+        keys, end = self.keys, "_swa" if local else ""
+        dims = keys.integer(f"rope.dimension_count{end}", head_dim)
         if not 0 < dims <= head_dim or dims % 2:
             raise UnsupportedModel(
-                f"{keys.where}: rope.dimension_count is {dims}; 2 to {head_dim} are allowed, and "
-                "an even number"
+                f"{keys.where}: rope.dimension_count{end} is {dims}; 2 to {head_dim} are allowed, "
+                "and an even number"
             )
         return RopeSpec(
-            theta=keys.number("rope.freq_base", theta), dims=dims, scaling=self._scaling()
+            theta=keys.number(f"rope.freq_base{end}", theta),
+            dims=dims,
+            scaling=None if local else self._scaling(),
         )
 
     def same_in_all_layers(self, key: str, default: int | None = None) -> int:

@@ -20,19 +20,20 @@ from penstock.model_config import ModelConfig
 def _hub(fields: Fields) -> ModelConfig:
     sizes = hub.sizes(fields)
     feed_forward = FeedForwardSpec(bias=fields.flag("mlp_bias", False))
-    return _model(fields, "granite", sizes, feed_forward)
+    return model_of(fields, "granite", sizes, feed_forward)
 
 
 def _hub_moe(fields: Fields) -> ModelConfig:
     sizes = hub.sizes(fields)
     counts = hub.expert_counts(fields, "num_local_experts")
     experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"])
-    return _model(fields, "granitemoe", sizes, FeedForwardSpec(experts=experts))
+    return model_of(fields, "granitemoe", sizes, FeedForwardSpec(experts=experts))
 
 
-def _model(
+def model_of(
     fields: Fields, name: str, sizes: dict[str, Any], feed_forward: FeedForwardSpec
 ) -> ModelConfig:
+    """Reads what all Granite models have, whose layers are alike."""
     hub.activation(fields, "silu")
     bias = fields.flag("attention_bias", False)
     layer = LayerSpec(
@@ -66,6 +67,11 @@ MOE_NAMES = TensorNames(
 
 
 def _gguf_granite(model: GGUFMetadata) -> ModelConfig:
+    return gguf_model(model, "granite")
+
+
+def gguf_model(model: GGUFMetadata, name: str) -> ModelConfig:
+    """Reads what all Granite models have, whose layers are alike."""
     sizes, keys = model.sizes(), model.keys
     layer = LayerSpec(
         attention=AttentionSpec(
@@ -77,7 +83,7 @@ def _gguf_granite(model: GGUFMetadata) -> ModelConfig:
         residual_multiplier=keys.number("residual_scale", 1.0),
     )
     return ModelConfig(
-        architecture="granite",
+        architecture=name,
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
         ropes=(model.rope(sizes["head_dim"]),),

@@ -47,10 +47,15 @@ def refuse_unknown(fields: Fields, harmless: Container[str]) -> None:
 
 
 def sizes(
-    fields: Fields, *, default_head_dim: int | None = None, tied: bool = False
+    fields: Fields,
+    *,
+    default_head_dim: int | None = None,
+    tied: bool = False,
+    inner: int | None = None,
 ) -> dict[str, Any]:
     """Fields of ModelConfig: sizes, and whether embedding and head are tied. default_head_dim,
-    tied: where config.json doesn't say; None: hidden size / heads."""
+    tied: where config.json doesn't say; None: hidden size / heads. inner: the feed-forward's inner
+    dimension, where it isn't one number."""
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     head_dim = fields.integer("head_dim", default_head_dim or -1)
     if head_dim == -1:
@@ -62,7 +67,7 @@ def sizes(
     return {
         "vocab_size": fields.integer("vocab_size"),
         "hidden_size": hidden,
-        "intermediate_size": fields.integer("intermediate_size"),
+        "intermediate_size": fields.integer("intermediate_size") if inner is None else inner,
         "num_layers": layer_count(fields, "num_hidden_layers"),
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
@@ -96,9 +101,11 @@ def rope(
     kind: str | None = None,
     theta: float = 10_000.0,
     share: float | None = None,
+    harmless: Iterable[str] = (),
 ) -> RopeSpec:
     """Of the layers of one kind, or of all. theta: where config.json doesn't say. share: of a head
-    that rotates, likewise; None: in this family the whole head does."""
+    that rotates, likewise; None: in this family the whole head does. harmless: keys of the section
+    that change nothing in this family."""
     theta = fields.number("rope_theta", theta)
     settings = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
     if kind is not None and kind in settings:
@@ -114,6 +121,7 @@ def rope(
     )
     if found.query_growth_length < 1:
         raise UnsupportedModel(f"{settings.where}: the original length must be positive")
+    settings.ignore(*harmless)
     refuse_unknown(settings, ROPE_HARMLESS)
     return found
 
@@ -156,6 +164,14 @@ def no_windows(fields: Fields, count: int) -> None:
     """For a family without sliding windows. Raises UnsupportedModel if config.json has some."""
     if SLIDING in layer_kinds(fields, count, [FULL] * count):
         raise UnsupportedModel(f"{fields.where}: layer_types has {SLIDING!r}; {FULL} is served")
+
+
+def only(fields: Fields, **served: object) -> None:
+    """For settings of which one value is served. Raises UnsupportedModel if config.json has another
+    one."""
+    for key, value in served.items():
+        if key in fields and fields.values[key] != value:
+            raise fields.wrong(key, repr(value))
 
 
 def layer_kinds(fields: Fields, count: int, default: list[str]) -> list[str]:

@@ -27,6 +27,19 @@ class Fields:
         other._asked = self._asked
         return other
 
+    def replaced(self, values: Mapping[str, Any]) -> Fields:
+        """The same settings, with others for some keys."""
+        other = Fields({**self.values, **values}, self.where)
+        other._asked = self._asked
+        return other
+
+    def without(self, *keys: str) -> Fields:
+        """The same settings but for some keys, which count as asked for."""
+        self.ignore(*keys)
+        other = Fields({k: v for k, v in self.values.items() if k not in keys}, self.where)
+        other._asked = self._asked
+        return other
+
     def not_asked(self) -> list[str]:
         """Keys that nobody has asked for and whose value says something: not null, false, zero or
         empty."""

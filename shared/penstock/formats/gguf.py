@@ -55,14 +55,16 @@ class GGUFFile:
 
     metadata: key -> int, float, bool, str, or a list of one of them.
     tensors: name -> GGUFTensor, in the file's order.
+    vocabulary: whether arrays of strings are wanted. Those of a tokenizer take most of the time to
+    read; without them, they are empty lists.
     Raises ModelNotFound if there is no such file, UnsupportedModel if it isn't a sound GGUF file.
     The mapping lives as long as the object or any tensor's data does.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, vocabulary: bool = True) -> None:
         self.path = Path(path)
         mapping = map_file(self.path, 1, UnsupportedModel(f"{self.path} is empty, not a GGUF file"))
-        cursor = Cursor(mapping, str(self.path))
+        cursor = Cursor(mapping, str(self.path), vocabulary=vocabulary)
         self.version = _read_version(cursor)
         num_tensors = cursor.unsigned64()
         num_metadata = cursor.unsigned64()

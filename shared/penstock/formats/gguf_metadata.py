@@ -38,8 +38,10 @@ _U64 = struct.Struct("<Q")
 class Cursor:
     """A read position in a mapped file. Reading past the end raises UnsupportedModel."""
 
-    def __init__(self, mapping: mmap.mmap, name: str) -> None:
+    def __init__(self, mapping: mmap.mmap, name: str, *, vocabulary: bool = True) -> None:
         self.mapping = mapping
+        self.vocabulary = vocabulary
+        """Whether arrays of strings are read; else they are passed over, and empty."""
         self.size = len(mapping)
         self.position = 0
         self._name = name
@@ -128,7 +130,7 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
     cursor.expect_room(count, 8, f"strings in {key!r}")
     cursor.count_elements(count, key)
     mapping, size, position = cursor.mapping, cursor.size, cursor.position
-    length_at = _U64.unpack_from
+    length_at, wanted = _U64.unpack_from, cursor.vocabulary
     strings: list[str] = []
     try:
         for _ in range(count):
@@ -138,7 +140,8 @@ def _read_strings(cursor: Cursor, count: int, key: str) -> list[str]:
                 raise cursor.broken(f"a string in {key!r} ends after the file does (cut short?)")
             if position > MAX_HEADER_BYTES:
                 raise cursor.broken(f"its header is longer than {MAX_HEADER_BYTES} bytes")
-            strings.append(mapping[begin:position].decode())
+            if wanted:
+                strings.append(mapping[begin:position].decode())
     except struct.error as error:
         raise cursor.broken(f"the strings of {key!r} are cut short") from error
     except UnicodeDecodeError as error:

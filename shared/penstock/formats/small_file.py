@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.errors import UnsupportedModel
+
+DEEPEST = 64
+"""Levels of a JSON file."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -37,10 +41,30 @@ def read_small(path: Path, most: int) -> bytes:
 
 def read_json(path: Path, most: int) -> Any:
     """A JSON file of at most `most` bytes. Raises FileNotFoundError, or UnsupportedModel if it
-    can't be read."""
+    can't be read, or is nested so deeply that whoever walks through it might not come back."""
     try:
-        return json.loads(read_small(path, most).decode("utf-8"))
+        values = json.loads(read_small(path, most).decode("utf-8"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is not readable JSON: {error}") from None
+    if _nests_deeper(values, DEEPEST):
+        raise UnsupportedModel(f"{path} is nested deeper than {DEEPEST} levels")
+    return values
+
+
+def _nests_deeper(values: Any, most: int) -> bool:
+    """Whether lists and objects lie in one another so often. A level at a time, without
+    recursion."""
+    level = [values]
+    for _ in range(most):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return any(isinstance(each, (list, dict)) for each in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -18,6 +18,8 @@ FOLDER_FILES = (
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "*.safetensors",
     "*.safetensors.index.json",
     "modules.json",

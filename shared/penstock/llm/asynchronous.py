@@ -20,19 +20,24 @@ from penstock.llm.beam import search_all
 from penstock.llm.beam_outputs import BeamSearchOutput
 from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
+from penstock.llm.media_prompts import (
+    LibraryPrompt,
+    library_chat,
+    library_prompt,
+    without_pictures,
+)
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.pooling import AsyncPooling
 from penstock.llm.prompts import (
     Message,
     Prompt,
-    fill_chat,
     prompt_list,
     terms_list,
-    tokenise_prompt,
     with_salt,
     with_template,
 )
+from penstock.media.desk import MediaDesk, PromptMedia
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
@@ -77,6 +82,7 @@ class AsyncLLM(AsyncPooling):
         self._running: dict[str, Generation] = {}
         self._engine: LaunchedEngine | None = None
         self._client: EngineClient | None = None
+        self._desk = MediaDesk(self._config.media)
         self._numbers = itertools.count()
 
     @classmethod
@@ -93,6 +99,7 @@ class AsyncLLM(AsyncPooling):
 
     async def _start(self) -> None:
         endpoint = self._endpoint
+        self._desk = MediaDesk(self._config.media)  # One that was closed stays so.
         if endpoint is None:
             self._engine = LaunchedEngine(self._config, log=self._engine_log)
             endpoint = self._engine.endpoint
@@ -115,6 +122,7 @@ class AsyncLLM(AsyncPooling):
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+        self._desk.close()
         self._stop_engine()
 
     def shutdown(self) -> None:
@@ -122,6 +130,7 @@ class AsyncLLM(AsyncPooling):
         client, self._client = self._client, None
         if client is not None:
             client.close_now()
+        self._desk.close()
         self._stop_engine()
 
     async def __aenter__(self) -> AsyncLLM:
@@ -204,10 +213,8 @@ class AsyncLLM(AsyncPooling):
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         terms = with_salt(prompt, terms)
-        text, prompt_token_ids = tokenise_prompt(prompt, self.text)
-        async for output in self._stream(
-            text, prompt_token_ids, sampling_params, request_id, terms
-        ):
+        given = library_prompt(prompt, self.text)
+        async for output in self._stream(given, sampling_params, request_id, terms):
             yield output
 
     async def chat(
@@ -221,23 +228,23 @@ class AsyncLLM(AsyncPooling):
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         priority: int = 0,
         deadline_ms: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """As generate, for a conversation in the model's chat template. See LLM.chat."""
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
-        rendered, prompt_token_ids = self.tokenise_chat(
+        given = self.tokenise_chat(
             messages,
             chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
-        async for output in self._stream(
-            rendered, prompt_token_ids, sampling_params, request_id, terms
-        ):
+        async for output in self._stream(given, sampling_params, request_id, terms):
             yield output
 
     def tokenise_chat(
@@ -249,17 +256,18 @@ class AsyncLLM(AsyncPooling):
         continue_final_message: bool,
         tools: list[dict[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
-    ) -> tuple[str, list[int]]:
-        """(what the template makes of a conversation, its token ids). Raises InvalidRequest."""
+        mm_processor_kwargs: dict[str, Any] | None = None,
+    ) -> LibraryPrompt:
+        """A conversation in its template. Raises InvalidRequest."""
         text = with_template(self.text, chat_template, self.welcome.generation)
-        chat = fill_chat(
+        return library_chat(
             messages,
             text,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             variables={"tools": tools, **(chat_template_kwargs or {})},
+            mm_processor_kwargs=mm_processor_kwargs,
         )
-        return chat.text, chat.encode()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""
@@ -284,15 +292,31 @@ class AsyncLLM(AsyncPooling):
         """The best hypotheses of each prompt. Cancelling it aborts what runs."""
         await self.start()
         given = prompt_list(prompts)
-        prompts = [tokenise_prompt(prompt, self.text)[1] for prompt in given]
+        prompts = [
+            without_pictures(library_prompt(prompt, self.text), "beam search").prompt_token_ids
+            for prompt in given
+        ]
         terms = terms_list(None, deadline_ms, len(given))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
         return await search_all(self._started(), prompts, params, terms, window=self.window)
 
     async def _stream(
         self,
+        prompt: LibraryPrompt,
+        params: SamplingParams | None,
+        request_id: str | None,
+        terms: Terms,
+    ) -> AsyncIterator[RequestOutput]:
+        with self._desk.lease(terms.tenant, terms.deadline) as lease:
+            ids, media = await prompt.ready(self._desk, self.text, lease)
+            async for output in self._outputs(prompt.text, ids, media, params, request_id, terms):
+                yield output
+
+    async def _outputs(
+        self,
         prompt: str | None,
         prompt_token_ids: list[int],
+        media: PromptMedia | None,
         params: SamplingParams | None,
         request_id: str | None,
         terms: Terms,
@@ -303,7 +327,10 @@ class AsyncLLM(AsyncPooling):
         client = self._started()
         # A copy: what the caller does to theirs from now on is about the next request.
         own = self.default_sampling_params if params is None else params.clone()
-        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms)
+        more: dict[str, Any] = {}
+        if media is not None:
+            more = {"media": media.media, "prepared": media.prepared}
+        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
         self._running[name] = generation
         assembly = Assembly(generation, prompt, self.text.tokenizer)
         try:
@@ -317,8 +344,7 @@ class AsyncLLM(AsyncPooling):
 
     async def run_to_end(
         self,
-        prompt: str | None,
-        prompt_token_ids: list[int],
+        prompt: LibraryPrompt,
         params: SamplingParams,
         name: str,
         terms: Terms,
@@ -332,7 +358,7 @@ class AsyncLLM(AsyncPooling):
         while True:
             try:
                 last = None
-                async for output in self._stream(prompt, prompt_token_ids, params, name, terms):
+                async for output in self._stream(prompt, params, name, terms):
                     last = output
                 if last is None:
                     raise EngineUnavailable("the request ended without an output")
@@ -342,7 +368,7 @@ class AsyncLLM(AsyncPooling):
                 left = terms.time_left_ms(time.monotonic())
                 await asyncio.sleep(wait if left is None else min(wait, left / 1000))
             except DeadlineExceeded:
-                return timed_out_output(name, prompt, prompt_token_ids, params)
+                return timed_out_output(name, prompt.text, prompt.prompt_token_ids, params)
 
     def _started(self) -> EngineClient:
         if self._client is None:

@@ -13,6 +13,9 @@ from penstock.config.tree import leaves, replace_settings
 from penstock.config.vllm_names import FOREIGN, RENAMED, VALUES, check_foreign
 from penstock.errors import InvalidRequest
 
+_OBJECTS = ("override_generation_config", "limit_mm_per_prompt", "mm_processor_kwargs")
+"""Settings that are JSON objects as flags, and dicts as keywords too."""
+
 
 def engine_config(keywords: Mapping[str, Any]) -> EngineConfig:
     """The configuration that these keywords describe. Raises InvalidRequest."""
@@ -35,8 +38,10 @@ def engine_config(keywords: Mapping[str, Any]) -> EngineConfig:
             value = ",".join(value)
         if name not in known:
             raise _unknown(given, known)
-        if name == "override_generation_config" and isinstance(value, dict):
-            value = msgspec.json.encode(value).decode() if value else None
+        if name in _OBJECTS and isinstance(value, dict):
+            value = msgspec.json.encode(value).decode() if value else known[name].default
+        if name == "allowed_media_domains" and isinstance(value, (list, tuple)):
+            value = ",".join(value)
         settings[name] = value
     return replace_settings(EngineConfig(), settings)
 

@@ -9,30 +9,46 @@ import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
+from penstock.llm.pictures import is_picture, source_of_part
+from penstock.media.sources import MediaSource
 from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
+from penstock.text.content_shape import shaped, stand_in
 from penstock.text.template import ChatTemplate, RenderedChat
 
 
-class TokensPrompt(TypedDict):
-    """A prompt that is tokenised already."""
+class _Extras(TypedDict):
+    cache_salt: NotRequired[str]
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+    multi_modal_uuids: NotRequired[Mapping[str, Any]]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any]]
+
+
+class TokensPrompt(_Extras):
+    """A prompt that is tokenised already. multi_modal_data: its pictures, for each of which it has
+    a placeholder."""
 
     prompt_token_ids: list[int]
-    cache_salt: NotRequired[str]
 
 
-class TextPrompt(TypedDict):
-    """A prompt as text; special tokens in it are parsed."""
+class TextPrompt(_Extras):
+    """A prompt as text; special tokens in it are parsed, the placeholders of its pictures too."""
 
     prompt: str
-    cache_salt: NotRequired[str]
 
 
 Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt
 Message: TypeAlias = dict[str, Any]
 
-PROMPT_FIELDS = ("prompt", "prompt_token_ids", "cache_salt")
+PROMPT_FIELDS = (
+    "prompt",
+    "prompt_token_ids",
+    "cache_salt",
+    "multi_modal_data",
+    "multi_modal_uuids",
+    "mm_processor_kwargs",
+)
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -150,13 +166,36 @@ def fill_chat(
     continue_final_message: nothing follows the last message's content, so that the model goes on
     with it.  variables: more of the template's (tools, enable_thinking, …).
     """
-    template, plain = _conversation(messages, text, variables)
-    return template.filled(
+    return fill_with_pictures(
+        messages,
+        text,
+        None,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        variables=variables,
+    )[0]
+
+
+def fill_with_pictures(
+    messages: list[Message],
+    text: ModelText,
+    sources: list[MediaSource] | None,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
+) -> tuple[RenderedChat, str]:
+    """As fill_chat; sources: gains the pictures, in order. And what stands for a picture in the
+    filled template, where that takes no parts."""
+    mark = stand_in()
+    template, plain = _conversation(messages, text, variables, sources, mark)
+    filled = template.filled(
         plain,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         **(variables or {}),
     )
+    return filled, mark
 
 
 def render_chat(
@@ -168,7 +207,7 @@ def render_chat(
     variables: Mapping[str, Any] | None = None,
 ) -> str:
     """The conversation as text, for people to look at. Raises InvalidRequest."""
-    template, plain = _conversation(messages, text, variables)
+    template, plain = _conversation(messages, text, variables, None, "")
     return template.render(
         plain,
         add_generation_prompt=add_generation_prompt,
@@ -181,13 +220,16 @@ def with_template(text: ModelText, source: str | None, generation: GenerationDef
     """`text` with another chat template, where one is given. Raises UnsupportedModel."""
     if source is None:
         return text
-    return ModelText(text.tokenizer, ChatTemplate(source, text.tokenizer, generation=generation))
+    template = ChatTemplate(source, text.tokenizer, generation=generation)
+    return ModelText(text.tokenizer, template, text.media)
 
 
 def _conversation(
     messages: list[Message],
     text: ModelText,
     variables: Mapping[str, Any] | None,
+    sources: list[MediaSource] | None,
+    mark: str,
 ) -> tuple[ChatTemplate, list[Message]]:
     if text.template is None:
         raise InvalidRequest("this model has no chat template; use generate with a prompt")
@@ -198,7 +240,21 @@ def _conversation(
     )
     if taken:
         raise InvalidRequest(f"chat_template_kwargs can't set {taken[0]!r}")
-    return text.template, [_plain_message(message) for message in messages]
+    found: list[MediaSource] = []
+    plain = [
+        _plain_message(message, f"messages[{place}]", found)
+        for place, message in enumerate(messages)
+    ]
+    if found and (sources is None or text.media is None):
+        raise InvalidRequest(
+            f"{found[0].where} is a picture; media are not supported "
+            + ("by this model, which takes text only" if text.media is None else "here")
+        )
+    if sources is not None:
+        sources += found
+    if text.media is not None:
+        plain = shaped(plain, text.template.content_shape(), mark)
+    return text.template, plain
 
 
 def _tokenise_text(prompt: str, text: ModelText) -> tuple[str, list[int]]:
@@ -216,17 +272,33 @@ def _checked_ids(ids: Any) -> list[int]:
     return list(ids)
 
 
-def _plain_message(message: Any) -> Message:
-    """The message with its content as one text, as templates take it. Raises InvalidRequest."""
+def _plain_message(message: Any, where: str, sources: list[MediaSource]) -> Message:
+    """The message with its content as templates take it: one text, or a list of parts where there
+    are pictures. Raises InvalidRequest."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         role = message.get("role") if isinstance(message, dict) else message
         raise InvalidRequest(f"a message's role must be one of {', '.join(ROLES)}, not {role!r}")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        content = "\n".join(_part_text(part) for part in content)
-    if message["role"] == "user" and (not isinstance(content, str) or not content):
+        content = _content(content, where, sources)
+    if message["role"] == "user" and (not isinstance(content, (str, list)) or not content):
         raise InvalidRequest("a user message's content must be text that is not empty")
     return {**message, "content": content or ""}
+
+
+def _content(
+    parts: Sequence[Any], where: str, sources: list[MediaSource]
+) -> str | list[dict[str, Any]]:
+    if not any(is_picture(part) for part in parts):
+        return "\n".join(_part_text(part) for part in parts)
+    content: list[dict[str, Any]] = []
+    for place, part in enumerate(parts):
+        if is_picture(part):
+            sources.append(source_of_part(part, f"{where}.content[{place}]"))
+            content.append({"type": "image"})
+        else:
+            content.append({"type": "text", "text": _part_text(part)})
+    return content
 
 
 def _part_text(part: Any) -> str:
@@ -234,6 +306,6 @@ def _part_text(part: Any) -> str:
     if kind != "text" or not isinstance(part.get("text"), str):
         raise InvalidRequest(
             "a message's content is text or a list of {'type': 'text', 'text': …}; media are not "
-            f"supported yet, so not {kind or str(part)[:80]!r}"
+            f"supported but for pictures, so not {kind or str(part)[:80]!r}"
         )
     return str(part["text"])

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.beam_outputs import BeamSearchOutput
+from penstock.llm.media_prompts import LibraryPrompt, library_prompt
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.pooling import PoolingCalls
@@ -26,7 +27,6 @@ from penstock.llm.prompts import (
     params_list,
     prompt_list,
     terms_list,
-    tokenise_prompt,
     with_salt,
 )
 from penstock.sampling_params import SamplingParams
@@ -92,16 +92,18 @@ class LLM(PoolingCalls):
         """One RequestOutput per prompt, in the prompts' order.
 
         prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, a list of token ids, or a
-        list of these; a prompt as a dict may bring a cache_salt.  sampling_params: one for all or
-        one each; default: get_default_sampling_params().  use_tqdm: a progress bar on stderr with
-        tokens per second, or what makes one in tqdm's place.  priority: one value each; the lower
-        is served earlier, where the scheduling policy knows priorities.  deadline_ms: from now, for
-        all; what isn't finished then ends with finish_reason "timeout".  Raises ValueError for a
-        bad prompt before anything runs.
+        list of these; a prompt as a dict may bring a cache_salt, and as multi_modal_data={"image":
+        [...]} pictures (PIL.Image, arrays, paths, URLs, bytes), each with a placeholder in it.
+        sampling_params: one for all or one each; default: get_default_sampling_params().
+        use_tqdm: a progress bar on stderr with tokens per second, or what makes one in tqdm's
+        place.  priority: one value each; the lower is served earlier, where the scheduling policy
+        knows priorities.  deadline_ms: from now, for all; what isn't finished then ends with
+        finish_reason "timeout".  Raises ValueError for a bad prompt before anything runs; for a
+        picture that can't be prepared, when its turn comes.
         """
         text = self._text()
         given = prompt_list(prompts)
-        tokenised = [tokenise_prompt(prompt, text) for prompt in given]
+        tokenised = [library_prompt(prompt, text) for prompt in given]
         terms = terms_list(priority, deadline_ms, len(tokenised))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
         return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
@@ -117,6 +119,7 @@ class LLM(PoolingCalls):
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
@@ -124,10 +127,12 @@ class LLM(PoolingCalls):
 
         chat_template: another one, as Jinja source.  continue_final_message: the model goes on with
         the last message (then add_generation_prompt=False).  tools: as OpenAI's API describes them.
-        chat_template_kwargs: more variables for the template, such as enable_thinking.
+        chat_template_kwargs: more variables for the template, such as enable_thinking.  Parts of a
+        message may be pictures: image_url, or image_pil with an object of Pillow's.
+        mm_processor_kwargs: of these, other settings than the model's own.
         """
         self._text()
-        tokenised: list[tuple[str | None, list[int]]] = [
+        tokenised = [
             self._llm.tokenise_chat(
                 chat,
                 chat_template=chat_template,
@@ -135,6 +140,7 @@ class LLM(PoolingCalls):
                 continue_final_message=continue_final_message,
                 tools=tools,
                 chat_template_kwargs=chat_template_kwargs,
+                mm_processor_kwargs=mm_processor_kwargs,
             )
             for chat in conversation_list(messages)
         ]
@@ -200,7 +206,7 @@ class LLM(PoolingCalls):
 
     def _run(
         self,
-        prompts: list[tuple[str | None, list[int]]],
+        prompts: list[LibraryPrompt],
         params: list[SamplingParams],
         terms: list[Terms],
         use_tqdm: bool | Callable[..., Any],
@@ -211,27 +217,25 @@ class LLM(PoolingCalls):
 
     async def _run_all(
         self,
-        prompts: list[tuple[str | None, list[int]]],
+        prompts: list[LibraryPrompt],
         params: list[SamplingParams],
         terms: list[Terms],
         progress: ProgressBar,
     ) -> list[RequestOutput]:
         window = asyncio.Semaphore(self._llm.window)
 
-        async def run(
-            prompt: str | None, ids: list[int], one: SamplingParams, when: Terms
-        ) -> RequestOutput:
+        async def run(prompt: LibraryPrompt, one: SamplingParams, when: Terms) -> RequestOutput:
             async with window:
                 name = f"library-{next(self._numbers)}"
-                output = await self._llm.run_to_end(prompt, ids, one, name, when)
+                output = await self._llm.run_to_end(prompt, one, name, when)
             progress.ended(output)
             return output
 
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(run(prompt, ids, one, when))
-                    for (prompt, ids), one, when in zip(prompts, params, terms, strict=True)
+                    group.create_task(run(prompt, one, when))
+                    for prompt, one, when in zip(prompts, params, terms, strict=True)
                 ]
         except* PenstockError as failures:
             # The others have been cancelled; the caller gets the first error as it is.

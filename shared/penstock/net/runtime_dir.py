@@ -31,8 +31,9 @@ class RuntimeDir:
         self._lock = lock
 
     @classmethod
-    def create(cls, base: Path | None = None) -> RuntimeDir:
-        """Raises StartupError when no folder can be made whose sockets have short enough paths."""
+    def create(cls, base: Path | None = None, *, sockets: bool = True) -> RuntimeDir:
+        """Raises StartupError when no folder can be made; if it is to have sockets, when their
+        paths would be too long."""
         base = _base() if base is None else base
         remove_abandoned(base)
         try:
@@ -40,7 +41,7 @@ class RuntimeDir:
         except OSError as error:
             raise StartupError(f"can't make a runtime folder in {base}: {error.strerror}") from None
         longest = len(os.fsencode(path / _LONGEST_NAME))
-        if longest > MAX_IPC_PATH:
+        if sockets and longest > MAX_IPC_PATH:
             path.rmdir()
             raise StartupError(
                 f"the runtime folder {base} has too long a path: sockets in it would need "

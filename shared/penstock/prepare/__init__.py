@@ -26,6 +26,7 @@ def prepare(
     copy_weights: bool = False,
     fetch: Literal["missing", "newest", "never"] = "missing",
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
+    language_model_only: bool = False,
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
@@ -36,6 +37,7 @@ def prepare(
     fetch: what is asked of the hub: for what isn't in its cache, for a newer version of what is, or
     nothing.
     model_impl: whose code describes the layers; auto: a family, or transformers' if there is none.
+    language_model_only: what a model sees with is left out.
     Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
@@ -48,6 +50,7 @@ def prepare(
         copy_weights=copy_weights,
         fetch=fetch,
         model_impl=model_impl,
+        language_model_only=language_model_only,
     )
 
 
@@ -55,12 +58,13 @@ def find_prepared(
     model: str,
     cache_dir: str | os.PathLike[str] | None = None,
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
+    language_model_only: bool = False,
 ) -> Path | None:
     """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
     Reads nothing but our own folder, and asks no hub."""
     from penstock.prepare.pipeline import find_prepared_folder
 
-    return find_prepared_folder(model, cache_dir, model_impl)
+    return find_prepared_folder(model, cache_dir, model_impl, language_model_only)
 
 
 def _silent(_: str) -> None:

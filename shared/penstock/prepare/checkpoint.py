@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.bounds import MAX_LAYERS
-from penstock.layer_spec import RopeSpec
+from penstock.layer_spec import KVHeadsSpec, LayerSpec, RopeSpec
+from penstock.media_facts import MediaFacts
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
@@ -19,6 +21,7 @@ from penstock.model_config import (
 
 MAX_SIZE = 1 << 24
 MAX_HEADS = 65_536
+MAX_POSITION = 1 << 30
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +34,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str
     add_bos: bool
     pooling: PoolingConfig | None = None
+    media: MediaFacts | None = None
 
 
 def check_config(config: ModelConfig, where: str) -> ModelConfig:
@@ -43,28 +47,17 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         "num_heads": MAX_HEADS,
         "num_kv_heads": MAX_HEADS,
         "head_dim": MAX_HEADS,
-        "max_position": 1 << 30,
+        "max_position": MAX_POSITION,
     }
     for field, limit in bounds.items():
         value = getattr(config, field)
         if not 1 <= value <= limit:
             raise UnsupportedModel(f"{where}: {field} is {value}; 1 to {limit} are allowed")
-    if config.num_heads % config.num_kv_heads:
-        raise UnsupportedModel(
-            f"{where}: {config.num_heads} attention heads can't be shared out among "
-            f"{config.num_kv_heads} key/value heads: the first must be a multiple of the second"
-        )
-    if config.head_dim % 2:
-        raise UnsupportedModel(
-            f"{where}: head_dim is {config.head_dim}; rotary embedding needs an even one"
-        )
-    numbers = [("the norms' eps", config.norm.eps)]
-    numbers += [("rope_theta", rope.theta) for rope in config.ropes]
-    scales = [layer.attention.scale for layer in config.layers]
-    numbers += [("the scale of attention", scale) for scale in scales if scale is not None]
-    for field, number in numbers:
-        if isinstance(number, complex) or not math.isfinite(number) or number <= 0:
-            raise UnsupportedModel(f"{where}: {field} is {number}; it must be positive")
+    usual = KVHeadsSpec(count=config.num_kv_heads, size=config.head_dim)
+    for layer in dict.fromkeys(config.layers):
+        _check_heads(config.num_heads, layer.attention.kv_heads or usual, where)
+        _check_layer(layer, where)
+    check_positive(_numbers(config), where)
     for rope in config.ropes:
         _check_yarn(rope, where)
     if len(config.layers) not in (1, config.num_layers):
@@ -72,6 +65,65 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
             f"{where}: {len(config.layers)} layers are described, and there are {config.num_layers}"
         )
     return config
+
+
+def check_positive(numbers: Iterable[tuple[str, float | None]], where: str) -> None:
+    """Raises UnsupportedModel for a number that is neither None nor positive and finite."""
+    for field, number in numbers:
+        if number is None:
+            continue
+        if isinstance(number, complex) or not math.isfinite(number) or number <= 0:
+            raise UnsupportedModel(
+                f"{where}: {field} is {number}; it must be a positive finite number"
+            )
+
+
+def _numbers(config: ModelConfig) -> Iterator[tuple[str, float | None]]:
+    yield "the norms' eps", config.norm.eps
+    yield from (("rope_theta", rope.theta) for rope in config.ropes)
+    yield "the multiplier of embeddings", config.embedding_multiplier
+    yield "the multiplier of logits", config.logits_multiplier
+    yield "the soft cap of logits", config.logits_soft_cap
+    for layer in dict.fromkeys(config.layers):
+        yield "the scale of attention", layer.attention.scale
+        yield "the soft cap of attention", layer.attention.soft_cap
+        yield "the residual's multiplier", layer.residual_multiplier
+
+
+def _check_layer(layer: LayerSpec, where: str) -> None:
+    feed_forward, experts = layer.feed_forward, layer.feed_forward.experts
+    sizes = {
+        "a feed-forward's inner dimension": (feed_forward.inner, MAX_SIZE),
+        "a sliding window": (layer.attention.window, MAX_POSITION),
+        "a chunk of attention": (layer.attention.chunk, MAX_POSITION),
+        "the experts' inner dimension": (None if experts is None else experts.inner, MAX_SIZE),
+    }
+    for name, (size, most) in sizes.items():
+        if size is not None and not 1 <= size <= most:
+            raise UnsupportedModel(f"{where}: {name} is {size}; 1 to {most} are allowed")
+    if experts is not None and not 0 <= experts.shared_inner <= MAX_SIZE:
+        raise UnsupportedModel(
+            f"{where}: the shared expert's inner dimension is {experts.shared_inner}; 0 to "
+            f"{MAX_SIZE} are allowed"
+        )
+    if not 0 <= feed_forward.sparsity < 1:
+        raise UnsupportedModel(
+            f"{where}: a share of {feed_forward.sparsity} of the gate is to be zero; it must be "
+            "below 1"
+        )
+
+
+def _check_heads(heads: int, own: KVHeadsSpec, where: str) -> None:
+    if not 1 <= own.count <= MAX_HEADS or heads % own.count:
+        raise UnsupportedModel(
+            f"{where}: {heads} attention heads can't be shared out among {own.count} key/value "
+            "heads: the first must be a multiple of the second"
+        )
+    if not 1 <= own.size <= MAX_HEADS or own.size % 2:
+        raise UnsupportedModel(
+            f"{where}: head_dim is {own.size}; rotary embedding needs an even one, up to "
+            f"{MAX_HEADS}"
+        )
 
 
 def _check_yarn(rope: RopeSpec, where: str) -> None:

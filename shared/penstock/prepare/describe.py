@@ -10,7 +10,15 @@ import msgspec
 
 from penstock.formats.gguf import GGUFFile
 from penstock.formats.safetensors_file import SafetensorsFile
-from penstock.kv_layout import blocks_needed, kv_layout
+from penstock.kv_layout import (
+    blocks_needed,
+    kv_groups,
+    kv_layout,
+    kv_numbers,
+    layers_that_read,
+    state_bytes,
+    widest_layer,
+)
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
 
 MAX_CARD_BYTES = 65_536
@@ -23,7 +31,8 @@ KV_BYTES = 2
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """parameters: numbers in the weights; None where they are packed in a way that hides how many.
     size: bytes of the weights' files.  kv_bytes_per_token: 0 for a model without a KV cache.
-    kv_bytes: of a sequence that fills the context, where layers with a window keep that alone.
+    kv_bytes: of a sequence that fills the context, where layers with a window keep that alone; with
+    the checkpoints of its states.  state_bytes: of a sequence's states in recurrent layers.
     licence: empty where the files state none."""
 
     name: str
@@ -38,6 +47,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     kv_bytes_per_token: int
     kv_bytes: int
+    state_bytes: int
     licence: str
     chat_template: bool
     folder: str
@@ -62,6 +72,7 @@ def describe(folder: Path, model: PreparedModel) -> Description:
         size=sum(file.stat().st_size for file in files),
         kv_bytes_per_token=kv_bytes_per_token(model.config, model.weights.dtype),
         kv_bytes=kv_bytes(model.config, model.weights.dtype),
+        state_bytes=0 if isinstance(model.config, EncoderConfig) else state_bytes(model.config),
         licence=_licence(files, packed),
         chat_template=model.has_chat_template,
         folder=str(folder),
@@ -73,24 +84,32 @@ def kv_bytes_per_token(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     """Keys and values of all layers, as the KV cache's default type has them."""
     if isinstance(config, EncoderConfig):
         return 0
-    return config.num_layers * _kv_bytes_per_layer(config, dtype)
+    reads = layers_that_read(config)
+    own = [
+        config.kv_heads(number)
+        for number in range(config.num_layers)
+        if number not in reads and config.layer(number).attends
+    ]
+    numbers = sum(kv_numbers(config, heads.count * heads.size) for heads in own)
+    return numbers * kv_number_bytes(dtype)
 
 
 def kv_bytes(config: ModelConfig | EncoderConfig, dtype: str) -> int:
     """Keys and values of a sequence that fills the context, in blocks of the usual size."""
     if isinstance(config, EncoderConfig):
         return 0
-    layout = kv_layout(config, config.max_position)
-    blocks = blocks_needed(layout.groups, config.max_position, BLOCK_SIZE)
-    layers = layout.page_layers(range(config.num_layers))
-    return blocks * BLOCK_SIZE * layers * _kv_bytes_per_layer(config, dtype)
+    longest, number_bytes = config.max_position, kv_number_bytes(dtype)
+    blocks = blocks_needed(
+        kv_groups(config, number_bytes, longest, BLOCK_SIZE), longest, BLOCK_SIZE
+    )
+    layers = kv_layout(config, longest).page_layers(range(config.num_layers))
+    numbers = kv_numbers(config, widest_layer(config))
+    return blocks * BLOCK_SIZE * layers * numbers * number_bytes
 
 
-def _kv_bytes_per_layer(config: ModelConfig, dtype: str) -> int:
-    each = 4 if dtype == "float32" else KV_BYTES
-    # The CPU kernels have a latent twice: keys and values are ordered differently.
-    value = config.head_dim if config.latent is None else config.latent.rank
-    return config.num_kv_heads * (config.head_dim + value) * each
+def kv_number_bytes(dtype: str) -> int:
+    """Of a number in the KV cache, by default. dtype: of the model's weights."""
+    return 4 if dtype == "float32" else KV_BYTES
 
 
 def _is_gguf(model: PreparedModel) -> bool:
@@ -101,7 +120,7 @@ def _gguf_parameters(files: list[Path]) -> int:
     return sum(
         math.prod(tensor.shape)
         for file in files
-        for tensor in GGUFFile(file).tensors.values()
+        for tensor in GGUFFile(file, vocabulary=False).tensors.values()
         if tensor.name != "rope_freqs.weight"
     )
 
@@ -115,7 +134,7 @@ def _safetensors_parameters(files: list[Path]) -> int | None:
 
 def _licence(files: list[Path], packed: bool) -> str:
     if packed:
-        stated = GGUFFile(files[0]).metadata.get("general.license")
+        stated = GGUFFile(files[0], vocabulary=False).metadata.get("general.license")
         if isinstance(stated, str) and stated:
             return stated
     return card_licence(files[0].parent / "README.md")

@@ -11,7 +11,7 @@ from penstock.families.bounds import MAX_LAYERS
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig
-from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config
+from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config, check_positive
 from penstock.prepare.hub_config import HARMLESS
 from penstock.prepare.odd_values import odd_values_refused
 
@@ -131,6 +131,12 @@ def check_encoder_config(config: EncoderConfig, where: str) -> EncoderConfig:
             f"{where}: {config.num_heads} attention heads don't divide the hidden size "
             f"{config.hidden_size}"
         )
-    if config.layer_norm_eps <= 0:
-        raise UnsupportedModel(f"{where}: layer_norm_eps must be positive")
+    rope = config.rope
+    scaling = None if rope is None else rope.scaling
+    numbers = {
+        "layer_norm_eps": config.layer_norm_eps,
+        "rope_theta": None if rope is None else rope.theta,
+        "the factor of rope_scaling": None if scaling is None else scaling.factor,
+    }
+    check_positive(numbers.items(), where)
     return config

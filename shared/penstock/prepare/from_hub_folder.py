@@ -39,14 +39,19 @@ from penstock.prepare.inputs import (
     TOKENIZER,
     TOKENIZER_CONFIG,
 )
+from penstock.prepare.media import read_media
 from penstock.prepare.quantised import read_quantisation
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20
 
 
-def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
-    """Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
+def read_hub_folder(
+    path: Path, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+) -> Checkpoint:
+    """language_model_only: what a model sees with is left out. So it is of a pooling model.
+
+    Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""
     if not (path / CONFIG).is_file():
         if (path / ADAPTER_CONFIG).is_file():
@@ -56,7 +61,7 @@ def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
     stated = _read_json(path / CONFIG)
-    config = _config(stated, model_impl)
+    config = _config(stated, model_impl, language_model_only=language_model_only)
     weights = find_safetensors(path)
     held = check_shards(path, weights)
     refuse_more_than_is_held(config, held, stated.where)
@@ -66,6 +71,8 @@ def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
     pooling = reranker or read_pooling(path, stated, config)
+    if pooling is not None and isinstance(config, ModelConfig):
+        config = msgspec.structs.replace(config, vision=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -76,15 +83,25 @@ def read_hub_folder(path: Path, model_impl: ModelImpl = "auto") -> Checkpoint:
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
+        media=read_media(path, stated, tokenizer.json) if _sees(config) else None,
     )
 
 
+def _sees(config: ModelConfig | EncoderConfig) -> bool:
+    """Whether a tower is part of the model that is described."""
+    return isinstance(config, ModelConfig) and config.vision is not None
+
+
 def _config(
-    stated: Fields, model_impl: ModelImpl
+    stated: Fields, model_impl: ModelImpl, *, language_model_only: bool
 ) -> ModelConfig | TransformersConfig | EncoderConfig:
     if is_for_transformers(stated, model_impl):
         return read_for_transformers(stated)
-    return read_encoder_config(stated) if is_encoder(stated) else read_config(stated)
+    return (
+        read_encoder_config(stated)
+        if is_encoder(stated)
+        else read_config(stated, language_model_only=language_model_only)
+    )
 
 
 def _adapter(path: Path) -> UnsupportedModel:

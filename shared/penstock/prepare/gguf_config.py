@@ -20,15 +20,16 @@ def read_config(file: GGUFFile) -> ModelConfig:
     """Raises UnsupportedModel for another architecture, or for a variant of one of ours that can't
     be computed."""
     where = str(file.path)
-    family = _family(Fields(file.metadata, where))
-    begin = f"{family.gguf}."
+    name = Fields(file.metadata, where).text("general.architecture")
+    family = _family(name, where)
+    begin = f"{name}."
     keys = Fields(
         {
             key.removeprefix(begin): value
             for key, value in file.metadata.items()
             if key.startswith(begin)
         },
-        f"{where}, {family.gguf}",
+        f"{where}, {name}",
     )
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -41,11 +42,10 @@ def read_config(file: GGUFFile) -> ModelConfig:
     return check_config(config, where)
 
 
-def _family(fields: Fields) -> Family:
-    name = fields.text("general.architecture")
+def _family(name: str, where: str) -> Family:
     if name not in GGUF_ARCHITECTURES:
         raise UnsupportedModel(
-            f"{fields.where}: the architecture {name!r} is not served; "
+            f"{where}: the architecture {name!r} is not served; "
             f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES})"
         )
     return GGUF_ARCHITECTURES[name]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock import logs
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
+from penstock.families.vision import VISION, VISION_CLASSES, VisionFamily
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.prepare.checkpoint import check_config
@@ -106,24 +110,60 @@ HARMLESS = frozenset(
 generation, which generation_config.json has."""
 
 
-def read_config(fields: Fields) -> ModelConfig:
-    """Raises UnsupportedModel for another architecture, for a variant of one of ours that can't be
+def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
+    """language_model_only: what a model sees with is left out.
+
+    Raises UnsupportedModel for another architecture, for a variant of one of ours that can't be
     computed, and for a setting that nobody here knows and that could change the output."""
+    sees = _that_sees(fields)
+    if sees is not None:
+        return _with_tower(fields, sees, language_model_only=language_model_only)
     family = _family(fields)
     if TEXT_HALF in fields:
         log.info("the model is served as one of text only", config=fields.where)
         fields = _text_half(fields)
+    return _decoder(fields, family)
+
+
+def _decoder(fields: Fields, family: Family) -> ModelConfig:
     with odd_values_refused(fields.where):
         config = family.read_hub(fields)
     refuse_unknown(fields, HARMLESS)
     return check_config(config, fields.where)
 
 
+def _that_sees(fields: Fields) -> VisionFamily | None:
+    names = fields.listed("architectures", str)
+    return next((VISION_CLASSES[name] for name in names if name in VISION_CLASSES), None)
+
+
+def _with_tower(fields: Fields, sees: VisionFamily, *, language_model_only: bool) -> ModelConfig:
+    half, section = sees.text_half(fields)
+    text = _decoder(_tied_as(fields, section), half.family)
+    if language_model_only:
+        log.info("the model is served as one of text only", config=fields.where)
+        return text
+    tower = fields.section(VISION)
+    with odd_values_refused(fields.where):
+        vision = sees.read(fields, tower, text)
+    refuse_unknown(tower, HARMLESS | HARMLESS_IN_TOWERS)
+    fields.ignore(VISION, TEXT_HALF, "tie_word_embeddings", *sees.harmless)
+    if TEXT_HALF in fields:  # else all other keys are the decoder's
+        refuse_unknown(fields, HARMLESS)
+    return msgspec.structs.replace(text, vision=vision)
+
+
 def _text_half(fields: Fields) -> Fields:
-    """The decoder's section. Whether embedding and head are tied is said outside of it."""
-    section, tied = fields.section(TEXT_HALF), "tie_word_embeddings"
-    values = {**section.values, **({tied: fields.flag(tied)} if tied in fields else {})}
-    return Fields(values, section.where)
+    """The decoder's section."""
+    return _tied_as(fields, fields.section(TEXT_HALF))
+
+
+def _tied_as(fields: Fields, section: Fields) -> Fields:
+    """Whether embedding and head are tied is said outside of the decoder's section."""
+    tied = "tie_word_embeddings"
+    if section is fields or tied not in fields:
+        return section
+    return section.replaced({tied: fields.flag(tied)})
 
 
 def _family(fields: Fields) -> Family:

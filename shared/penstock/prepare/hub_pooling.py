@@ -15,6 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.model_config import (
     Activation,
+    DenseActivation,
     DenseLayer,
     EncoderConfig,
     ModelConfig,
@@ -40,13 +41,24 @@ _FLAGS: dict[str, PoolingMode] = {
 }
 _OTHER_FLAGS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 _MODES: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+_ACTIVATIONS: dict[str, DenseActivation] = {"identity": "identity", "tanh": "tanh"}
 
 
 def pooling_inputs(path: Path) -> list[Path]:
     """The files whose change makes a prepared folder stale."""
     named = [path / MODULES, path / SENTENCE_CONFIG]
-    modules = [*path.glob("*_*/config.json"), *path.glob(f"*_*/{DENSE_WEIGHTS}")]
-    return [file for file in named if file.is_file()] + sorted(modules)
+    folders = {*path.glob("*_*"), *_module_folders(path)}
+    modules = [folder / name for folder in folders for name in ("config.json", DENSE_WEIGHTS)]
+    return [file for file in (*named, *sorted(modules)) if file.is_file()]
+
+
+def _module_folders(path: Path) -> list[Path]:
+    """Those that modules.json names, whatever they are called; none if it can't be read."""
+    try:
+        folders = [_inside(path, module) for module in _modules(path / MODULES)]
+    except UnsupportedModel:  # its reader will say so
+        return []
+    return [folder for folder in folders if folder != path]
 
 
 def read_pooling(
@@ -137,7 +149,7 @@ def read_dense(folder: Path, inputs: int) -> DenseLayer:
     fields, weights = _read(folder / "config.json"), folder / DENSE_WEIGHTS
     named = fields.text("activation_function", "torch.nn.modules.activation.Tanh")
     kind = named.rpartition(".")[2].lower()
-    if kind not in ("identity", "tanh"):
+    if kind not in _ACTIVATIONS:
         raise UnsupportedModel(
             f"{fields.where}: the activation {named!r} is not served; Identity and Tanh are"
         )
@@ -152,11 +164,7 @@ def read_dense(folder: Path, inputs: int) -> DenseLayer:
     bias = fields.flag("bias", True)
     refuse_unknown(fields, frozenset())
     return DenseLayer(
-        file=str(weights),
-        inputs=inputs,
-        outputs=outputs,
-        bias=bias,
-        activation=kind,  # type: ignore[arg-type]
+        file=str(weights), inputs=inputs, outputs=outputs, bias=bias, activation=_ACTIVATIONS[kind]
     )
 
 
@@ -212,7 +220,7 @@ def _modules(path: Path) -> list[dict[str, Any]]:
 
 def _inside(folder: Path, module: dict[str, Any]) -> Path:
     name = module.get("path")
-    if not isinstance(name, str) or Path(name).name != name:
+    if not isinstance(name, str) or Path(name).name != name or name == "..":
         raise UnsupportedModel(f"{folder / MODULES}: a module's path is {str(name)[:80]!r}")
     return folder / name
 

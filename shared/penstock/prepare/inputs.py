@@ -19,6 +19,8 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
+PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
 MAX_JSON_BYTES = 8 << 20
 """Of each of the JSON files but the tokenizer's."""
 
@@ -44,6 +46,8 @@ def folder_inputs(path: Path) -> list[Path]:
             TOKENIZER_CONFIG,
             TEMPLATE,
             TEMPLATE_JSON,
+            PREPROCESSOR,
+            PROCESSOR,
             INDEX_FILE,
         )
     ]

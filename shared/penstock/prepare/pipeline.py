@@ -37,29 +37,33 @@ def prepare_model(
     copy_weights: bool,
     fetch: Fetch = "missing",
     model_impl: ModelImpl = "auto",
+    language_model_only: bool = False,
 ) -> Path:
     """See `penstock.prepare.prepare`."""
     found = resolve(model, report, fetch)
     root = _root(cache_dir)
     if copy_weights:
         found = carried(found, inputs_of(found), root, report)
-    folder = _folder_of(found, root, model_impl)
+    folder = _folder_of(found, root, model_impl, language_model_only)
     if is_sound(folder):
         return folder
     report(f"preparing {found.name}")
-    checkpoint = _read(found, model_impl)
+    checkpoint = _read(found, model_impl, language_model_only)
     return write_folder(
         folder, _manifest(found, checkpoint), checkpoint.tokenizer_json, checkpoint.chat_template
     )
 
 
 def find_prepared_folder(
-    model: str, cache_dir: str | os.PathLike[str] | None, model_impl: ModelImpl = "auto"
+    model: str,
+    cache_dir: str | os.PathLike[str] | None,
+    model_impl: ModelImpl = "auto",
+    language_model_only: bool = False,
 ) -> Path | None:
     """See `penstock.prepare.find_prepared`."""
     try:
         found = resolve(model, lambda _: None, "never")
-        folder = _folder_of(found, _root(cache_dir), model_impl)
+        folder = _folder_of(found, _root(cache_dir), model_impl, language_model_only)
         return folder if is_sound(folder) else None
     except (PenstockError, OSError):
         return None
@@ -69,12 +73,16 @@ def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
     return Path(cache_dir).expanduser().absolute() if cache_dir else default_cache_dir()
 
 
-def _folder_of(found: ResolvedModel, root: Path, model_impl: ModelImpl) -> Path:
+def _folder_of(
+    found: ResolvedModel, root: Path, model_impl: ModelImpl, language_model_only: bool
+) -> Path:
     """One for each of the ways in which a model may be described."""
     try:
         source = found.source
         if _for_transformers(found, model_impl):
             source += "\0transformers"
+        elif language_model_only:
+            source += "\0language model only"
         name = folder_name(found.name, source, inputs_of(found))
     except OSError as error:
         raise ModelNotFound(f"{found.path} can't be read: {error}") from None
@@ -94,7 +102,7 @@ def _for_transformers(found: ResolvedModel, model_impl: ModelImpl) -> bool:
     return isinstance(stated, dict) and is_for_transformers(Fields(stated, where), model_impl)
 
 
-def _read(found: ResolvedModel, model_impl: ModelImpl) -> Checkpoint:
+def _read(found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool) -> Checkpoint:
     """Imported here: the readers need numpy and tokenizers, and most starts don't need them."""
     if found.kind == "gguf" and model_impl == "transformers":
         raise UnsupportedModel(
@@ -107,7 +115,7 @@ def _read(found: ResolvedModel, model_impl: ModelImpl) -> Checkpoint:
         return read_gguf(found.path)
     from penstock.prepare.from_hub_folder import read_hub_folder
 
-    return read_hub_folder(found.path, model_impl)
+    return read_hub_folder(found.path, model_impl, language_model_only=language_model_only)
 
 
 def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
@@ -122,6 +130,7 @@ def _manifest(found: ResolvedModel, checkpoint: Checkpoint) -> PreparedModel:
         has_chat_template=bool(checkpoint.chat_template),
         add_bos=checkpoint.add_bos,
         pooling=checkpoint.pooling,
+        media=checkpoint.media,
     )
 
 
@@ -137,6 +146,8 @@ def _digest(checkpoint: Checkpoint) -> str:
     digest = hashlib.sha256(msgspec.json.encode(settings))
     if checkpoint.weights.quantised is not None:
         digest.update(msgspec.json.encode(checkpoint.weights.quantised))
+    if checkpoint.media is not None:
+        digest.update(msgspec.json.encode(checkpoint.media))
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
     for file in (*checkpoint.weights.files, *(layer.file for layer in dense)):

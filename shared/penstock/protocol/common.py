@@ -13,10 +13,10 @@ only a bounded number of later requests can overtake one."""
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
-ErrorCode = Literal["invalid_grammar", "complex_grammar", "no_token_left"]
+ErrorCode = Literal["invalid_grammar", "complex_grammar", "no_token_left", "invalid_media"]
 """Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
 long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
-and bad_words that leave no token to sample."""
+and bad_words that leave no token to sample; a picture, sound or video that can't be encoded."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -155,3 +155,69 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
                 return False
             count *= size
         return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count
+
+
+MediaKind = Literal["image", "audio", "video"]
+
+MAX_MEDIA_ITEMS = 256
+"""Of a request."""
+
+MEDIA_OVERHEAD = 4096
+"""Bytes that a prepared item counts for beside its own."""
+
+MAX_MEDIA_SPANS = 16_384
+"""Of a request: an item may have one for each of its tiles or frames."""
+
+MAX_MEDIA_CHUNK = 1_048_576
+"""Bytes of an item in one message."""
+
+MediaFailure = Literal["unreachable", "damaged", "unfit"]
+"""Why a worker can't take or encode an item. unreachable: it can't open the file, as on another
+host; the item is asked for in chunks then. damaged: size or digest are others than those stated.
+unfit: the model's encoder can't take it."""
+
+
+class MediaItem(msgspec.Struct, frozen=True, array_like=True):
+    """A picture, a sound or a video, prepared for the model's encoder. It holds no bytes: these
+    are asked for by NeedMedia."""
+
+    name: str
+    """64 hexadecimal digits: SHA-256 over kind, the preparation's digest and the original bytes,
+    each behind its length."""
+    kind: MediaKind
+    rows: int
+    """Embeddings that its encoding yields."""
+    size: int
+    """Of the prepared item (see penstock.media.prepared), bytes."""
+    digest: str
+    """SHA-256 of the prepared item, hexadecimal, which whoever receives it verifies."""
+    grid: tuple[int, ...] = ()
+    """What positions depend on, as the model's family defines it: for M-RoPE (frames, rows,
+    columns) in merged patches. Empty where positions just count."""
+
+
+class MediaSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Consecutive placeholders in a prompt, which stand for embeddings of an item."""
+
+    item: int
+    """Index into Media.items."""
+    offset: int
+    """Of the first placeholder, in prompt tokens."""
+    tokens: int
+    """Placeholders, one for each embedding."""
+    first: int = 0
+    """The item's embedding that stands at `offset`; the others follow it."""
+
+    @property
+    def end(self) -> int:
+        """The first token behind it."""
+        return self.offset + self.tokens
+
+
+class Media(msgspec.Struct, frozen=True, array_like=True):
+    """The media of a prompt."""
+
+    items: tuple[MediaItem, ...]
+    """Those that have a span, in any order; each once, even if it is shown several times."""
+    spans: tuple[MediaSpan, ...]
+    """In the order of their offsets; they don't overlap."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Grammar, Grant, Pooling, Stopping, TokenSampling
+from penstock.protocol.common import Grammar, Grant, Media, Pooling, Stopping, TokenSampling
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -24,7 +24,7 @@ class OpenSequence(msgspec.Struct, frozen=True, array_like=True):
     """What it has emitted already, if it is resumed."""
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit"):
+class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """Runs a request. The answer is Accepted or Rejected, then Outputs."""
 
     request: int
@@ -73,6 +73,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     """For a beam search, the number of sequences that it may have at once; otherwise 0. A beam
     search stays open after its sequences have ended, each after one token, until it is aborted.
     Advance gives it the next ones."""
+    media: Media | None = None
+    """What the prompt's placeholders stand for; None for a prompt of text. The front end keeps the
+    prepared items until the request ends, and sends one whenever NeedMedia asks for it."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
@@ -97,6 +100,37 @@ class KVArrived(msgspec.Struct, frozen=True, tag="kv_arrived"):
     request: int
 
 
+class MediaFile(msgspec.Struct, frozen=True, tag="media_file"):
+    """Answers NeedMedia on the same host: the prepared item is a file, which stays as it is until
+    the request ends."""
+
+    request: int
+    item: int
+    """As in NeedMedia."""
+    path: str
+    """Absolute: the item's name in the folder `media` of the private run folder."""
+
+
+class MediaChunk(msgspec.Struct, frozen=True, tag="media_chunk"):
+    """Answers NeedMedia between hosts, with some of the prepared item's bytes as the message's one
+    further frame. The next ones are asked for by the next NeedMedia."""
+
+    request: int
+    item: int
+    """As in NeedMedia."""
+    offset: int
+    """Likewise."""
+    size: int
+    """Of the frame: MAX_MEDIA_CHUNK bytes, or what is left of the item."""
+
+
+class MediaLost(msgspec.Struct, frozen=True, tag="media_lost"):
+    """Answers NeedMedia where the front end has not got the item: the request ends."""
+
+    request: int
+    item: int
+
+
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Ends all open sequences of the request at once, because the client is gone."""
 
@@ -110,4 +144,15 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
     seconds: float
 
 
-FromFrontend = Hello | Submit | Advance | Finish | KVArrived | Abort | Watch
+FromFrontend = (
+    Hello
+    | Submit
+    | Advance
+    | Finish
+    | KVArrived
+    | Abort
+    | Watch
+    | MediaFile
+    | MediaChunk
+    | MediaLost
+)

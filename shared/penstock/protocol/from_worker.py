@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.kv_layout import ONE_GROUP, KVGroup
-from penstock.protocol.common import ErrorCode, TokenLogprobs, Vectors
+from penstock.protocol.common import ErrorCode, MediaFailure, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -37,7 +37,15 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """Time of copying a block to the host and back; 0 without a host tier."""
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP
     """Each has a block table of its own for every sequence, all of them over one pool. Blocks have
-    the same number of tokens and of bytes in all of them."""
+    the same number of tokens and of bytes in all of them. The last may be that of the recurrent
+    layers, which has blocks for checkpoints."""
+    media_rows: int = 0
+    """Rows of encodings that the worker can keep at a time; 0: the model takes no media."""
+    whole_spans: bool = False
+    """Whether the tokens of a span see one another, so that a span is computed in one step."""
+    media_bytes: int = 0
+    """Bytes of prepared items that the engine core may have wait here at a time, or be in steps
+    that are not settled; 0 if the worker doesn't say. An item counts MEDIA_OVERHEAD more."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +69,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
 
 
-class Result(msgspec.Struct, frozen=True, tag="result"):
+class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     """A step is done: one SlotResult for each SlotWork, in the plan's order.
 
     In a group of ranks, only tensor rank 0 of the last stage reports slots; the other ranks report
@@ -74,6 +82,8 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     sampled: int = 0
     """From each rank of the last stage, a hash of the tokens that it sampled, which must be equal;
     0 if there is nothing to compare."""
+    encode_seconds: float = 0.0
+    """Of `compute_seconds`, those for encoding media."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):
@@ -88,6 +98,31 @@ class GrammarFailed(msgspec.Struct, frozen=True, tag="grammar_failed"):
     grammar: int
     reason: str
     """For the client who wrote the grammar."""
+
+
+class MediaTaken(msgspec.Struct, frozen=True, tag="media_taken"):
+    """The answer to a LoadMediaChunk that more are to follow: it has been taken, and the next one
+    may come."""
+
+    name: str
+    size: int
+    """Bytes of the item that have come so far."""
+
+
+class MediaReady(msgspec.Struct, frozen=True, tag="media_ready"):
+    """The answer to LoadMedia, or its last chunk: the item is here in full and sound, and can be
+    encoded."""
+
+    name: str
+
+
+class MediaFailed(msgspec.Struct, frozen=True, tag="media_failed"):
+    """The item can't be loaded, or encoded. Nothing of it is kept."""
+
+    name: str
+    reason: str
+    """For the client who sent the item: without paths, and without what a library said."""
+    code: MediaFailure
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -115,5 +150,15 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
 
 
 FromWorker = (
-    WorkerHello | Leaving | Ready | Result | GrammarReady | GrammarFailed | Progress | Fault
+    WorkerHello
+    | Leaving
+    | Ready
+    | Result
+    | GrammarReady
+    | GrammarFailed
+    | Progress
+    | Fault
+    | MediaTaken
+    | MediaReady
+    | MediaFailed
 )

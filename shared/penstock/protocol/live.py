@@ -49,7 +49,8 @@ class QueueView(msgspec.Struct, frozen=True):
     queue."""
 
     rows: list[QueueRow]
-    """In the order in which they will run, then those that wait for a grammar or for remote KV."""
+    """In the order in which they will run, then those that wait for a grammar, for media
+    or for remote KV."""
     sequences: int
     requests: int
     tokens: int
@@ -59,6 +60,8 @@ class QueueView(msgspec.Struct, frozen=True):
     """Sequences that wait for remote KV, which are not in the queue."""
     oldest: float
     """Greatest age among the rows, in seconds."""
+    media: int = 0
+    """Sequences that wait for media, which are not in the queue."""
 
 
 class BatchRow(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.config.settings import LimitSettings
+from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults, PoolingConfig
 from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
 from penstock.protocol.live import Snapshot
@@ -63,6 +64,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Whether it supports Watch."""
     other_names: tuple[str, ...] = ()
     """Further names by which requests may call the model."""
+    media: MediaFacts | None = None
+    """How its pictures are prepared; None: it takes no media."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -87,6 +90,19 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
     another worker had to compile it once more."""
 
     request: int
+
+
+class NeedMedia(msgspec.Struct, frozen=True, tag="need_media"):
+    """Asks for an item of an accepted request, shortly before it is needed. Answered by MediaFile,
+    MediaChunk or MediaLost. Asked again when a worker has lost what it had."""
+
+    request: int
+    item: int
+    """Index into the items of the request's media."""
+    offset: int = 0
+    """The first byte that the engine core has not got yet."""
+    chunks: bool = False
+    """Whether a file is of no use, as a worker is on another host."""
 
 
 class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -115,6 +131,14 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """How often its blocks were moved to the host tier or back."""
     cached_tokens: int
     """Prompt tokens that were found in the KV cache."""
+    media: float = 0.0
+    """Of `queue` and `requeued`, waiting for media: on their way, or to be loaded by the worker."""
+    encoded_items: int = 0
+    """Items of the prompt that were encoded for it."""
+    cached_items: int = 0
+    """Items of the prompt whose encoding was found in the encoder cache, or not needed."""
+    media_bytes: int = 0
+    """Bytes of prepared items that were sent to the worker for it."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -204,6 +228,14 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Blocks of the host tier."""
     prefix_caching: bool = False
     """Whether prefixes are looked up in the KV cache."""
+    media_items_encoded: int = 0
+    """Items that workers have encoded since boot."""
+    media_items_found: int = 0
+    """Items of prompts whose encoding was there already, or not needed."""
+    media_bytes: int = 0
+    """Bytes of prepared items that were sent to workers."""
 
 
-ToFrontend = Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot
+ToFrontend = (
+    Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot | NeedMedia
+)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.model_config import PoolingConfig
-from penstock.protocol.common import Grammar, Pooling, TokenSampling
+from penstock.protocol.common import Grammar, Media, MediaKind, Pooling, TokenSampling
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +71,14 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     kv_memory_bytes: int = 0
     """The most that the KV pool takes on a CPU, unless one sequence needs more; 0 for no such
     bound."""
+    state_checkpoint_tokens: int | None = None
+    """Tokens between two checkpoints of recurrent states; None for what their size suggests."""
+    encoder_cache_rows: int | None = None
+    """Rows of encodings that are kept (see Ready.media_rows); None for what suits the model. A
+    model that takes no media ignores it."""
+    media_load_bytes: int = 0
+    """The most bytes of prepared items that the engine core will have wait at a time; 0 if it
+    doesn't say. See Ready.media_bytes."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +113,41 @@ class DropGrammar(msgspec.Struct, frozen=True, tag="drop_grammar"):
     grammar: int
 
 
+class LoadMedia(msgspec.Struct, frozen=True, tag="load_media"):
+    """A prepared item, which is to be encoded. Sent to the ranks of the first stage, which answer
+    MediaReady or MediaFailed, while steps continue. The fields are those of MediaItem, but for the
+    name and the path."""
+
+    name: str
+    """Of the item between engine core and workers, 64 hexadecimal digits: it stands for the item,
+    and for who may share its encoding."""
+    kind: MediaKind
+    rows: int
+    size: int
+    digest: str
+    grid: tuple[int, ...] = ()
+    path: str = ""
+    """The file that holds the prepared item (see from_frontend.MediaFile); empty: its bytes come by
+    LoadMediaChunk."""
+
+
+class LoadMediaChunk(msgspec.Struct, frozen=True, tag="load_media_chunk"):
+    """Further bytes of an item, as the message's one further frame: MAX_MEDIA_CHUNK, or what is
+    left of it. Answered by MediaTaken, and where they are the last by MediaReady or MediaFailed
+    instead."""
+
+    name: str
+    offset: int
+    """Of the first; they come in order."""
+
+
+class DropMedia(msgspec.Struct, frozen=True, tag="drop_media"):
+    """The item is not going to be encoded: what has come of it can be forgotten. Not answered. It
+    may be unknown, as one that failed."""
+
+    name: str
+
+
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     """A sequence that takes a slot, in full. Later plans only send changes."""
 
@@ -119,7 +162,8 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     blocks: list[int]
     """Its block table so far: KV blocks in token order. With several KV groups (see Ready), all of
     the first group's table, then all of the next one's, and so on, equally long; NO_BLOCK where
-    nothing is read any more, as it is behind what the group's layers see."""
+    nothing is read any more, as it is behind what the group's layers see. The group of recurrent
+    layers has no table: see `states`."""
     grammar: int | None = None
     """Number of the grammar that its output follows, which has been compiled."""
     pooling: Pooling | None = None
@@ -131,6 +175,20 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     """Slot of another sequence of the same request, admitted in this plan or an earlier one.
     Prompt, sampling parameters, grammar and pooling are taken from it, and `tokens` has emitted ids
     only."""
+    states: list[int] = []
+    """For a model with recurrent layers: blocks of checkpoints of their states, equally many for
+    each (KVGroup.blocks). First that behind token `state_at`, if that is not 0; then those that are
+    to be written behind each multiple of KVGroup.every tokens that the table has room for."""
+    state_at: int = 0
+    """How many tokens' states it starts with, which is where its first work starts. 0: none, states
+    are zero."""
+    tail: list[int] = []
+    """Blocks of one more checkpoint, which is to be written behind token `tail_at`: that is behind
+    `state_at`, and no multiple of KVGroup.every. Empty for none."""
+    tail_at: int = 0
+    media: Media | None = None
+    """What placeholders of its prompt stand for; None for none, and in a sequence that is like
+    another. Items have their names between engine core and workers (LoadMedia.name)."""
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
@@ -152,10 +210,14 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     """Tokens that the slot's earlier work gave, from position start + count - len(sampled) on. Set
     if a model is distributed over pipeline stages, of which only the last samples. A slot that has
     these tokens already must have the same ones."""
+    states: list[int] = []
+    """Blocks of the checkpoints that are to be written within `new_blocks`: see
+    NewSequence.states."""
 
 
-class Plan(msgspec.Struct, frozen=True, tag="plan"):
-    """One step: copy blocks in the given order, release slots, admit sequences, compute."""
+class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
+    """One step: copy blocks in the given order, release slots, admit sequences, drop encodings,
+    encode items, compute."""
 
     step: int
     """Numbered from 1 in each worker session."""
@@ -165,10 +227,19 @@ class Plan(msgspec.Struct, frozen=True, tag="plan"):
     admitted: list[NewSequence]
     work: list[SlotWork]
     copies: list[Copy] = []
+    encode: list[str] = []
+    """Names of items to encode, each by itself, before the step's tokens are computed. All of them
+    were answered by MediaReady. The prepared item can be forgotten then; its rows stay until they
+    are dropped. One that can't be encoded is answered by MediaFailed, before the step's Result, and
+    has no rows; the work of the slots whose tokens need them fails."""
+    dropped_media: list[str] = []
+    """Names of items whose rows can be forgotten, before those of `encode` are computed."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """The worker is to stop at once."""
 
 
-ToWorker = Setup | Plan | CompileGrammar | DropGrammar | Stop
+ToWorker = (
+    Setup | Plan | CompileGrammar | DropGrammar | LoadMedia | LoadMediaChunk | DropMedia | Stop
+)

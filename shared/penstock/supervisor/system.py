@@ -128,10 +128,14 @@ class System:
         """The model's prepared folder, made by a process of its own if it isn't there: what reads a
         stranger's files can fail or grow as it likes without harm to the supervisor."""
         model = self.config.engine.model
-        found = find_prepared(model.model, model.cache_dir, model.model_impl)
+        found = find_prepared(
+            model.model, model.cache_dir, model.model_impl, model.language_model_only
+        )
         if found is not None:
             return found
         arguments = ["prepare", model.model, "--model-impl", model.model_impl]
+        if model.language_model_only:
+            arguments.append("--language-model-only")
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
         said = self.config.log

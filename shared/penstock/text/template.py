@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.model_config import GenerationDefaults
+from penstock.text.content_shape import ContentShape, one_message, shape_of
 from penstock.text.continuation import cut, mark_last
 from penstock.text.disarm import Disarmed, disarm
 from penstock.text.render import RenderPool, shared_pool
@@ -32,10 +33,12 @@ _NUMBERS = itertools.count()
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
     """A conversation in its template. text: for people to look at, not to be encoded: in it, a
-    message's special tokens can't be told from the template's.  encode: the token ids."""
+    message's special tokens can't be told from the template's.  encode: the token ids.
+    changed: with another text, made of the one in which messages' special tokens are broken."""
 
     text: str
     encode: Callable[[], list[int]]
+    changed: Callable[[Callable[[str], str]], RenderedChat]
 
 
 class ChatTemplate:
@@ -61,6 +64,7 @@ class ChatTemplate:
         self._special = frozenset(tokenizer.special_tokens)
         self._encoder = SegmentEncoder(tokenizer)
         self._number = next(_NUMBERS)
+        self._shape: ContentShape | None = None
         self._pool = pool or shared_pool()
         self._leave = weakref.finalize(self, self._pool.join())
 
@@ -108,7 +112,7 @@ class ChatTemplate:
         disarmed = disarm(given, self._special, self.source)
         text = self._fill(_marked(disarmed.values, continue_final_message))
         text = _finished(text, disarmed.values, continue_final_message)
-        return RenderedChat(disarmed.restore(text), lambda: self._ids(text, disarmed))
+        return self._rendered(text, disarmed)
 
     async def rendered(
         self,
@@ -128,7 +132,7 @@ class ChatTemplate:
             MAX_RENDERED_LENGTH,
         )
         text = _finished(text, disarmed.values, continue_final_message)
-        return RenderedChat(disarmed.restore(text), lambda: self._ids(text, disarmed))
+        return self._rendered(text, disarmed)
 
     def render(
         self,
@@ -142,6 +146,24 @@ class ChatTemplate:
         given = _given(messages, add_generation_prompt, continue_final_message, kwargs)
         text = self._fill(_marked(given, continue_final_message))
         return _finished(text, given, continue_final_message)
+
+    @property
+    def known_shape(self) -> ContentShape | None:
+        """What `content_shape` has found; None before."""
+        return self._shape
+
+    def content_shape(self) -> ContentShape:
+        """What a message's content may be; asks the template once, and blocks meanwhile."""
+        if self._shape is None:
+            self._shape = shape_of(lambda content: self.render(one_message(content)))
+        return self._shape
+
+    def _rendered(self, text: str, disarmed: Disarmed) -> RenderedChat:
+        return RenderedChat(
+            disarmed.restore(text),
+            lambda: self._ids(text, disarmed),
+            lambda change: self._rendered(change(text), disarmed),
+        )
 
     def _ids(self, text: str, disarmed: Disarmed) -> list[int]:
         if not disarmed.stand_ins:

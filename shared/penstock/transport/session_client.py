@@ -96,7 +96,7 @@ class SessionClient(Inbound[Incoming]):
             return DIALLING_PACE
         return self._settings.beat_interval / 2
 
-    def send(self, message: Any, frames: Sequence[bytes] = ()) -> bool:
+    def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
         """Queues a message; False when there is no open session (nothing was sent)."""
         if not self.opened:
             return False
@@ -263,7 +263,7 @@ class SessionClient(Inbound[Incoming]):
         if now - numbering.last_sent >= self._settings.beat_interval:
             self._put([numbering.seal(FrameKind.BEAT, now)])
 
-    def _put(self, parts: list[bytes]) -> bool:
+    def _put(self, parts: Sequence[bytes | memoryview]) -> bool:
         if self.socket is None:
             return False
         try:

@@ -88,9 +88,9 @@ def test_a_prompt_is_hashed_once_however_many_beams_and_steps(
     hashed: list[bytes] = []
     original = request.block_key
 
-    def counting(parent: bytes, tokens: object) -> bytes:
+    def counting(parent: bytes, tokens: object, contents: bytes) -> bytes:
         hashed.append(parent)
-        return original(parent, tokens)
+        return original(parent, tokens, contents)
 
     monkeypatch.setattr(request, "block_key", counting)
     h = Harness(block_size=2)

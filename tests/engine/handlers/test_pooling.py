@@ -24,17 +24,20 @@ from penstock.protocol.to_frontend import Accepted, Outputs, Pooled, Rejected, T
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
+from penstock_engine.policies.pace import UNKNOWN
+from penstock_engine.policies.registry import known_policies
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.harness import facts as generating_facts
 from tests.engine.harness import over_the_wire
+from tests.engine.walker import POLICIES
 
 FRONT = b"front".ljust(16, b".")
 VOCAB = 50
 LONGEST = 16
 
 
-def pooling_facts(**scheduler: Any) -> EngineFacts:
+def pooling_facts(longest: int = LONGEST, **scheduler: Any) -> EngineFacts:
     model = PreparedModel(
         format_version=FORMAT_VERSION,
         name="vectors",
@@ -46,7 +49,7 @@ def pooling_facts(**scheduler: Any) -> EngineFacts:
             intermediate_size=4,
             num_layers=1,
             num_heads=1,
-            max_position=LONGEST,
+            max_position=longest,
         ),
         generation=GenerationDefaults(),
         weights=WeightFiles(format="safetensors", files=("/nowhere",), dtype="float32"),
@@ -157,7 +160,7 @@ class Bench:
         self.core.frontend_received(FRONT, over_the_wire(submit, FromFrontend), self.now)
         self.settle()
 
-    def run_step(self, answer: Any = meant) -> None:
+    def run_step(self, answer: Any = meant, seconds: float = 0.001) -> None:
         plan = self.plans.pop(0)
         for slot in plan.released:
             del self.slots[slot]
@@ -173,7 +176,7 @@ class Bench:
             tokens = self.slots[work.slot].tokens
             assert (work.start, work.count) == (0, len(tokens)), "an input is split"
             results.append(SlotResult(work.slot, 0, vectors=answer(tokens)))
-        self.says(Result(plan.step, results, 0.001))
+        self.says(Result(plan.step, results, seconds))
 
     def run(self) -> None:
         for _ in range(1000):
@@ -206,7 +209,7 @@ def test_the_longest_input_is_taken_and_a_longer_one_is_not(bench: Bench) -> Non
     assert "has 17 tokens; this model takes at most 16" in bench.rejected[2].message
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_any_order_of_events_gives_each_input_its_one_answer(policy: str, steps: int) -> None:
     """Inputs are never split, whatever each tenant's share of a step; workers die now and then."""
@@ -221,7 +224,7 @@ def test_any_order_of_events_gives_each_input_its_one_answer(policy: str, steps:
             if act < 0.55:
                 number += 1
                 fields: dict[str, Any] = {"tenant": choose.choice(["", "a", "b", "c"])}
-                if policy != "fcfs":
+                if known_policies()[policy].ages:
                     fields["priority"] = choose.randrange(-2, 3)
                 size = choose.choice([1, 2, 7, LONGEST])
                 bench.submit(number, [choose.randrange(VOCAB) for _ in range(size)], **fields)
@@ -239,6 +242,22 @@ def test_any_order_of_events_gives_each_input_its_one_answer(policy: str, steps:
         assert set(bench.answers) == set(range(1, number + 1))
         failed = {n for n, answer in bench.answers.items() if not isinstance(answer, Vectors)}
         assert failed <= aborted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_long_input_is_computed_however_slow_the_first_steps_were(policy: str) -> None:
+    """Steps are kept short by what a token takes, and an input can't be taken in parts."""
+    long = UNKNOWN + 36
+    facts = pooling_facts(long, scheduling_policy=policy, max_num_batched_tokens=2 * long)
+    bench = Bench(facts)
+    bench.start_worker()
+    bench.submit(1, [1] * 20)
+    bench.run_step(seconds=60.0)
+    for number in (2, 3, 4):
+        bench.submit(number, [number] * (long if number < 4 else 3), tenant=str(number % 2))
+    bench.run_step(seconds=60.0)
+    bench.run()
+    assert set(bench.answers) == {1, 2, 3, 4}
 
 
 def test_a_dead_workers_inputs_are_computed_again_and_poison_ends(bench: Bench) -> None:

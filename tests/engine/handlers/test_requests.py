@@ -13,6 +13,7 @@ from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import EOS, VOCAB
 from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
 from tests.engine.scores import undisturbed
+from tests.engine.walker import POLICIES
 
 
 def ready(blocks: int | None = None, **options: int) -> tuple[Harness, Front]:
@@ -267,7 +268,7 @@ def test_too_many_waiting_tokens_are_refused_for_now() -> None:
     assert accepted == [True, True, False]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("running", [0, 3])
 def test_what_has_a_slot_free_is_not_waiting(policy: str, running: int) -> None:
     """8 slots, 4 may wait, 12 come at once: as many are taken as if each had had its step."""

@@ -56,7 +56,7 @@ def test_the_longest_prefix_is_found(
     match = groups.match(cache, keys)
     assert match.blocks == slow_match(groups, there, length)
     free = cache.pool.num_free
-    held = groups.claim(cache, keys[: match.blocks])
+    held = groups.claim(cache, keys[: match.blocks]).held
     assert free - cache.pool.num_free == match.taken == sum(map(len, held))
     cache.check(held)
 

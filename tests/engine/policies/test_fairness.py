@@ -9,6 +9,7 @@ import pytest
 
 from penstock_engine.policies.fair_share.accounts import BLOCK_COST, GENERATED_COST, PROMPT_COST
 from tests.engine.simulated import Asked, Given, Simulation, percentile
+from tests.thinning import part
 
 
 def cost(given: Given) -> int:
@@ -55,7 +56,7 @@ def test_weights_of_three_to_one_give_three_to_one(scarce: str, work: str) -> No
         sim.ask(0.0, "b", draw.randint(*b_prompt), draw.randint(*b_output))
     sim.run(15)
     before = {tenant: cost(given) for tenant, given in sim.given.items()}
-    sim.run(115)
+    sim.run(15 + part(100, 1 / 2))
     a, b = (cost(sim.given[tenant]) - before[tenant] for tenant in "ab")
     assert 3 * 0.95 <= a / b <= 3 * 1.05
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock_engine.policies.pace import LEAST, LONG, SHORT, UNKNOWN, StepPace
 from tests.engine.simulated import Simulation
+from tests.engine.walker import POLICIES
 
 FIXED, EACH = 0.03, 0.003
 """Of a small model on a processor with AVX2."""
@@ -38,7 +39,7 @@ def streams_beside(policy: str, tenant: str, slowdown: float = 2.5) -> tuple[flo
     return max(a.longest_gap for a in alice), max(asked.ended or 0.0 for asked in others) - 5.0
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("tenant", ["alice", "mallory"])
 def test_streams_go_on_beside_long_prompts(policy: str, tenant: str) -> None:
     alone = FIXED + 16 * EACH

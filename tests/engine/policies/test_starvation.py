@@ -8,8 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock_engine.policies.registry import known_policies
 from tests.engine.simulated import Asked, Simulation
+from tests.engine.walker import POLICIES
 
+KNOWN = known_policies()
 POOL = 40
 """Blocks of 16 tokens: room for one of the longest, and a little."""
 
@@ -70,17 +73,17 @@ def until_all_end(policy: str, mix: Mix, watched: Mix, slots: int, budget: int) 
 
 
 def _allowed(policy: str, priority: int) -> int:
-    return 0 if policy == "fcfs" else priority
+    return priority if KNOWN[policy].ages else 0
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+@pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mix=streams, watched=streams, slots=st.integers(1, 8), budget=st.integers(4, 256))
 def test_nobody_starves(policy: str, mix: Mix, watched: Mix, slots: int, budget: int) -> None:
     until_all_end(policy, mix, watched, slots, budget)
 
 
-@pytest.mark.parametrize("policy", ["priority", "fair"])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if KNOWN[name].makes_way])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_largest_is_served_beside_a_stream_of_small_ones(policy: str, seed: int) -> None:
     """It needs all of the pool, which is never free by itself."""

@@ -13,7 +13,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.inspect import StructType, Type, type_info
 
+from penstock.config.settings import EngineConfig
+from penstock.model_config import PreparedModel
 from penstock.protocol.common import Stopping
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.record import known
@@ -192,3 +195,22 @@ def test_a_tuple_that_holds_itself_is_refused() -> None:
 
 def test_every_public_method_of_the_core_is_recorded_or_changes_nothing() -> None:
     assert set(public_methods()) == {*event_methods(), *READERS, STEP}
+
+
+def test_every_struct_of_models_and_settings_is_known() -> None:
+    """Also those that no core of these tests has."""
+    found: set[type] = set()
+    left: list[object] = [type_info(PreparedModel), type_info(EngineConfig)]
+    while left:
+        one = left.pop()
+        if isinstance(one, StructType):
+            if one.cls in found:
+                continue
+            found.add(one.cls)
+            left += [field.type for field in one.fields]
+        elif isinstance(one, Type):
+            left += [getattr(one, name) for name in one.__struct_fields__]
+        elif isinstance(one, tuple):
+            left += one
+    assert {"LayerSpec", "ShortConvSpec", "WeightScheme"} <= {cls.__name__ for cls in found}
+    assert [cls for cls in found if known.KNOWN.get(known.name_of(cls)) is not cls] == []

@@ -43,11 +43,17 @@ def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState
             SequenceState.RUNNING,
             SequenceState.WAITING_FOR_GRAMMAR,
             SequenceState.WAITING_FOR_REMOTE_KV,
+            SequenceState.WAITING_FOR_MEDIA,
         },
         SequenceState.WAITING_FOR_GRAMMAR: {SequenceState.WAITING},
         SequenceState.WAITING_FOR_REMOTE_KV: {SequenceState.WAITING},
+        SequenceState.WAITING_FOR_MEDIA: {SequenceState.WAITING},
         SequenceState.RUNNING: {SequenceState.WAITING, SequenceState.PREEMPTED},
-        SequenceState.PREEMPTED: {SequenceState.RUNNING, SequenceState.WAITING_FOR_GRAMMAR},
+        SequenceState.PREEMPTED: {
+            SequenceState.RUNNING,
+            SequenceState.WAITING_FOR_GRAMMAR,
+            SequenceState.WAITING_FOR_MEDIA,
+        },
     }
     if start in legal and end in legal[start] | set(FINISH_REASONS):
         sequence.move(end)

@@ -21,6 +21,7 @@ from penstock_engine.simulate.simulation import Simulation, SimulationOptions, S
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
 from penstock_engine.simulate.trace import TraceRequest
 from penstock_engine.simulate.worker import SimulatedWorker
+from tests.thinning import part
 
 COST = StepCost(base_ms=4.0, token_ms=0.25, sequence_ms=0.5, context_ms=0.002, overhead_ms=1.0)
 
@@ -132,13 +133,14 @@ def test_every_token_of_every_request_is_generated() -> None:
 
 @pytest.mark.slow
 def test_many_replicas_serve_what_one_cannot() -> None:
-    made = Synthetic(rate=400.0, requests=2000, prompt=60, output=20)
+    count, copies = part(2000, 1 / 2), part(1000, 1 / 4)
+    made = Synthetic(rate=400.0, requests=count, prompt=60, output=20)
     few = report_of(simulate(list(synthetic(made)), config(), replicas=2, routing="least-loaded"))
     many = report_of(
-        simulate(list(synthetic(made)), config(), replicas=1000, routing="least-loaded")
+        simulate(list(synthetic(made)), config(), replicas=copies, routing="least-loaded")
     )
-    assert many.completed == few.completed == 2000
-    assert many.replicas == 1000
+    assert many.completed == few.completed == count
+    assert many.replicas == copies
     assert few.ttft.p50 is not None
     assert many.ttft.p50 is not None
     assert many.ttft.p50 < few.ttft.p50 / 5
@@ -206,11 +208,11 @@ def test_the_worker_knows_when_a_slot_samples() -> None:
 @pytest.mark.slow
 def test_a_slice_of_the_long_run(tmp_path: Path, capsys: Any) -> None:
     """A thousandth of 1,000 hours and 10 million requests, twice, with proofs on the way."""
-    output = tmp_path / "long.json"
-    arguments = ["--share", "0.001", "--twice", "--output", str(output)]
-    assert long_simulation.main(arguments) == 0
-    assert "10,000 requests" in capsys.readouterr().out
-    assert b'"digest"' in output.read_bytes()
+    count = part(10_000, 1 / 4)
+    arguments = ["--share", str(count / 1e7), "--twice", "--output", str(tmp_path)]
+    assert long_simulation.COMMAND.main(arguments) == 0
+    assert f"{count:,} requests" in capsys.readouterr().out
+    assert b'"digest"' in (tmp_path / "long_simulation.json").read_bytes()
 
 
 def test_time_is_never_infinite() -> None:

@@ -239,7 +239,7 @@ async def test_out_of_range(
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}],
             "messages[0].content[0]",
-            "media are not supported yet",
+            "media are not supported by this model, which takes text only",
         ),
         (
             [{"role": "user", "content": [{"type": "poem", "text": "x"}]}],

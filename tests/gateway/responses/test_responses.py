@@ -198,7 +198,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},
             "input[0].content[0]",
-            "media are not supported yet",
+            "media are not supported by this model, which takes text only",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id", "missing"),
         ({"max_output_tokens": CONTEXT}, "max_output_tokens", str(CONTEXT)),

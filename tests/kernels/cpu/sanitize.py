@@ -6,6 +6,7 @@ would mean nothing.  Where the sanitizers aren't installed, says so and succeeds
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 FOLDER = Path(__file__).parent
+SOURCES = "kernels/penstock_kernels/cpu/csrc"
+LIBRARY = "lib/penstock_kernels/cpu/libpenstock_cpu.so"
 RUNTIMES = ("libasan.so", "libubsan.so")
 LEFT_OUT = "portable and (any_company or chunk_sizes or poison_stays or 4097_rows)"
 """Plain C++ is slowest under the sanitizers; those that stay walk through the same lines."""
@@ -45,8 +48,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sanitize-") as name:
         folder = Path(name)
         begun = time.monotonic()
-        library = build(folder)
-        print(f"sanitize: built in {time.monotonic() - begun:.0f} s", flush=True)
+        library = built()
+        print(f"sanitize: built, or found, in {time.monotonic() - begun:.0f} s", flush=True)
         if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
@@ -78,17 +81,41 @@ def runtime(name: str) -> Path | None:
     return path if path.is_absolute() and path.exists() else None
 
 
-def build(folder: Path) -> Path:
-    command = ["setup.py", "-q", "build_ext", "--build-lib", "lib", "--build-temp", "temp"]
-    environment = os.environ | {"PENSTOCK_SANITIZE": "address,undefined", "CXX": "g++"}
-    command[4], command[6] = str(folder / "lib"), str(folder / "temp")
+def built() -> Path:
+    """The library, kept under build/ for as long as its sources and compiler stay the same: it
+    takes a core for a minute."""
+    kept = ROOT / "build/sanitized"
+    folder = kept / key()
+    if not folder.exists():
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        begun = Path(tempfile.mkdtemp(dir=kept))
+        build(begun)
+        begun.rename(folder)
+    return folder / LIBRARY
+
+
+def key() -> str:
+    """Of all that the library is made from."""
+    version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    digest = hashlib.sha256(version)
+    for file in (ROOT / "setup.py", *sorted((ROOT / SOURCES).iterdir())):
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def build(folder: Path) -> None:
+    """Below `folder`. Exits with what the compiler says where it fails."""
+    directories = ["--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp")]
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "setup.py", "-q", "build_ext", *directories],
+        cwd=ROOT,
+        env=os.environ | {"PENSTOCK_SANITIZE": "address,undefined", "CXX": "g++"},
+        capture_output=True,
+        text=True,
     )
-    path = folder / "lib/penstock_kernels/cpu/libpenstock_cpu.so"
-    if done.returncode or not path.exists():
+    if done.returncode or not (folder / LIBRARY).exists():
         sys.exit(f"sanitize: the build failed:\n{done.stdout}{done.stderr}")
-    return path
 
 
 def run(log: Path, library: Path, arguments: list[str]) -> int:

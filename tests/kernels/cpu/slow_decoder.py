@@ -59,6 +59,7 @@ class Sizes:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return {
             "query": (queries, self.hidden),
+            "output_gate": (queries, self.hidden),
             "key": (keys, self.hidden),
             "value": (keys, self.hidden),
             "output": (self.hidden, queries),
@@ -182,6 +183,13 @@ class SlowDecoder:
         said = spec.feed_forward.experts
         inner = [name for name in MATRICES[4:] if spec.feed_forward.gated or name != "gate"]
         names = [*MATRICES[:4], *(inner if said is None or said.shared_inner else ())]
+        if spec.halves == "feed_forward":
+            names, norms["feed_forward_norm"] = inner, norms.pop("attention_norm")
+        elif spec.halves == "mixer":
+            names = [*MATRICES[:4]]
+            del norms["feed_forward_norm"]
+        if spec.attention.output_gate:
+            names.append("output_gate")
         matrices = {name: self._matrix(name, spec) for name in names}
         sinks = None
         if spec.attention.sinks:
@@ -236,6 +244,8 @@ class SlowDecoder:
             own = _normalise(x, norms["feed_forward_norm"]) if layer.spec.two_norms else normed
             return x + by * (self._attention(layer, normed) + self._feed_forward(layer, own))
         for branch, name in ((self._attention, "attention"), (self._feed_forward, "feed_forward")):
+            if layer.spec.halves == ("mixer" if name == "feed_forward" else "feed_forward"):
+                continue
             result = branch(layer, _normalise(x, norms.get(f"{name}_norm")))
             x = x + by * _normalise(result, norms.get(f"{name}_output_norm"))
         return x
@@ -243,6 +253,7 @@ class SlowDecoder:
     def _attention(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         sizes, spec, count = self.sizes, layer.spec.attention, len(x)
         query, key, value = (layer.matrices[name](x) for name in ("query", "key", "value"))
+        gates_of = x
         if spec.norm == "whole":
             query = _normalise(query, layer.norms["query_norm"])
             key = _normalise(key, layer.norms["key_norm"])
@@ -266,6 +277,8 @@ class SlowDecoder:
         scores = _capped(scores, spec.soft_cap)
         scores[:, _unseen(count, spec)] = -np.inf
         mixed = self._mix(scores, *self._stored(value), layer.sinks).reshape(count, -1)
+        if spec.output_gate:
+            mixed = mixed / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
         return layer.matrices["output"](mixed)
 
     def _stored(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -381,12 +394,12 @@ def _shares(layer: SlowLayer, raw: np.ndarray) -> np.ndarray:
         chosen = np.argsort(-np.where(open_groups, order, -np.inf))[: said.active]
         shares[row, chosen] = scores[row, chosen]
     if said.normalised:
-        shares /= shares.sum(-1, keepdims=True)
+        shares /= shares.sum(-1, keepdims=True) + said.sum_floor
     return shares * said.scale
 
 
 def _has_bias(name: str, spec: LayerSpec) -> bool:
-    if name in ("query", "key", "value"):
+    if name in ("query", "key", "value", "output_gate"):
         return spec.attention.qkv_bias
     return spec.attention.output_bias if name == "output" else spec.feed_forward.bias
 

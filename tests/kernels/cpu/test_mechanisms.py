@@ -112,12 +112,24 @@ MODELS = {
     "experts in parallel": sizes(
         LayerSpec(order="parallel", feed_forward=FeedForwardSpec(experts=experts(4, 1)))
     ),
+    "gated attention": sizes(attention(output_gate=True, norm="head", qkv_bias=True)),
+    "layers of one half": sizes(
+        LayerSpec(halves="mixer"), LayerSpec(halves="feed_forward"), layers=2
+    ),
+    "a floor of the sum of shares": sizes(
+        feed_forward(experts=experts(5, 2, router="sigmoid", sum_floor=0.5))
+    ),
     "capped logits": sizes(LayerSpec(), logits_soft_cap=2.0),
 }
 
 TYPICAL = ("window of 5", "window of 257, then all", "sinks in a window", "norms on both sides")
 TYPICAL += ("parallel, norms over all heads", "ungated", "layer norms with biases")
-TYPICAL += ("experts", "experts with groups and a shared one", "experts beside a gated one")
+TYPICAL += ("gated attention",)
+TYPICAL += (
+    "experts",
+    "experts with groups and a shared one",
+    "experts beside a gated one",
+)
 
 
 def check(model: SlowDecoder, lengths: list[int], threads: int, bound: float) -> None:
@@ -134,7 +146,7 @@ def test_in_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["window of 16", "window of 257, then all", "chunks of 24", "sinks"]
+    "name", ["window of 16", "window of 257, then all", "chunks of 24", "sinks", "gated attention"]
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_over_several_splits(name: str, threads: int) -> None:

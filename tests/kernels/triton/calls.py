@@ -18,6 +18,7 @@ from penstock_kernels.triton.linear import (
     gguf_linear,
     gguf_rows,
     gguf_weights,
+    per_head,
     weight_only,
 )
 from penstock_kernels.triton.rowwise import (
@@ -29,6 +30,7 @@ from penstock_kernels.triton.rowwise import (
     rms_norm,
 )
 from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, philox, sample
+from tests.kernels.triton.calls_of_experts import EXPERT_CALLS
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CPU = torch.device("cpu")
@@ -45,7 +47,11 @@ def norms() -> None:
 
 def gates() -> None:
     gated.silu_mul(rows(2, 2 * 14336))
-    gated.gelu_mul(rows(2, 2 * 1024))
+    for kind in gated.KINDS:
+        gated.gated(rows(2, 2 * 1024), kind)
+    for kind in ("silu", "gelu", "gelu_tanh", "relu2"):
+        activation.activate(rows(2, 1024), kind)
+    layer_norm.layer_norm(rows(2, 1024), rows(1024), None, 1e-5)
 
 
 def rank_sums() -> None:
@@ -54,17 +60,21 @@ def rank_sums() -> None:
     rank_sum.rank_sum(rows(2, 2, 4096, dtype=torch.float32))
 
 
-def rotary(cache: torch.dtype = BF16, *, norm: bool = False) -> None:
+def rotary(
+    cache: torch.dtype = BF16, *, norm: bool = False, dims: int = 128, grows: bool = False
+) -> None:
+    """dims: of a head, how many numbers rotate; 0: none."""
     qkv = rows(2, 48, 128)
+    table = rows(64, dims // 2, dtype=torch.float32)
+    growth = rows(64, dtype=torch.float32) if grows else None
+    places = torch.zeros(2, dtype=torch.int64)
     caches = rows(64, 8, 128, dtype=cache).transpose(0, 1), rows(64, 8, 128, dtype=cache)
     rope_write.rope_write(
         qkv[:, :32],
         qkv[:, 32:40],
         qkv[:, 40:],
-        rows(64, 64, dtype=torch.float32),
-        rows(64, 64, dtype=torch.float32),
-        torch.zeros(2, dtype=torch.int64),
-        torch.zeros(2, dtype=torch.int64),
+        rope_write.RotaryTables(table, table, places, growth) if dims else None,
+        places,
         caches[0],
         caches[1].transpose(0, 1),
         norms=rope_write.QueryKeyNorms(rows(128), rows(128), 1e-6) if norm else None,
@@ -78,6 +88,7 @@ def attend(
     *,
     group: int = 4,
     invariant: bool = False,
+    sinks: bool = False,
 ) -> None:
     choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
     plan = plans.plan_attention(
@@ -91,8 +102,44 @@ def attend(
     )
     caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
     paged.paged_attention(
-        rows(101, 8 * group, head_dim), *caches, plan, head_dim**-0.5, reach=reach
+        rows(101, 8 * group, head_dim),
+        *caches,
+        plan,
+        head_dim**-0.5,
+        reach=reach,
+        sinks=rows(8 * group, dtype=torch.float32) if sinks else None,
     )
+
+
+def latents(dtype: torch.dtype = BF16, *, heads: int = 128, invariant: bool = False) -> None:
+    """In the shapes of DeepSeek-V3."""
+    choice = tiles.latent_choice(batch_invariant=invariant)
+    plan = plans.plan_attention(
+        [np.arange(64), np.arange(64)],
+        np.array([1, 100]),
+        np.array([1000, 1000]),
+        block_size=16,
+        group=tiles.latent_group(heads, choice),
+        choice=choice,
+        device=CPU,
+    )
+    keys = rows(1024, 1, 576, dtype=dtype)
+    table, places = rows(64, 32, dtype=torch.float32), torch.zeros(101, dtype=torch.int64)
+    query = rope_write.rope_write(
+        rows(101, heads, 576, dtype=dtype),
+        keys[:101],
+        None,
+        rope_write.RotaryTables(table, table, places),
+        places,
+        keys.transpose(0, 1),
+        keys.transpose(0, 1),
+    )
+    cache = keys.transpose(0, 1)
+    paged.paged_attention(query, cache, cache, plan, 0.1, turning=64)
+    for count in (1, 2):
+        per_head.per_head(
+            rows(count, heads, 192, dtype=dtype)[..., 64:], rows(heads, 512, 128, dtype=dtype)
+        )
 
 
 def encode(size: int, heads: int, dtype: torch.dtype = BF16, *, bias: bool = False) -> None:
@@ -175,13 +222,21 @@ def fp8() -> None:
 CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
+    **EXPERT_CALLS,
     "rank-sums": rank_sums,
     "rotary": rotary,
     "rotary-fp8": partial(rotary, FP8, norm=True),
+    "rotary-in-part": partial(rotary, norm=True, dims=64),
+    "rotary-grown": partial(rotary, grows=True),
+    "no-rotation": partial(rotary, dims=0),
     "attention": attend,
+    "attention-sinks": partial(attend, reach=paged.Reach(window=128), sinks=True),
     "attention-fp8": partial(attend, cache=FP8),
     "attention-invariant": partial(attend, invariant=True),
     "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
+    "latents": latents,
+    "latents-invariant": partial(latents, heads=16, invariant=True),
+    "latents-float32": partial(latents, torch.float32, heads=20),
     "attention-64": partial(attend, 64, group=3),
     "attention-96": partial(attend, 96, group=1),
     "attention-256": partial(attend, 256, group=8),

@@ -2,8 +2,8 @@
 
 `python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
 call in `calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't
-compile or asks for more than an SM has.  --once: each kernel is compiled as it is launched first,
-not for every type and constant.  Not under TRITON_INTERPRET.
+compile or asks for more than an SM has.  --once: each kernel is compiled once for each set of
+features that are on and off, not for every type and size.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Compiler:
             if special and isinstance(whole, int) and whole % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         name = kernel.fn.__name__
-        key = name if self._once else (name, repr(signature), repr(constants), repr(attributes))
+        key: object = (name, repr(signature), repr(constants), repr(attributes))
+        if self._once:
+            key = name, *(bool(value) for value in constants.values())
         if key in self.seen:
             return
         self.seen.add(key)

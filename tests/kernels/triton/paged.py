@@ -32,6 +32,7 @@ class Case:
     reach: Reach = FULL
     scales: KVScales = UNSCALED
     cache: torch.dtype | None = None
+    sinks: Tensor | None = None
 
 
 def sequence(seed: int, length: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Sequence:
@@ -87,12 +88,13 @@ def run_step(
         query.shape[2] ** -0.5,
         reach=case.reach,
         scales=case.scales,
+        sinks=None if case.sinks is None else case.sinks.to(device),
     ).cpu()
     assert not out[len(query) :].any()
     return list(out[: len(query)].split(counts.tolist()))
 
 
-def dense(one: Sequence, reach: Reach = FULL) -> Tensor:
+def dense(one: Sequence, reach: Reach = FULL, sinks: Tensor | None = None) -> Tensor:
     """In float64, every query of the sequence."""
     length, heads, dim = one.query.shape
     group = heads // one.key.shape[1]
@@ -104,5 +106,9 @@ def dense(one: Sequence, reach: Reach = FULL) -> Tensor:
     hidden = torch.ones(length, length).triu(1).bool()
     if reach.window:
         hidden |= torch.ones(length, length).tril(-reach.window).bool()
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        apart = sinks.double()[:, None, None].expand(-1, length, 1)
+        scores = torch.cat((scores, apart), -1)
+    weights = scores.softmax(-1)[..., :length]
     return torch.einsum("hqk,khd->qhd", weights, value)

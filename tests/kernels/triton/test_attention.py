@@ -58,6 +58,19 @@ def test_window_and_soft_cap(reach: Reach, device: torch.device) -> None:
         assert error(part, one, start, reach) < BOUNDS[torch.float32], start
 
 
+@pytest.mark.parametrize("reach", [FULL, Reach(40)], ids=str)
+def test_sinks(reach: Reach, device: torch.device) -> None:
+    """A score larger than all others, one that is nothing beside them, and two between; a decode
+    has a chunk's bits."""
+    one, sinks = sequence(3, 135, (4, 2, 64), torch.float32), torch.tensor([30.0, -30.0, 0.0, 2.0])
+    case = Case(SAME, 32, reach, sinks=sinks)
+    parts = run_step([(one, 100, 35), (one, 134, 1), (one, 30, 3)], case, device)
+    for part, start in zip(parts, (100, 134, 30), strict=True):
+        wanted = dense(one, reach, sinks)[start : start + len(part)]
+        assert (part.double() - wanted).abs().max() < BOUNDS[torch.float32]
+    assert torch.equal(parts[1][0], parts[0][-1])
+
+
 def test_fp8_cache(device: torch.device) -> None:
     """Against dense attention over what an FP8 cache can hold."""
     one = sequence(4, 70, (6, 2, 64), torch.bfloat16)

@@ -7,9 +7,18 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
-from penstock_kernels.triton.attention.rope_write import KVScales, QueryKeyNorms, rope_write
-from penstock_kernels.triton.rowwise.gated import gelu_mul, silu_mul
+from penstock_kernels.triton.attention.rope_write import (
+    KVScales,
+    QueryKeyNorms,
+    RotaryTables,
+    rope_write,
+)
+from penstock_kernels.triton.rowwise.activation import activate
+from penstock_kernels.triton.rowwise.gated import gated, gelu_mul, silu_mul
+from penstock_kernels.triton.rowwise.layer_norm import layer_norm
 from penstock_kernels.triton.rowwise.rms_norm import add_rms_norm, rms_norm
+from penstock_worker.attention.interface import HeadNorms, Rotation
+from penstock_worker.attention.reference import normalised_and_rotated
 from tests.kernels.triton.closeness import assert_close
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,6 +63,24 @@ def test_gates(size: int, dtype: torch.dtype, device: torch.device) -> None:
         assert torch.equal(ours(gate_up[2:3].to(device)), whole[2:3])
 
 
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"])
+def test_activations(kind: str, dtype: torch.dtype, device: torch.device) -> None:
+    """With a gate, and without where there is such a kind. Large enough to be clamped."""
+    x = (drawn(1, 4, 2 * 37) * 5).to(dtype)
+    whole = gated(x.to(device), kind)
+    assert_close(whole, reference.gated_activation(x, kind), floats=64)
+    assert torch.equal(gated(x[2:3].to(device), kind), whole[2:3])
+    if kind != "clamped_swiglu":
+        assert_close(activate(x.to(device), kind), reference.plain_activation(x, kind), floats=64)
+
+
+def test_layer_norm_without_a_bias(dtype: torch.dtype, device: torch.device) -> None:
+    x, weight = drawn(1, 5, 33).to(dtype), drawn(2, 33).to(dtype)
+    whole = layer_norm(x.to(device), weight.to(device), None, 1e-5)
+    assert_close(whole, reference.layer_norm(x, weight, None, 1e-5))
+    assert torch.equal(layer_norm(x[3:4].to(device), weight.to(device), None, 1e-5), whole[3:4])
+
+
 def test_gelu_is_torch_gelu() -> None:
     gate_up = drawn(1, 3, 200) * 4
     gate, up = gate_up.double().chunk(2, -1)
@@ -81,8 +108,8 @@ def test_rope_and_write(
     ours = [cache.to(device) for cache in caches]
     parts = qkv.to(device).split((heads, kv_heads, kv_heads), 1)
     rotated = rope_write(
-        *parts, cos.to(device), sin.to(device), positions.to(device), slots.to(device), *ours,
-        norms=norms,
+        *parts, RotaryTables(cos.to(device), sin.to(device), positions.to(device)),
+        slots.to(device), *ours, norms=norms,
     )  # fmt: skip
     if norm:
         query = reference.rms_norm(query.contiguous(), weights[0], 1e-6)
@@ -90,6 +117,38 @@ def test_rope_and_write(
     wanted = reference.apply_rope(query, cos[positions], sin[positions])
     assert_close(rotated, wanted, roundings=1 + norm)
     key = reference.apply_rope(key, cos[positions], sin[positions])
+    held = slots >= 0
+    reference.write_kv(key[held], value[held], *caches, slots[held])
+    assert_close(ours[0], caches[0], roundings=1 + norm)
+    assert torch.equal(ours[1].cpu(), caches[1])
+
+
+@pytest.mark.parametrize(
+    ("dims", "norm", "grows"), [(24, True, True), (0, True, False), (0, False, False)]
+)
+def test_heads_that_rotate_in_part_or_not(
+    dims: int, norm: bool, grows: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    """With sizes that no block divides, and queries that grow with their position."""
+    heads, kv_heads, dim, count = 3, 1, 38, 3
+    query, key, value = drawn(1, count, heads + 2 * kv_heads, dim).to(dtype).split((3, 1, 1), 1)
+    positions, slots = torch.tensor([0, 39, 7]), torch.tensor([5, -1, 2])
+    weights = drawn(2, dim).to(dtype), drawn(3, dim).to(dtype)
+    growth = 1.0 + torch.arange(40) / 10.0 if grows else None
+    rotation, theirs = None, None
+    if dims:
+        cos, sin = reference.rope_table(reference.inverse_frequencies(dims, 1e4), 40)
+        theirs = Rotation(cos, sin, positions, growth)
+        there = (each.to(device) for each in (cos, sin, positions))
+        rotation = RotaryTables(*there, None if growth is None else growth.to(device))
+    norms = QueryKeyNorms(*(each.to(device) for each in weights), 1e-6) if norm else None
+    caches = [torch.full((6, kv_heads, dim), 9.0).to(dtype).transpose(0, 1) for _ in range(2)]
+    ours = [cache.to(device) for cache in caches]
+    parts = (each.contiguous().to(device) for each in (query, key, value))
+    found = rope_write(*parts, rotation, slots.to(device), *ours, norms=norms)
+    head_norms = HeadNorms(*weights, 1e-6) if norm else None
+    query, key = normalised_and_rotated(query.contiguous(), key.contiguous(), theirs, head_norms)
+    assert_close(found, query, roundings=1 + norm + grows)
     held = slots >= 0
     reference.write_kv(key[held], value[held], *caches, slots[held])
     assert_close(ours[0], caches[0], roundings=1 + norm)
@@ -104,9 +163,9 @@ def test_a_cache_of_another_dtype(kept: torch.dtype, device: torch.device) -> No
     scales = KVScales(0.5, 0.25)
     caches = [torch.zeros(2, 4, 96).to(kept).to(device) for _ in range(2)]
     cos, sin = torch.ones(1, 48, device=device), torch.zeros(1, 48, device=device)
-    where = torch.zeros(4, dtype=torch.int32, device=device), torch.arange(4).to(device)
+    tables = RotaryTables(cos, sin, torch.zeros(4, dtype=torch.int32, device=device))
     ours = heads.to(device)
-    rope_write(ours, ours, ours, cos, sin, *where, *caches, scales=scales)
+    rope_write(ours, ours, ours, tables, torch.arange(4).to(device), *caches, scales=scales)
     for cache, scale in zip(caches, (scales.key, scales.value), strict=True):
         wanted = heads.transpose(0, 1) / scale
         wanted = wanted.clamp(-448, 448) if kept == torch.float8_e4m3fn else wanted

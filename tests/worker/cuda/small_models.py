@@ -18,7 +18,7 @@ from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
@@ -43,7 +43,7 @@ NORMED = varied(
 
 @functools.cache
 def small_model(
-    config: ModelConfig, device: torch.device = DEVICE, ops: Ops | None = None
+    config: ModelConfig, device: torch.device = DEVICE, ops: DecoderOps | None = None
 ) -> DecoderModel:
     """ops: None: the reference's, whose rows have the same bits in any company."""
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():

@@ -87,6 +87,17 @@ def test_the_pool_is_what_is_left() -> None:
         device_kv_blocks(usage, wanted=most + 1, **sizes)
 
 
+def test_each_kv_group_needs_a_block() -> None:
+    usage = measured(MadeUp())
+    sizes = {"block_bytes": GIB // 64, "utilization": 0.9, "useful": 10**6, "least": 7}
+    assert device_kv_blocks(usage, wanted=7, **sizes) == 7
+    with pytest.raises(StartupError, match="num_kv_blocks is 6; this model needs at least 7"):
+        device_kv_blocks(usage, wanted=6, **sizes)
+    few = {**sizes, "block_bytes": 8 * GIB}
+    with pytest.raises(StartupError, match=r"the 7 blocks that a token needs take 56\.00 GiB"):
+        device_kv_blocks(usage, wanted=None, **few)
+
+
 def test_what_is_lacking_is_named() -> None:
     usage = measured(MadeUp(others=60 * GIB))
     with pytest.raises(

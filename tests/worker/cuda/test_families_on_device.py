@@ -7,34 +7,42 @@ import pytest
 import torch
 
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
+from penstock_worker.forward.captures import captures_of
+from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.layers.ops import Ops
+from penstock_worker.forward.triton_limits import attention_of
+from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.dummy import DummyWeights
 from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
-from tests.worker.models.family_cases import ON_DEVICE, read
+from tests.worker.models.family_cases import BITS_ON_DEVICE, ON_DEVICE, read
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 BLOCKS, POSITIONS = 128 // BLOCK, 128
 HOST = torch.device("cpu")
+SHORT = (22, 24, 3)
+"""Tokens of a prompt's first chunk, of all of it, and of the other prompt. Most windows are of
+21."""
+LENGTHS = dict.fromkeys(("gemma2", "gemma3-stretched", "olmo3", "granite-biases"), (40, 50, 30))
 
 
-def model(config: ModelConfig, device: torch.device, ops: Ops) -> DecoderModel:
+def model(config: ModelConfig, device: torch.device, ops: DecoderOps) -> DecoderModel:
     return DecoderModel(config, DummyWeights(torch.float32, device), POSITIONS, ops)
 
 
-def on_device(config: ModelConfig) -> TritonForward:
+def on_device(config: ModelConfig, *, batch_invariant: bool = False) -> TritonForward:
+    """batch_invariant: of the attention; products are so in any case."""
     shape = CacheShape.of(config, BLOCK, torch.float32)
-    attention = TritonAttention(shape, BLOCKS, DEVICE, attention_choice(config.head_dim))
+    choice = attention_of(config, batch_invariant=batch_invariant)
+    attention = TritonAttention(shape, BLOCKS, DEVICE, choice)
     own = model(config, DEVICE, TritonOps(DEVICE, torch.float32, batch_invariant=True))
     return TritonForward(own, attention, DEVICE, slots=2, memory=memory_of(DEVICE))
 
@@ -48,12 +56,13 @@ def on_host(config: ModelConfig) -> ReferenceForward:
 def test_logits_are_the_references(case: str) -> None:
     """A prompt in two chunks, beside another one, and a decode of both."""
     config = read(case)
-    mine, other = prompt(config, 50, 1), prompt(config, 30, 2)
+    chunk, length, second = LENGTHS.get(case, SHORT)
+    mine, other = prompt(config, length, 1), prompt(config, second, 2)
     table, beside = list(range(0, BLOCKS, 2)), list(range(1, BLOCKS, 2))
     steps = [
-        batch((mine[:40], table, 0), (other, beside, 0)),
-        batch((mine[40:], table, 40), ([7], beside, 30)),
-        batch(([9], table, 50), ([8], beside, 31)),
+        batch((mine[:chunk], table, 0), (other, beside, 0)),
+        batch((mine[chunk:], table, chunk), ([7], beside, second)),
+        batch(([9], table, length), ([8], beside, second + 1)),
     ]
     with torch.inference_mode():
         ours, wanted = on_device(config), on_host(config)
@@ -61,3 +70,36 @@ def test_logits_are_the_references(case: str) -> None:
             rows = np.arange(len(step.tokens))
             found, true = ours.logits(step, rows).cpu(), wanted.logits(step, rows)
             assert (found - true).abs().max() < 1e-4 * true.abs().max()
+
+
+@pytest.mark.parametrize("case", BITS_ON_DEVICE)
+def test_bits_are_a_sequences_own(case: str) -> None:
+    """Alone in one chunk; in chunks beside another sequence, and in a decode's recorded graph."""
+    config = read(case)
+    mine, other = prompt(config, 9, 3), prompt(config, 4, 4)
+    table, beside = [3, 1, 5], [0, 2]
+    with torch.inference_mode():
+        alone = on_device(config, batch_invariant=True)
+        wanted = alone.logits(batch((mine, table, 0)), np.arange(9))
+        disturbed = on_device(config, batch_invariant=True)
+        disturbed.use_graphs(Buckets(2, POSITIONS, BLOCK), captures_of(DEVICE), torch.float32)
+        steps = [
+            batch((other[:3], beside, 0), (mine[:5], table, 0)),
+            batch((mine[5:8], table, 5), (other[3:], beside, 3)),
+            batch(([6], beside, 4), (mine[8:], table, 8)),
+        ]
+        rows = (range(3, 8), range(3), range(1, 2))
+        found = [
+            disturbed.logits(step, np.array(own)) for step, own in zip(steps, rows, strict=True)
+        ]
+    assert wanted.std() > 0
+    assert torch.equal(torch.cat(found), wanted)
+
+
+def test_a_latent_is_stored_once() -> None:
+    config = read("deepseek-v2-lite")
+    shape = CacheShape.of(config, BLOCK, torch.float32)
+    size = TritonAttention.block_bytes(shape)
+    assert size == config.num_layers * BLOCK * (48 + 16) * 4
+    attention = TritonAttention(shape, 3, DEVICE, attention_of(config, batch_invariant=False))
+    assert attention.blocks()[:, 0].numel() == size

@@ -27,6 +27,7 @@ from tests.worker.cuda.small_models import GROUPED, NORMED, prompt
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job, make_runner
 from tests.worker.grammar.grammar_tools import EVEN, compile_now
+from tests.worker.models.family_cases import read
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -96,6 +97,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch-invariant": {"batch_invariant": True},
     "qwen3": {"config": NORMED},
     "qwen2": {"config": BIASED},
+    "experts": {"config": read("glm45"), "batch_invariant": True},
 }
 
 
@@ -115,6 +117,7 @@ def test_every_feature_and_nobody_waits(name: str) -> None:
     assert kernels >= {"_count", "_parts", "_join", "_log_probs", "_gate_mul"}
     assert kernels >= {"_weigh_parts", "_list_survivors"}
     special = {"int8": "_weight_only", "int4": "_weight_only", "fp8": "_fp8_linear"}
+    special["experts"] = "_expert_linear"
     assert special.get(name, "attend") in kernels
     assert ("_linear" in kernels) == bool(settings.get("batch_invariant"))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from triton.runtime import interpreter
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
@@ -19,6 +17,7 @@ from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
+from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.small_models import GROUPED, prompt
@@ -31,14 +30,7 @@ SIZES = {"block_size": 4, "num_blocks": 8, "slots": 2}
 
 @pytest.fixture(autouse=True)
 def _one_kernel_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter keeps its place in the grid in a global."""
-    lock, run = threading.Lock(), interpreter.GridExecutor.__call__
-
-    def locked(self: object, *args: object, **options: object) -> object:
-        with lock:
-            return run(self, *args, **options)
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", locked)
+    one_kernel_at_a_time(monkeypatch)
 
 
 class OnDevices(Together):

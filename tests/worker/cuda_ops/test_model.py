@@ -12,7 +12,7 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
@@ -22,7 +22,7 @@ from tests.worker.checkpoints import TINY, tiny_files
 pytestmark = pytest.mark.timeout(300)
 
 
-def logits(ops: Ops, folder: Path) -> torch.Tensor:
+def logits(ops: DecoderOps, folder: Path) -> torch.Tensor:
     """Of a prompt of 9 tokens, and of one token more."""
     weights = open_weights(tiny_files(folder), TINY, torch.float32)
     model = DecoderModel(TINY, weights, 64, ops)

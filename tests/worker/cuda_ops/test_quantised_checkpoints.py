@@ -113,6 +113,23 @@ def test_other_matrices_are_rounded_to_the_dtype_of_activations(
     assert torch.equal(held.cpu(), checkpoint.meant[f"model.{GATE}.weight"].bfloat16())
 
 
+def test_what_is_unpacked_is_said_once(
+    tmp_path: Path, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a whole model, with a count: large ones have thousands of such matrices."""
+    checkpoint = write_checkpoint(tmp_path / "model", CASES["FP8, blocks"])
+    weights = weights_of(checkpoint, device).cut_to(shard_of(checkpoint.config, RankPlace()))
+    for module in (GATE, UP, DOWN):
+        weights.take_matrix(parts_of(checkpoint, module))
+    assert not caplog.records
+    weights.ignore_those(lambda name: True)
+    weights.finish()
+    weights.finish()
+    (record,) = caplog.records
+    assert "quantised matrices are unpacked" in record.getMessage()
+    assert vars(record)["penstock_fields"]["matrices"] == 3
+
+
 def test_what_auto_computes_in(tmp_path: Path) -> None:
     levels, floats = (
         write_checkpoint(tmp_path / name, CASES[case]).prepared.weights

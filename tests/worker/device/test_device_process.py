@@ -13,6 +13,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
 from penstock_worker.steps.runner import StepRunner
+from testing.preloaded import Preloaded
 from tests.worker import test_process
 from tests.worker.device.served import LARGE, POISON, gate
 from tests.worker.test_process import START, Also, Engine
@@ -31,8 +32,8 @@ HOT = TokenSampling(7, temperature=1.3)
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path, start=SERVED)
+def engine(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(preloaded_process, tmp_path, start=SERVED)
     yield engine
     engine.close()
 

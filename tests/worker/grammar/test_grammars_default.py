@@ -102,7 +102,8 @@ def jobs(tokenizer: Tokenizer, eos: tuple[int, ...]) -> list[Job]:
         for seed in range(1, 1 + part(2, 1 / 2))
     ]
     greedy = TokenSampling(0, temperature=0.0, logprobs=2)
-    made += [Job(ids, 120, greedy, grammar=number, ends=eos) for number in (1, 2, 3, 4)]
+    some = (1, 2, 3, 4)[: part(4, 1 / 4)]
+    made += [Job(ids, 120, greedy, grammar=number, ends=eos) for number in some]
     return [*made, Job(ids, 40, greedy)]
 
 
@@ -133,7 +134,7 @@ def test_outputs_conform_and_do_not_depend_on_the_company(
             assert job.tokens[-1] in eos, default_tokenizer.decode(job.tokens)
             assert conforms(job.grammar, default_tokenizer.decode(job.tokens[:-1]))
     crowded = run(
-        compiler, model, jobs(default_tokenizer, eos), 0.0, budget=24, preempt_every=4, seed=3
+        compiler, model, jobs(default_tokenizer, eos), 0.0, budget=24, preempt_every=3, seed=3
     )
     assert sum(job.preempted for job in crowded) > 10
     for one, other in zip(alone, crowded, strict=True):
@@ -338,16 +339,18 @@ def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(
 ) -> None:
     """Every step gives the plain request its token; the other misses more and more of them."""
     ids = default_tokenizer.encode(PROMPT)
-    [undisturbed] = run(compiler, model, [Job(ids, 300, TokenSampling(0, temperature=0.0))], 0.0)
+    wanted = part(300, 1 / 2)
+    greedy = TokenSampling(0, temperature=0.0)
+    [undisturbed] = run(compiler, model, [Job(ids, wanted, greedy)], 0.0)
     grammars = SlotGrammars(compiler, budget=0.002)
     assert compile_now(grammars, 1, AMBIGUOUS) is None
     driver = Driver(make_runner(model, grammars=grammars, threads=2))
-    plain = Job(ids, 300, TokenSampling(0, temperature=0.0))
+    plain = Job(ids, wanted, greedy)
     slow = Job(ids, 400, TokenSampling(1, temperature=0.0), grammar=1)
     driver.run([plain, slow])
     driver.runner.close()
     assert plain.tokens == undisturbed.tokens
-    assert plain.steps == undisturbed.steps == 300
+    assert plain.steps == undisturbed.steps == wanted
     assert slow.deferred > 20
     assert "its grammar any further" in slow.error
     assert set(default_tokenizer.decode(slow.tokens)) <= {"a", "b"}

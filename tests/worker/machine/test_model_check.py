@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from penstock.config.settings import ModelImpl
+from penstock_worker.machine import model_check
 from penstock_worker.machine.model_check import examine_model
 from tests.shared.tiny_models import LLAMA_CONFIG, write_hub_folder
 
 
-def found(folder: Path) -> dict[str, Any]:
-    return {finding.name: finding for finding in examine_model(str(folder))}
+def found(folder: Path, model_impl: ModelImpl = "auto") -> dict[str, Any]:
+    return {finding.name: finding for finding in examine_model(str(folder), model_impl)}
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,24 @@ def test_what_a_backend_lacks_is_named(tmp_path: Path) -> None:
     assert findings["reference"].level == "ok"
 
 
+def test_states_and_their_copies_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 256 sequences, a layer of two tokens of each channel, a copy, and the latest results."""
+    unknown = ("rms_norm_eps", "hidden_act")
+    config = LLAMA_CONFIG | {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2"}
+    config = {key: value for key, value in config.items() if key not in unknown}
+    config |= {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}
+    config |= {"conv_L_cache": 3, "norm_eps": 1e-5, "block_auto_adjust_ff_dim": False}
+    folder = write_hub_folder(tmp_path / "lfm2", config=config)
+    about = found(folder)
+    assert "GiB for 256 of them and copies" in about["memory"].text
+    width = LLAMA_CONFIG["hidden_size"]
+    taken = 4 * 256 * width * (2 + 2 + 1)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    for free, level in ((size + taken, "missing"), (size + taken + 1, "ok")):
+        monkeypatch.setattr(model_check, "free_memory", lambda free=free: free)
+        assert found(folder)["memory"].level == level
+
+
 def test_a_model_that_is_not_served(tmp_path: Path) -> None:
     config = LLAMA_CONFIG | {"architectures": ["FalconForCausalLM"]}
     [finding] = examine_model(str(write_hub_folder(tmp_path / "falcon", config=config)))
@@ -54,6 +74,17 @@ def test_a_model_that_no_family_describes(tmp_path: Path) -> None:
     assert "transformers' code" in findings["implementation"].text
     assert findings["transformers"].text == "has HeliumForCausalLM"
     assert "reference" not in findings
+
+
+def test_whose_code_is_asked_for(tmp_path: Path) -> None:
+    llama = write_hub_folder(tmp_path / "llama", config=LLAMA_CONFIG | {"model_type": "llama"})
+    theirs = found(llama, "transformers")
+    assert "although a family describes" in theirs["implementation"].text
+    assert theirs["transformers"].text == "has LlamaForCausalLM"
+    assert "Penstock's family llama" in found(llama, "penstock")["implementation"].text
+    config = LLAMA_CONFIG | {"architectures": ["HeliumForCausalLM"], "model_type": "helium"}
+    refused = found(write_hub_folder(tmp_path / "helium", config=config), "penstock")
+    assert "HeliumForCausalLM is not served" in refused["model"].text
 
 
 def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:

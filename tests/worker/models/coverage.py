@@ -9,13 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.system import test_recurrent_over_ranks
 from tests.worker.models import (
     test_family_bits,
     test_gguf_families,
     test_parity_families,
     test_parity_on_cpu,
+    test_recurrent_gguf,
+    test_recurrent_models,
+    test_recurrent_on_cpu,
 )
-from tests.worker.models.family_cases import CASES, ON_DEVICE
+from tests.worker.models.family_cases import (
+    BITS_ON_DEVICE,
+    CASES,
+    ON_DEVICE,
+    RANKS_ON_DEVICE,
+)
+from tests.worker.models.recurrent_cases import RECURRENT_CASES
 from tests.worker.parallel import test_cpu_ranks
 
 SHOWN = ("float32 parity", "bits", "GGUF", "TP 2")
@@ -31,18 +41,36 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 case
                 for case in _cases(test_parity_on_cpu.test_equals_transformers)
                 if case not in test_parity_on_cpu.REFUSED
+            )
+            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers)),
+            "bits": _families(
+                _cases(test_family_bits.test_on_the_cpu_kernels)
+                + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
             ),
-            "bits": _families(_cases(test_family_bits.test_on_the_cpu_kernels)),
-            "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU),
+            "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
+            + _families(_cases(test_recurrent_gguf.test_equals_transformers)),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
         },
         "reference": {
-            "float32 parity": _families(_cases(test_parity_families.test_equals_transformers)),
-            "bits": _families(_cases(test_family_bits.test_rows_depend_on_their_sequence_alone)),
-            "GGUF": _families(gguf),
-            "TP 2": _families(_cases(test_cpu_ranks.test_ranks_of_the_reference)),
+            "float32 parity": _families(
+                _cases(test_parity_families.test_equals_transformers)
+                + _cases(test_recurrent_models.test_equals_transformers)
+            ),
+            "bits": _families(
+                _cases(test_family_bits.test_rows_depend_on_their_sequence_alone)
+                + _cases(test_recurrent_models.test_rows_depend_on_their_sequence_alone)
+            ),
+            "GGUF": _families(gguf + _cases(test_recurrent_gguf.test_equals_transformers)),
+            "TP 2": _families(
+                _cases(test_cpu_ranks.test_ranks_of_the_reference)
+                + _cases(test_recurrent_over_ranks.test_tensor_parallel_ranks)
+            ),
         },
-        "triton": {"float32 parity": _families(ON_DEVICE)},
+        "triton": {
+            "float32 parity": _families(ON_DEVICE),
+            "bits": _families(BITS_ON_DEVICE),
+            "TP 2": _families(RANKS_ON_DEVICE),
+        },
     }
 
 
@@ -50,9 +78,10 @@ def _cases(test: Callable[..., Any]) -> list[str]:
     """Returns the values of the test's parameter `case`."""
     for mark in getattr(test, "pytestmark", ()):
         if mark.name == "parametrize" and mark.args[0] == "case":
-            return list(mark.args[1])
+            return [getattr(value, "values", (value,))[0] for value in mark.args[1]]
     raise ValueError(f"{test.__name__} has no parameter `case`")
 
 
 def _families(cases: Iterable[str]) -> Counter[str]:
-    return Counter((CASES.get(case) or test_gguf_families.OWN[case])[0] for case in cases)
+    known = CASES | RECURRENT_CASES | test_gguf_families.OWN | test_recurrent_gguf.OWN
+    return Counter(known[case][0] for case in cases)

@@ -52,6 +52,19 @@ LATENTS = {
     "num_experts_per_tok": 3,
     "pad_token_id": 0,
 }
+GEMMA4 = GROUPED | {
+    "global_head_dim": 32,
+    "sliding_window": 21,
+    "vocab_size_per_layer_input": 199,
+    "hidden_size_per_layer_input": 12,
+}
+GEMMA3N = GROUPED | {
+    "hidden_size": 96,
+    "sliding_window": 21,
+    "vocab_size_per_layer_input": 199,
+    "hidden_size_per_layer_input": 12,
+    "laurel_rank": 8,
+}
 WHOLE = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}
 """Heads that make up the hidden size."""
 
@@ -141,6 +154,62 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "gemma4-alike": (
+        "Gemma4",
+        GEMMA4
+        | {
+            "layer_types": mixed("sliding", "sliding", "full"),
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
+    "gemma4-shared-kv": (
+        "Gemma4",
+        GEMMA4
+        | {
+            "num_hidden_layers": 5,
+            "layer_types": mixed("sliding", "full", "sliding", "sliding", "full"),
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-experts": (
+        "Gemma4",
+        GEMMA4
+        | {
+            "layer_types": mixed("sliding", "sliding", "full"),
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    "gemma3n": (
+        "Gemma3n",
+        GEMMA3N
+        | {
+            "num_hidden_layers": 4,
+            "layer_types": mixed("sliding", "full", "sliding", "full"),
+            "num_kv_shared_layers": 2,
+            "intermediate_size": [100, 100, 60, 100],
+            "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0],
+        },
+    ),
+    "gemma3n-three-streams": (
+        "Gemma3n",
+        GEMMA3N
+        | {
+            "num_hidden_layers": 2,
+            "layer_types": mixed("sliding", "full"),
+            "num_kv_shared_layers": 0,
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+        },
+    ),
     "phi3": ("Phi3", WHOLE | {"pad_token_id": 0}),
     "phi3-window": ("Phi3", WHOLE | {"sliding_window": 30, "pad_token_id": 0}),
     "phi4-mini-partial-longrope": (
@@ -171,6 +240,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Granite",
         WHOLE
         | {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+    ),
+    "granite4-without-mamba": (
+        "GraniteMoeHybrid",
+        WHOLE
+        | {
+            "layer_types": mixed("full", "full", "full"),
+            "num_local_experts": 0,
+            "shared_intermediate_size": 100,
+            "position_embedding_type": "rope",
+            "mamba_n_heads": 8,
             "embedding_multiplier": 3.0,
             "attention_multiplier": 0.2,
             "residual_multiplier": 0.4,
@@ -330,19 +414,59 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "seed-oss": ("SeedOss", GROUPED | {"attention_bias": True, "attention_out_bias": True}),
+    "minimax-m2": (
+        "MiniMaxM2",
+        GROUPED
+        | {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+        },
+    ),
     "arcee": ("Arcee", WHOLE | {"mlp_bias": True}),
 }
 
 
-ON_DEVICE = ("gemma2", "gemma3-stretched", "olmo3", "granite-biases")
-"""Cases that the CUDA kernels compute in Triton's interpreter, which is slow."""
+ON_DEVICE = (
+    "gemma2",
+    "mixtral",
+    "olmo3",
+    "gemma3-stretched",
+    "granite-biases",
+    "gpt-oss",
+    "qwen3-moe",
+    "olmoe",
+    "granite-moe",
+    "glm45",
+    "qwen2-moe",
+    "glm45-groups",
+    "glm",
+    "ministral3",
+    "smollm3-own-pattern",
+    "glm4-a-quarter",
+    "cohere2",
+    "starcoder2",
+    "nemotron",
+    "stablelm-parallel",
+    "exaone4-windows",
+    "arcee",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+)
+"""Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
+without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
+ON_ONE_RANK = tuple(case for case in CASES if case.startswith(("gemma4", "gemma3n")))
+"""Cases whose layers ranks can't share."""
+BITS_ON_DEVICE = ("deepseek-v3", "cohere2", "gpt-oss", "glm45-groups", "qwen2-moe")
+"""Of these, cases whose rows are compared bit by bit."""
 
 
 def config_class(family: str) -> Any:
     """transformers' class of configurations."""
     import transformers
 
-    return getattr(transformers, {"Gemma3": "Gemma3Text"}.get(family, family) + "Config")
+    halves = ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
+    return getattr(transformers, family + ("TextConfig" if family in halves else "Config"))
 
 
 def read(case: str) -> ModelConfig:
@@ -350,3 +474,16 @@ def read(case: str) -> ModelConfig:
     family, settings = CASES[case]
     theirs = config_class(family)(**(SIZES | settings), architectures=[f"{family}ForCausalLM"])
     return read_config(Fields(theirs.to_dict(), case))
+
+
+RANKS_ON_DEVICE = (
+    "gpt-oss",
+    "qwen2-moe",
+    "deepseek-v2-lite",
+    "gemma2",
+    "olmo3",
+    "starcoder2",
+    "stablelm-parallel",
+    "glm4-a-quarter",
+)
+"""Of these, cases that two ranks compute. The first three run without --long."""

@@ -18,6 +18,7 @@ from penstock.model_config import WeightFiles
 from penstock.prepare.gguf_config import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
+from tests.worker.models import gemma_gguf
 from tests.worker.models.family_cases import CASES, GROUPED, SIZES, WHOLE
 from tests.worker.models.parity import compare
 from tests.worker.models.test_parity_families import make_theirs, random_prompts
@@ -44,6 +45,10 @@ class Conversion:
     """How the maps of latents to keys and values are stored; None: there are no latents."""
     alternating: bool = False
     """Whether the rows of gate and up alternate in transposed stacks (gpt-oss)."""
+    own_parts: Callable[[str, Tensor, dict[str, Tensor]], Iterator[tuple[str, Tensor]]] | None = (
+        None
+    )
+    """The file's tensors in the place of one of transformers'; None: as all families."""
 
 
 def windows(writer: Writer, config: Any) -> None:
@@ -77,6 +82,12 @@ def experts(writer: Writer, config: Any) -> None:
 def some_experts(writer: Writer, config: Any) -> None:
     writer.add_expert_count(config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
+
+
+def minimax_m2(writer: Writer, config: Any) -> None:
+    some_experts(writer, config)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_feed_forward_length(config.intermediate_size)
 
 
 def gpt_oss(writer: Writer, config: Any) -> None:
@@ -141,7 +152,7 @@ def add_heads(writer: Writer, config: Any, how: Conversion) -> None:
 def by_head(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     """As `separated`, with the maps of latents cut by head, those to keys transposed."""
     if not name.endswith("kv_b_proj.weight"):
-        yield from separated(name.replace("correction_bias", "correction.bias"), tensor)
+        yield from separated(name, tensor)
         return
     heads = tensor.view(config.num_attention_heads, -1, config.kv_lora_rank)
     stem = name.removesuffix("kv_b_proj.weight")
@@ -154,6 +165,10 @@ CONVERSIONS = {
     "gemma": Conversion(ARCH.GEMMA, plus_one=True),
     "gemma2": Conversion(ARCH.GEMMA2, gemma2, plus_one=True),
     "gemma3-of-six": Conversion(ARCH.GEMMA3, windows, plus_one=True),
+    "gemma3n": Conversion(ARCH.GEMMA3N, gemma_gguf.gemma3n, own_parts=gemma_gguf.parts),
+    "gemma4-alike": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
+    "gemma4-shared-kv": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
+    "gemma4-experts": Conversion(ARCH.GEMMA4, gemma_gguf.gemma4, own_parts=gemma_gguf.parts),
     "phi3-window": Conversion(ARCH.PHI3, windows),
     "smollm3": Conversion(ARCH.SMOLLM3, permuted=True),
     "olmo2": Conversion(ARCH.OLMO2),
@@ -178,6 +193,7 @@ CONVERSIONS = {
     "deepseek-v2-lite": Conversion(ARCH.DEEPSEEK2, deepseek, latents="one matrix"),
     "deepseek-v3-plain": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
     "glm47-flash": Conversion(ARCH.DEEPSEEK2, deepseek, latents="by head"),
+    "minimax-m2": Conversion(ARCH.MINIMAXM2, minimax_m2),
     "gpt-oss": Conversion(ARCH.GPT_OSS, gpt_oss, alternating=True),
     "llama-plain": Conversion(ARCH.LLAMA, permuted=True),
     "qwen2-plain": Conversion(ARCH.QWEN2),
@@ -199,7 +215,7 @@ OWN |= {
 }
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
 NOT_ON_CPU = ("deepseek-v3-plain",)
-"""A latent of theirs has 40 numbers."""
+"""A latent has 40 numbers."""
 OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
 
 
@@ -212,7 +228,7 @@ def separated(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The matrices that this release of transformers keeps as one for all experts, as the files of
     the hub have them."""
     if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-        yield name, tensor
+        yield name.replace("correction_bias", "correction.bias"), tensor
         return
     if name.endswith("down_proj"):
         yield f"{name}.weight", tensor
@@ -237,6 +253,7 @@ def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def write(path: Path, theirs: Any, how: Conversion) -> None:
     config = theirs.config
+    config.allow_global_per_layer_attribute_access = True  # of Gemma 4
     writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -259,6 +276,8 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
         if tied and theirs_name == "lm_head.weight":
             continue
         parts = (unstacked if how.alternating else separated)(theirs_name, whole)
+        if how.own_parts is not None:
+            parts = how.own_parts(theirs_name, whole, theirs.state_dict())
         if how.latents == "by head":
             parts = by_head(theirs_name, whole, config)
         for name, tensor in parts:
@@ -271,6 +290,7 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
                 if how.permuted and part in name:
                     tensor = adjacent(tensor, heads)
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            found = name if name.endswith(".scale") else found
             assert found is not None, name
             writer.add_tensor(found, tensor.contiguous().float().numpy())
     writer.write_header_to_file()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kv_layout import KVLayout, kv_layout, one_group
+from penstock.kv_layout import KVLayout, kv_layout, layers_that_read, one_group
 from penstock.model_config import ModelConfig
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -40,7 +40,18 @@ def reference(config: ModelConfig, layout: KVLayout | None) -> ReferenceForward:
     return ReferenceForward(model, ReferenceAttention(shape, BLOCKS))
 
 
-@pytest.mark.parametrize("case", ["mistral-window", "gemma2", "gemma3-stretched", "cohere2"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "mistral-window",
+        "gemma2",
+        "gemma3-stretched",
+        "cohere2",
+        "gemma4-alike",
+        "gemma4-shared-kv",
+        "gemma3n",
+    ],
+)
 def test_the_reference_reads_no_block_behind_a_window(case: str) -> None:
     config = read(case)
     layout = kv_layout(config, POSITIONS)
@@ -49,7 +60,14 @@ def test_the_reference_reads_no_block_behind_a_window(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "cache"), [("gemma3-stretched", "auto"), ("mistral-window", "int8")]
+    ("case", "cache"),
+    [
+        ("gemma3-stretched", "auto"),
+        ("mistral-window", "int8"),
+        ("gemma4-alike", "auto"),
+        ("gemma4-shared-kv", "int8"),
+        ("gemma3n", "bfloat16"),
+    ],
 )
 def test_the_cpu_kernels_read_no_block_behind_a_window(
     case: str, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,6 +80,10 @@ def test_the_cpu_kernels_read_no_block_behind_a_window(
         return model.forward(block_size=BLOCK, num_blocks=BLOCKS, threads=2)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cpu, "kv_layout", lambda config, _: one_group(config.num_layers))
+        patch.setattr(
+            cpu,
+            "kv_layout",
+            lambda config, _: one_group(config.num_layers, layers_that_read(config)),
+        )
         one = forward()
     check(one, forward, layout, COURSE)

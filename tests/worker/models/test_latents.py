@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import StartupError
 from penstock_kernels.cpu.decoder import DecoderShape
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -33,11 +32,13 @@ def test_the_cpu_kernels_store_it_in_two_orders() -> None:
     assert shape.block_bytes("int8", LAYERS) == LAYERS * 16 * (2 * RANK + ROTATING + 2 * 4)
 
 
-def test_it_is_not_cut() -> None:
+def test_ranks_share_heads_and_each_has_the_latent() -> None:
     config = read("deepseek-v2-lite")
     assert shard_of(config, RankPlace(pipeline=3, rank=1)).own.num_layers == 1
-    with pytest.raises(StartupError, match="attention over latents"):
-        shard_of(config, RankPlace(tensor=2, rank=0))
+    for rank in (0, 1):
+        own = shard_of(config, RankPlace(tensor=2, rank=rank)).own
+        assert own.num_heads == config.num_heads // 2
+        assert own.num_kv_heads == 1
 
 
 def test_scattered_blocks_of_latents_are_read() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import thinning
 from tests.thinning import part
 from tests.worker.checkpoints import hub_model
 from tests.worker.models.family_cases import CASES, GROUPED, LONGROPE, SIZES, WHOLE, config_class
@@ -29,10 +30,13 @@ def make_theirs(family: str, settings: dict[str, Any]) -> Any:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.3)
-            elif name.endswith("e_score_correction_bias"):
-                parameter.normal_(0, 0.1)
-            elif "norm" in name:
+            elif "norm" in name or name.endswith("scale"):
                 parameter.normal_(1, 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
+                buffer.normal_(0, 0.1)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.8, 1.2)
     return model
 
 
@@ -49,7 +53,7 @@ def test_equals_transformers(case: str, tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path, max_shard_size="100KB" if "llama" in case else "5GB")
     shards = list(tmp_path.glob("model-*.safetensors"))
     assert (len(shards) > 1) == ("llama" in case)
-    prompts = random_prompts()
+    prompts = random_prompts()[:: 1 if thinning.every else 3]
     model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
     wanted = part(64, 1 / 4)
     compared = compare(model, theirs, prompts, wanted)
@@ -99,6 +103,38 @@ def test_the_text_half_of_a_model_that_sees(family: str, tmp_path: Path) -> None
     config._attn_implementation = "eager"
     theirs = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
     theirs.save_pretrained(tmp_path)
-    model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
+    model = hub_model(
+        tmp_path, torch.float32, SIZES["max_position_embeddings"], language_model_only=True
+    )
+    assert model.config.vision is None
     prompts = [[token for token in prompt if token != 5] or [6] for prompt in random_prompts()]
     assert compare(model, theirs, prompts, 16) > 0
+
+
+@pytest.mark.timeout(240)
+def test_the_text_half_of_gemma_4(tmp_path: Path) -> None:
+    import transformers
+
+    text = config_class("Gemma4")(**(SIZES | CASES["gemma4-shared-kv"][1]))
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "patch_size": 4,
+        "position_embedding_size": 16,
+    }
+    names = ("image", "video", "audio", "boi", "eoi", "boa")
+    special = {f"{name}_token_id": 190 + number for number, name in enumerate(names)}
+    config = transformers.Gemma4Config(
+        text_config=text, vision_config=vision, eoa_token_index=189, **special
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(3)
+    theirs = transformers.Gemma4ForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = hub_model(tmp_path, torch.float32, SIZES["max_position_embeddings"])
+    prompts = [[token % 189 for token in prompt] for prompt in random_prompts()[::2]]
+    assert compare(model, theirs, prompts, 8) > 0

@@ -18,7 +18,7 @@ from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.errors import GroupLost
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.family_cases import CASES, SIZES, read
+from tests.worker.models.family_cases import CASES, ON_ONE_RANK, SIZES, read
 from tests.worker.models.test_family_bits import EACH, alone, in_chunks_and_company
 from tests.worker.models.test_parity_on_cpu import REFUSED
 from tests.worker.parallel.forward_over_ranks import ForwardOverRanks
@@ -26,9 +26,8 @@ from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = pytest.mark.timeout(120)
-LATENTS = ("deepseek-v2-lite", "deepseek-v2-groups", "deepseek-v3", "glm47-flash")
-CUT = [case for case in CASES if case not in ("qwen2-1-1-tied", *LATENTS)]
-"""One head can't be shared, nor can attention over latents yet."""
+CUT = [case for case in CASES if case not in ("qwen2-1-1-tied", *ON_ONE_RANK)]
+"""One head can't be shared, nor can Gemma 3n's and 4's layers."""
 NO_FILES = WeightFiles(format="safetensors", files=(), dtype="float32")
 
 
@@ -104,6 +103,7 @@ def test_two_ranks_have_one_workers_bits(case: str, two: Formed) -> None:
         ("cohere2", 1, 2, "bfloat16", 1),
         ("gemma3", 1, 3, "float32", 1),
         ("glm45", 2, 2, "bfloat16", 1),
+        ("gemma4-alike", 1, 3, "float32", 2),
     ],
 )
 def test_other_layouts(case: str, tensor: int, pipeline: int, dtype: str, threads: int) -> None:
@@ -181,3 +181,13 @@ def test_sizes_that_are_too_small_are_named(changed: dict[str, int], said: str) 
     mine = CPUModel(config, NO_FILES, "float32")
     with Formed(3) as formed, pytest.raises(StartupError, match=said):
         ForwardOverRanks(formed, mine)
+
+
+def test_gates_of_the_attention_are_not_shared(two: Formed) -> None:
+    """Also where no layer is recurrent, which is refused before that."""
+    config = wide(read("llama-yarn"))
+    gated = msgspec.structs.replace(config.layers[0].attention, output_gate=True)
+    layers = tuple(msgspec.structs.replace(layer, attention=gated) for layer in config.layers)
+    mine = CPUModel(msgspec.structs.replace(config, layers=layers), NO_FILES, "float32")
+    with pytest.raises(StartupError, match="gates, which this backend computes on one rank"):
+        ForwardOverRanks(two, mine)

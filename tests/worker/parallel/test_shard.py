@@ -13,6 +13,7 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import UNIT, Shard, deal, deal_units, shard_of
 from testing.model_configs import varied
 from tests.worker.checkpoints import TINY
+from tests.worker.models.family_cases import read
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -136,3 +137,21 @@ def test_places() -> None:
 def test_what_can_not_be_dealt_out_is_named(tensor: int, pipeline: int, said: str) -> None:
     with pytest.raises(StartupError, match=said):
         shard_of(TINY, RankPlace(tensor, pipeline, 0))
+
+
+@pytest.mark.parametrize(
+    ("case", "tensor", "pipeline", "said"),
+    [
+        ("gemma4-alike", 2, 1, "heads whose sizes differ between layers"),
+        ("gemma4-shared-kv", 1, 2, "2 ranks; the model has an input of each layer's own"),
+        ("gemma3n-three-streams", 1, 2, "which one rank must hold: 1 is allowed"),
+    ],
+)
+def test_what_one_rank_must_hold_is_named(case: str, tensor: int, pipeline: int, said: str) -> None:
+    with pytest.raises(StartupError, match=said):
+        shard_of(read(case), RankPlace(tensor, pipeline, 0))
+
+
+def test_layers_of_different_heads_are_dealt_out_to_stages() -> None:
+    shards = [shard_of(read("gemma4-alike"), RankPlace(1, 3, rank)) for rank in range(3)]
+    assert [shard.own.kv_heads(0).size for shard in shards] == [16, 16, 32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -183,3 +184,14 @@ def test_a_head_beside_tied_embeddings_is_no_extra(tmp_path: Path) -> None:
     files = WeightFiles(format="safetensors", files=(str(path),), dtype="float32")
     for rank in range(4):
         load(tied, files, ranks_at(2, 2, rank))
+
+
+def test_ranks_share_the_heads_of_three_dimensions() -> None:
+    """As a GGUF file has the maps of latents."""
+    values = np.arange(4 * 3 * 32, dtype=np.float32)
+    tensor = StoredTensor("blk.0.attn_k_b.weight", (4, 3, 32), "F32", values.view(np.uint8))
+    out = torch.empty(2, 3, 32)
+    tensor.read_part_into(out, (range(2, 4), range(3), range(32)))
+    assert torch.equal(out.flatten(), torch.from_numpy(values)[2 * 3 * 32 :])
+    with pytest.raises(UnsupportedModel, match="only the first can be shared"):
+        tensor.read_part_into(out, (range(2, 4), range(2), range(32)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -68,8 +68,13 @@ class Formed:
         ranks.join(Group(named, self.rendezvous[ranks.place.rank], CPU, lambda: self.wanted))
 
     def each(self, call: Callable[[Ranks], Any]) -> list[Any]:
+        """What each returned. The first error of any: the others may wait for that rank in vain."""
         with torch.inference_mode(False):
-            return [job.result(240) for job in [self.pool.submit(call, one) for one in self.ranks]]
+            jobs = [self.pool.submit(call, one) for one in self.ranks]
+            done, _ = wait(jobs, 240, FIRST_EXCEPTION)
+            for job in done:
+                job.result()
+            return [job.result(0) for job in jobs]
 
     def close(self) -> None:
         for one in self.ranks:

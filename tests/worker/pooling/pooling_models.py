@@ -51,12 +51,16 @@ def save(folder: Path, kind: str, **config: Any) -> Any:
     for parameter in model.parameters():  # Biases and norms are 0 and 1 when made.
         parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
+    word_tokenizer(folder)
+    return model
+
+
+def word_tokenizer(folder: Path) -> None:
     words = {f"w{number}": number for number in range(VOCAB)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
     (folder / "tokenizer_config.json").write_text("{}")
-    return model
 
 
 def sentence_files(folder: Path, mode: str, *, normalize: bool, longest: int | None = None) -> None:

@@ -6,13 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.model_config import PoolingConfig, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
+from penstock_worker.forward.interface import Unable
+from penstock_worker.pooling import cpu, reference
+from tests.worker.cpu_model import CPUModel
+from tests.worker.models.family_cases import CASES
+from tests.worker.models.test_parity_families import make_theirs
+from tests.worker.models.test_recurrent_models import read
 from tests.worker.pooling.pooling_models import (
     cosine_distance,
     dense_files,
@@ -21,6 +29,7 @@ from tests.worker.pooling.pooling_models import (
     random_inputs,
     run,
     save,
+    word_tokenizer,
 )
 
 LENGTHS = [1, 2, 31, 7, 64, 33, 40, 16, 5]
@@ -217,6 +226,23 @@ def test_heads_of_decoders_equal_transformers(tmp_path: Path, kind: str, labels:
     loaded.runner.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["gemma4-shared-kv", "gemma3n"])
+def test_layers_that_read_another_ones_keys(tmp_path: Path, case: str) -> None:
+    """Vectors of a decoder, whose layers all see one block table."""
+    make_theirs(*CASES[case]).save_pretrained(tmp_path / "m")
+    word_tokenizer(tmp_path / "m")
+    inputs, asked, found = random_inputs([9, 60]), Pooling("embed"), []
+    for backend in ("cpu", "reference"):
+        loaded = _loaded(tmp_path / "m", tmp_path, backend, runner="pooling")
+        found.append(run(loaded, inputs, asked))
+        for whole, chunked in zip(found[-1], run(loaded, inputs, asked, chunk=7), strict=True):
+            assert np.array_equal(whole, chunked), "chunks change bits"
+        loaded.runner.close()
+    for one, other in zip(*found, strict=True):
+        assert cosine_distance(one, other) < 1e-6
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_reranker_scores_by_two_logits(tmp_path: Path, backend: str, tied: bool) -> None:
@@ -248,3 +274,32 @@ def test_a_rerankers_answers_are_named_in_its_config(tmp_path: Path) -> None:
     file.write_text(json.dumps(stated))
     with pytest.raises(UnsupportedModel, match="no token 'perhaps'"):
         prepare(str(folder), cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("lfm2", "recurrent layers of short convolutions: no vectors are made of those"),
+        ("nemotron-h", "recurrent layers of Mamba 2: no vectors are made of those"),
+    ],
+)
+def test_states_that_pooled_sequences_lack_are_refused_by_name(case: str, said: str) -> None:
+    model = CPUModel(read(case), WeightFiles(format="safetensors", files=(), dtype=""), "float32")
+    setup = msgspec.structs.replace(
+        model.setup(), pooling=PoolingConfig(mode="last", normalize=True, size=72)
+    )
+    with pytest.raises(Unable, match=said):
+        cpu.recipe(model.prepared(), setup, 1)
+    with pytest.raises(Unable, match=said):
+        reference.recipe(model.prepared(), setup, 1)
+
+
+def test_layers_of_feed_forward_alone_are_refused_by_name() -> None:
+    layers = [each for each in read("nemotron-h").layers if each.recurrent is None]
+    config = msgspec.structs.replace(read("nemotron-h"), num_layers=len(layers), layers=(*layers,))
+    model = CPUModel(config, WeightFiles(format="safetensors", files=(), dtype=""), "float32")
+    setup = msgspec.structs.replace(
+        model.setup(), pooling=PoolingConfig(mode="last", normalize=True, size=72)
+    )
+    with pytest.raises(Unable, match="layers of attention or feed-forward alone: no vectors"):
+        cpu.recipe(model.prepared(), setup, 1)

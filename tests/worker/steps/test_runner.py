@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
@@ -66,6 +67,10 @@ MISFITS = {
     r"tokens \[5, 7\) of 6": {"work": [SlotWork(0, 5, 2)]},
     r"tokens \[5, 5\) of 6": {"work": [SlotWork(0, 5, 0)]},
     "block 9 is not in": {"work": [SlotWork(0, 5, 1, [9])]},
+    "block 10 is not in": {"work": [SlotWork(0, 5, 1, states=[10])]},
+    "slot 1: block 11 is not in": {
+        "admitted": [msgspec.structs.replace(admit(1, [2]), states=[11])]
+    },
     "5 tokens don't fit 1 blocks of 4": {"admitted": [admit(1, [2])], "work": [SlotWork(1, 0, 5)]},
 }
 

@@ -55,11 +55,14 @@ inline void quantise_group(const Activations& a, int row, int g, V low, V high) 
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
   const float peak = highest(max(abs(low), abs(high)));
   const float poison = sum(fma(high, zero(), mul(low, zero())));
-  const V inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
+  // Of the smallest numbers, 127 / peak is more than there is.
+  const float most = 3.4028234664e38f, levels_per_one = peak > 0.0f ? 127.0f / peak : 0.0f;
+  const bool tiny = levels_per_one > most;
+  const V inverse = set1(tiny ? most : levels_per_one);
   int8_t* levels = a.levels + cell;
   store_i8(levels, mul(low, inverse));
   store_i8(levels + 16, mul(high, inverse));
-  const float scale = peak / 127.0f + poison;
+  const float scale = (tiny ? 1.0f / most : peak / 127.0f) + poison;
   const int32_t total = sum_i8(levels) + sum_i8(levels + 16);
   a.scales[at] = scale;
   a.sums[at] = total;

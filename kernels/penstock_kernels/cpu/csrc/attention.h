@@ -20,9 +20,10 @@ struct Pages {
   size_t page_cells;   // cells of one page over all KV heads
   size_t head_cells;   // cells of one page and KV head
   size_t value_page_cells, value_head_cells;  // the same of values
-  inline size_t at(int page, int kv_head) const { return number(page) * page_cells + kv_head * head_cells; }
-  inline size_t value_at(int page, int kv_head) const { return number(page) * value_page_cells + kv_head * value_head_cells; }
-  inline size_t number(int page) const { return static_cast<size_t>(table[page / per_block]) * per_block + page % per_block; }
+  size_t block_cells, value_block_cells;      // from a block to the next
+  inline size_t at(int page, int kv_head) const { return block(page) * block_cells + page % per_block * page_cells + kv_head * head_cells; }
+  inline size_t value_at(int page, int kv_head) const { return block(page) * value_block_cells + page % per_block * value_page_cells + kv_head * value_head_cells; }
+  inline size_t block(int page) const { return static_cast<size_t>(table[page / per_block]); }
 };
 
 template <class Cache>
@@ -34,22 +35,27 @@ void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, 
   Cache::put_value(values + pages.value_at(position / 16, kv_head), position % 16, head, dim);
 }
 
-// scores: [rows][KEY_SPLIT] of R query rows against one page.
+// scores: [rows][KEY_SPLIT] of query rows `r`... against one page, R at a time. Returns the first row that is left.
 template <class Cache, int R>
-inline void page_scores(const typename Cache::Query* panel, int rows, const typename Cache::Query* page, int dim, float* scores) {
-  V dots[R];
-  for (int r = 0; r < R; r++) dots[r] = zero();
-  Cache::template scores<R>(panel, rows, page, dim, dots);
-  for (int r = 0; r < R; r++) store(scores + r * pk::KEY_SPLIT, dots[r]);
+inline int page_scores(int r, const typename Cache::Query* panel, int rows, const typename Cache::Open* page, int dim, float* scores) {
+  if constexpr (R <= SCORE_ROWS)
+    for (; r + R <= rows; r += R) {
+      V dots[R];
+      for (int i = 0; i < R; i++) dots[i] = zero();
+      Cache::template scores<R>(Cache::column(panel, r), rows, page, dim, dots);
+      for (int i = 0; i < R; i++) store(scores + (r + i) * pk::KEY_SPLIT, dots[i]);
+    }
+  return r;
 }
 
 template <class Cache>
-inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Query* page, int dim, float* scores) {
-  int r = 0;
-  for (; r + 12 <= rows; r += 12) page_scores<Cache, 12>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
-  for (; r + 8 <= rows; r += 8) page_scores<Cache, 8>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
-  for (; r + 3 <= rows; r += 3) page_scores<Cache, 3>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
-  for (; r < rows; r++) page_scores<Cache, 1>(Cache::column(panel, r), rows, page, dim, scores + r * pk::KEY_SPLIT);
+inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Open* page, int dim, float* scores) {
+  int r = page_scores<Cache, 12>(0, panel, rows, page, dim, scores);
+  r = page_scores<Cache, 8>(r, panel, rows, page, dim, scores);
+  r = page_scores<Cache, 6>(r, panel, rows, page, dim, scores);
+  r = page_scores<Cache, 4>(r, panel, rows, page, dim, scores);
+  r = page_scores<Cache, 3>(r, panel, rows, page, dim, scores);
+  page_scores<Cache, 1>(r, panel, rows, page, dim, scores);
 }
 
 // out: [rows][out_stride] += the first `count` tokens of pages, for R rows and C vectors of the head.
@@ -64,19 +70,27 @@ inline void page_values(const typename Cache::Query* weights, const typename Cac
     for (int c = 0; c < C; c++) store(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
+// The same for rows `r`..., R at a time. Returns the first row that is left.
+template <class Cache, int R, int C>
+inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
+  if constexpr (R <= VALUE_ROWS)
+    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
+  return r;
+}
+
 template <class Cache, int C>
 inline void values_of(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
-  int r = 0;
-  for (; r + 6 <= rows; r += 6) page_values<Cache, 6, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
-  for (; r + 3 <= rows; r += 3) page_values<Cache, 3, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
-  for (; r < rows; r++) page_values<Cache, 1, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
+  int r = values_by<Cache, 6, C>(0, weights, rows, pages, count, dim, d, out, out_stride);
+  r = values_by<Cache, 4, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
+  r = values_by<Cache, 3, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
+  values_by<Cache, 1, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
 }
 
 // out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.
 template <class Cache>
 inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
   int d = 0;
-  for (; d + 64 <= dim; d += 64) values_of<Cache, 4>(weights, rows, pages, count, dim, d, out + d, out_stride);
+  for (; d + 16 * VALUE_VECTORS <= dim; d += 16 * VALUE_VECTORS) values_of<Cache, VALUE_VECTORS>(weights, rows, pages, count, dim, d, out + d, out_stride);
   for (; d < dim; d += 16) values_of<Cache, 1>(weights, rows, pages, count, dim, d, out + d, out_stride);
 }
 

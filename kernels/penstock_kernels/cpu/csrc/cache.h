@@ -5,15 +5,17 @@
 // [head_dim / 2][16 tokens][2] and values as [8][head_dim][2 tokens].  In int8 the 16 tokens' scales
 // (float32) come first, then the levels, ordered as in float32.
 #pragma once
-#include "activations.h"
+#include "halves.h"
 
 namespace {
 
 // How keys, values, queries and softmax weights are stored and multiplied. Cell: what a page is made
-// of.  Query: what a query, a weight and a page of keys that is open for multiplying are made of.
+// of.  Query: what a query and a weight are kept as.  Open: what a page of keys that is open for multiplying is
+// made of.
 struct F32Cache {
   using Cell = float;
   using Query = float;
+  using Open = float;
   static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
   static inline void put_key(float* page, int token, const float* head, int dim) {
     for (int d = 0; d < dim; d++) page[16 * d + token] = head[d];
@@ -56,9 +58,9 @@ struct F32Cache {
   }
 };
 
-struct Bf16Cache {
+struct Bf16Cache : Halves16 {
   using Cell = uint16_t;
-  using Query = uint16_t;
+  using Open = uint16_t;
   static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
   static inline void put_key(uint16_t* page, int token, const float* head, int dim) {
     for (int d = 0; d < dim; d++) page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(head[d]);
@@ -70,33 +72,14 @@ struct Bf16Cache {
     static inline const uint16_t* keys(const uint16_t* page, int) { return page; }
   };
   static inline V scaled(V dots, const uint16_t*) { return dots; }
-  static inline V put_weights(uint16_t* out, V weights, const uint16_t*, int, int) {
-    store_bf16(out, weights);
-    // The weights as they are used, so that they are exactly a distribution.
-    return load_bf16(out);
-  }
-  // The panel is [dim / 2][rows][2].
-  static inline void put_query(uint16_t* panel, int r, int rows, const float* query, int dim) {
-    for (int d = 0; d < dim; d += 16) {
-      uint16_t cells[16];
-      store_bf16(cells, load(query + d));
-      for (int i = 0; i < 16; i += 2) __builtin_memcpy(panel + (d + i) * rows + 2 * r, cells + i, 2 * sizeof *cells);
-    }
-  }
-  template <int R> static inline void scores(const uint16_t* panel, int rows, const uint16_t* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d += 2)
-      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, panel + d * rows + 2 * r);
-  }
-  static inline const uint16_t* column(const uint16_t* panel, int r) { return panel + 2 * r; }
-  template <int R, int C> static inline void values(const uint16_t* weights, const uint16_t* page, int count, int dim, int d, V (*sums)[C]) {
+  // The weights as they are used are summed up, so that they are exactly a distribution.
+  static inline V put_weights(Query* out, V weights, const uint16_t*, int, int) { return round_weights(out, weights); }
+  template <int R, int C> static inline void values(const Query* weights, const uint16_t* page, int count, int dim, int d, V (*sums)[C]) {
+    const auto pairs = [&](int t) { return page + static_cast<size_t>(t) * dim + 2 * d; };
     int t = 0;
-    for (; t + 2 <= count; t += 2)
-      for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) sums[r][c] = dot2_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+    for (; t + 2 <= count; t += 2) add_pairs<R, C>(pairs(t), weights + t, true, sums);
     // The token beyond an odd count is none of the row's.
-    if (t < count)
-      for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) sums[r][c] = dot1_bf16(sums[r][c], page + static_cast<size_t>(t) * dim + 2 * (d + 16 * c), weights + r * pk::KEY_SPLIT + t);
+    if (t < count) add_pairs<R, C>(pairs(t), weights + t, false, sums);
   }
 };
 
@@ -116,8 +99,9 @@ inline float quantise_head(const float* head, int dim, int8_t* levels) {
 
 // A byte is a bfloat16 exactly: pages are widened, and multiplied as Bf16Cache's are.  A key's scale
 // multiplies its token's dot products, a value's the softmax weight.
-struct Int8Cache : Bf16Cache {
+struct Int8Cache : Halves16 {
   using Cell = int8_t;
+  using Open = uint16_t;
   static constexpr int SCALES = 16 * sizeof(float);
   static constexpr size_t page_cells(int dim) { return SCALES + static_cast<size_t>(16) * dim; }
 
@@ -145,24 +129,20 @@ struct Int8Cache : Bf16Cache {
     alignas(64) uint16_t cells_[16 * pk::MAX_HEAD_DIM];
   };
 
-  template <int R, int C> static inline void values(const uint16_t* weights, const int8_t* page, int count, int dim, int d, V (*sums)[C]) {
+  template <int R, int C> static inline void values(const Query* weights, const int8_t* page, int count, int dim, int d, V (*sums)[C]) {
     const int8_t* levels = page + SCALES + d;
     for (int t = 0; t < count; t += 2) {
       alignas(64) uint16_t pairs[C][32];
       for (int c = 0; c < C; c++) store_bf16_pairs(pairs[c], load_i8(levels + t * dim + 16 * c), load_i8(levels + (t + 1) * dim + 16 * c));
-      for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) {
-          const uint16_t* by = weights + r * pk::KEY_SPLIT + t;
-          // The token beyond an odd count is none of the row's.
-          sums[r][c] = t + 1 < count ? dot2_bf16(sums[r][c], pairs[c], by) : dot1_bf16(sums[r][c], pairs[c], by);
-        }
+      // The token beyond an odd count is none of the row's.
+      add_pairs<R, C>(pairs[0], weights + t, t + 1 < count, sums);
     }
   }
 
   static inline V scaled(V dots, const int8_t* page) { return mul(dots, scales(page)); }
-  static inline V put_weights(uint16_t* out, V weights, const int8_t* page, int first, int last) {
+  static inline V put_weights(Query* out, V weights, const int8_t* page, int first, int last) {
     // Scales beyond `last` are of no token of the row: NaN perhaps.
-    store_bf16(out, keep_through(mul(weights, scales(page)), first, last, 0.0f));
+    round_weights(out, keep_through(mul(weights, scales(page)), first, last, 0.0f));
     return weights;
   }
 };

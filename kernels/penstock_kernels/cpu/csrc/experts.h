@@ -67,7 +67,8 @@ inline void choose(const PkExperts& e, float* scores, int32_t* chosen, float* sh
     shares[n++] = scores[i];
     sum += scores[i];
   }
-  for (int k = 0; k < n; k++) shares[k] = (e.normalised ? shares[k] / (sum + 1e-20f) : shares[k]) * e.scale;
+  for (int k = 0; k < n; k++) shares[k] = (e.normalised ? shares[k] / (sum + e.sum_floor) : shares[k]) * e.scale;
+  for (int k = 0; e.scales && k < n; k++) shares[k] *= e.scales[chosen[k]];
 }
 
 // Places for all rows' choices: by expert, then by row.

@@ -6,8 +6,11 @@
 #include "experts.h"
 #include "heads.h"
 #include "latents.h"
+#include "layer_inputs.h"
 #include "products.h"
 #include "rows.h"
+#include "scans.h"
+#include "streams.h"
 
 namespace {
 
@@ -32,6 +35,18 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_LOOK_UP: return look_up(t, p);
     case PK_NORM: return norm(t, p);
     case PK_ROWS: return give_rows(t, p);
+    case PK_SCALE: return scale_rows(t, p);
+    case PK_INPUTS_OF_LAYERS: return inputs_of_layers(t, p);
+    case PK_GATE_BY: return gate_by(t, p);
+    case PK_CUT_GATE: return cut_gate(t, p);
+    case PK_BEGIN_STREAMS: return begin_streams(t, p);
+    case PK_PREDICT: return predict(t, p);
+    case PK_JOIN_PATH: return join_path(t, p);
+    case PK_CORRECT: return correct(t, p);
+    case PK_ADD_TO_OTHERS: return add_to_others(t, p);
+    case PK_END_STREAM: return end_stream(t, p);
+    case PK_CONVOLVE: return convolve(t, p);
+    case PK_SCAN: return scan(t, p);
   }
 }
 

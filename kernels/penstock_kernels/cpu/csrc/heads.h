@@ -15,7 +15,8 @@ template <class Cache> class Heads {
     const int dim = a_.head_dim, per_head = dim / 16;
     const Activations a = t_.input(p_.source, p_.matrices[0].inputs);
     float *heads = t_.own.heads, *tile = heads + static_cast<size_t>(pk::ROWS) * dim;
-    t_.by_tiles(a_.heads + 2 * a_.kv_heads, [&](int head, int row, int rows) {
+    const bool keys = p_.matrices[1].tiles, own_values = p_.matrices[2].tiles;
+    t_.by_tiles(a_.heads + (keys + own_values) * a_.kv_heads, [&](int head, int row, int rows) {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
       const PkMatrix* matrix = beyond_query < 0 ? &p_.matrices[0] : beyond_key < 0 ? &p_.matrices[1] : &p_.matrices[2];
       const int within = beyond_query < 0 ? head : beyond_key < 0 ? beyond_query : beyond_key;
@@ -28,6 +29,7 @@ template <class Cache> class Heads {
       for (int r = 0; r < rows; r++) {
         float* values = heads + r * dim;
         if (beyond_key >= 0) put_value(row + r, beyond_key, values);
+        else if (beyond_query >= 0 && !own_values) put_both(row + r, beyond_query, values);
         else if (p_.whole) copy(values, beyond_query < 0 ? t_.row(PK_QUERIES, row + r) + p_.first + within * dim : t_.row(PK_KEYS, row + r) + p_.first_key + within * dim);
         else if (beyond_query < 0) put_query(row + r, head, values);
         else put_key(row + r, beyond_query, values);
@@ -72,7 +74,16 @@ template <class Cache> class Heads {
     store_key<Cache>(static_cast<Cell*>(a_.keys), t_.pages<Cache>(a_, t_.sequence_of(row)), head, position_of(row), values, a_.head_dim);
   }
 
+  void put_both(int row, int head, float* values) {
+    put_value(row, head, values);
+    put_key(row, head, values);
+  }
+
   void put_value(int row, int head, const float* values) {
+    if (p_.third_norm.kind != PK_NORM_NONE) {
+      normalise(values, p_.third_norm, a_.head_dim, t_.own.row);
+      values = t_.own.row;
+    }
     store_value<Cache>(static_cast<Cell*>(a_.values), t_.pages<Cache>(a_, t_.sequence_of(row)), head, position_of(row), values, a_.head_dim);
   }
 

@@ -26,9 +26,8 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      I dot = izero();
-      for (int i = 0; i < 8; i++) dot = NIBBLES ? dot4_nibble(dot, w[i], x + 4 * i) : dot4(dot, w[i], x + 4 * i);
-      sums[m] = fma(to_float(dot), mul(scale, set1(a.scales[at])), sums[m]);
+      const I levels = NIBBLES ? dot_nibbles<8>(w, x) : dot<8>(w, x);
+      sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[at])), sums[m]);
       sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
     }
   }
@@ -45,9 +44,7 @@ struct UnsignedHalves {
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const float scale = a.scales[static_cast<size_t>(row + m) * a.groups + g];
-      I one = izero(), two = izero();
-      for (int i = 0; i < 4; i++) one = dot4_nibble(one, w[i], x + 4 * i);
-      for (int i = 4; i < 8; i++) two = dot4_nibble(two, w[i], x + 4 * i);
+      const I one = dot_nibbles<4>(w, x), two = dot_nibbles<4>(w + 4, x + 16);
       sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
       sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
       sums[m] = fma(least, set1(scale * static_cast<float>(sum_i8(x))), sums[m]);
@@ -60,14 +57,12 @@ struct Signed {
   static constexpr int KIND = PK_S8H;
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
-    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
     const V scale = load_scale<false>(s, 0);
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      I dot = izero();
-      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
-      sums[m] = fma(to_float(minus(dot, 128 * a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+      sums[m] = fma(to_float(dot_signed<8>(w, x, a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
     }
   }
 };
@@ -78,14 +73,12 @@ template <int KIND_> struct Looked {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     const uint8_t* table = KIND == PK_F4W ? pk::E2M1 : pk::IQ4;
     W w[8];
-    for (int i = 0; i < 8; i++) w[i] = look_up(table, i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2))));
+    for (int i = 0; i < 8; i++) w[i] = as_signed(look_up(table, i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)))));
     const V scale = load_scale<KIND != PK_T4H>(s, 0);
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      I dot = izero();
-      for (int i = 0; i < 8; i++) dot = dot4(dot, w[i], x + 4 * i);
-      sums[m] = fma(to_float(minus(dot, 128 * a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+      sums[m] = fma(to_float(dot_signed<8>(w, x, a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
     }
   }
 };
@@ -94,16 +87,13 @@ struct SignedHalves {
   static constexpr int KIND = PK_S8W16;
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
-    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
     const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
     for (int m = 0; m < M; m++) {
       const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
       const V by = set1(a.scales[static_cast<size_t>(row + m) * a.groups + g]);
-      I one = izero(), two = izero();
-      for (int i = 0; i < 4; i++) one = dot4(one, w[i], x + 4 * i);
-      for (int i = 4; i < 8; i++) two = dot4(two, w[i], x + 4 * i);
-      sums[m] = fma(to_float(minus(one, 128 * sum_i8(x))), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(minus(two, 128 * sum_i8(x + 16))), mul(second, by), sums[m]);
+      sums[m] = fma(to_float(dot_signed<4>(w, x, sum_i8(x))), mul(first, by), sums[m]);
+      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, sum_i8(x + 16))), mul(second, by), sums[m]);
     }
   }
 };

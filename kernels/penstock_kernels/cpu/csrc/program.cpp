@@ -30,6 +30,25 @@ bool fits(const PkExperts* e) {
          e->group_best >= 1 && e->group_best <= 2 && e->active <= e->count / e->groups * e->active_groups && e->ups && e->downs;
 }
 
+bool fits(const PkRecurrent* l, const PkProgram& m) {
+  if (!l || l->kind < PK_SHORT_CONV || l->kind > PK_MAMBA2 || l->kernel < 1 || l->kernel > pk::MAX_KERNEL || l->channels < 1 || l->width < 1 || !l->conv) return false;
+  int64_t numbers = static_cast<int64_t>(l->kernel - 1) * l->channels;
+  const int64_t features = m.widths[PK_QUERIES], channels = l->channels;
+  const auto inside = [&](int first, int64_t count) { return first >= 0 && first + count <= features; };
+  if (l->kind == PK_SHORT_CONV) {
+    if (l->width != l->channels || !inside(l->strength, channels)) return false;
+  } else {
+    if (l->key_heads < 1 || l->heads < l->key_heads || l->heads % l->key_heads || l->heads > pk::MAX_STATE_HEADS || l->key_dim < 1 || l->key_dim > pk::MAX_KEY_DIM ||
+        l->value_dim < 1 || l->width != static_cast<int64_t>(l->heads) * l->value_dim || !inside(l->time, l->heads) || !l->rate || !l->time_bias || !l->norm)
+      return false;
+    if (channels != l->width + 2 * static_cast<int64_t>(l->key_heads) * l->key_dim) return false;
+    if (l->kind == PK_GATED_DELTA ? !inside(l->strength, l->heads) : (!l->skip || l->norm_groups < 1 || l->width % l->norm_groups)) return false;
+    numbers += static_cast<int64_t>(l->width) * l->key_dim;
+  }
+  return inside(l->first, channels) && inside(l->gate, pk::padded(l->width, 16)) && l->state >= 0 && l->state + numbers <= m.state_numbers && l->last >= 0 &&
+         l->last + l->width <= m.last_numbers;
+}
+
 // Goes through a program as a step does.
 class Reader {
  public:
@@ -38,7 +57,8 @@ class Reader {
   bool fits_in(const PkPhase& p) {
     if (p.ends_layer && !p.waits) return false;
     if (!part(p)) return false;
-    if (!(fits(p.norm) && fits(p.other_norm)) || (p.attention && !fits(p.attention)) || (p.experts && !fits(p.experts))) return false;
+    if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
+    if (p.streams && !streams(p)) return false;
     switch (p.kind) {
       case PK_EMBED: return floats(p.target) && (p.part || p.matrices[0].outputs >= m_.vocab) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_MAKE_INPUT: return made(p);
@@ -60,7 +80,21 @@ class Reader {
       case PK_LOOK_UP: return floats(p.target) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_NORM:
         return floats(p.source) && floats(p.target) && p.norm.kind && p.width > 0 && holds(p.source, p.width) && holds(p.target, p.width);
+      case PK_CONVOLVE: return p.recurrent && p.recurrent->kind != PK_SHORT_CONV && p.source == PK_QUERIES;
+      case PK_SCAN: return p.recurrent && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_MIXED, p.recurrent->width);
       case PK_ROWS: return floats(p.source) && p.width > 0 && p.width == m_.outputs && holds(p.source, p.width);
+      case PK_SCALE: return floats(p.target) && p.width > 0 && holds(p.target, p.width);
+      case PK_INPUTS_OF_LAYERS: return inputs_of_layers(p);
+      case PK_GATE_BY: return gate_by(p);
+      case PK_CUT_GATE: return floats(p.target) && p.width > 0 && holds(p.target, p.width);
+      case PK_BEGIN_STREAMS: return p.streams && row_of(p.source, p.width);
+      case PK_PREDICT: return p.streams && p.norm.kind && p.streams->router && p.streams->prediction && row_of(p.target, p.width);
+      case PK_CORRECT: return p.streams && p.norm.kind && p.streams->router && p.streams->correction && row_of(p.target, p.width);
+      case PK_ADD_TO_OTHERS: return p.streams && p.norm.kind && row_of(p.source, p.width);
+      case PK_END_STREAM: return p.streams && p.source != p.target && row_of(p.source, p.width) && row_of(p.target, p.width);
+      case PK_JOIN_PATH:
+        return p.norm.kind && p.other_norm.kind && p.third_norm.kind && row_of(p.source, p.width) && row_of(p.target, p.width) && row_of(p.beside, p.width) &&
+               p.source != p.target && p.beside != p.target && p.source != p.beside;
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
       case PK_EXCHANGE: return exchanged(p);
@@ -78,6 +112,38 @@ class Reader {
   static int64_t values(const PkPhase& p) { return static_cast<int64_t>(p.attention->heads) * p.attention->value_dim; }
   static int64_t keys(const PkPhase& p) { return static_cast<int64_t>(p.attention->kv_heads) * p.attention->head_dim; }
 
+  // Whether the buffer has rows of `width` floats beside STREAMS.
+  bool row_of(int buffer, int width) const { return floats(buffer) && buffer != PK_STREAMS && width > 0 && holds(buffer, width); }
+
+  // Whether a block of the cache has room for the layer's keys, and for its values.
+  bool in_blocks(const PkAttention& a) const {
+    const auto block = [&](int dim) {
+      const int64_t page = m_.cache == PK_CACHE_F32 ? int64_t{64} * dim : m_.cache == PK_CACHE_BF16 ? int64_t{32} * dim : 64 + int64_t{16} * dim;
+      return page * a.kv_heads * (m_.block_size / 16);
+    };
+    return a.key_block % 64 == 0 && a.value_block % 64 == 0 && a.key_block >= block(a.head_dim) && a.value_block >= block(a.value_dim);
+  }
+
+  bool streams(const PkPhase& p) const {
+    const PkStreams& s = *p.streams;
+    return s.count >= 2 && s.count <= pk::MAX_STREAMS && s.active >= 0 && s.active < s.count && p.width > 0 && s.stride >= p.width && s.stride % 32 == 0 &&
+           holds(PK_STREAMS, int64_t{s.count} * s.stride);
+  }
+
+  bool inputs_of_layers(const PkPhase& p) const {
+    const PkMatrix& table = p.matrices[0];
+    return floats(p.target) && p.width > 0 && p.norm.kind && is(table, table.outputs, table.inputs) && table.inputs % p.width == 0 && holds(p.target, table.inputs);
+  }
+
+  bool gate_by(const PkPhase& p) {
+    const PkMatrix& matrix = p.matrices[p.matrices[0].tiles ? 0 : 1];
+    if (p.source != PK_INPUT || p.target != PK_INNER || !activates(p, false) || !reads(p.source, matrix, matrix.outputs)) return false;
+    if (!floats(p.beside) || !holds(p.beside, p.first + static_cast<int64_t>(matrix.outputs)) || !holds(PK_INNER, matrix.outputs)) return false;
+    width_[1] = matrix.outputs;
+    forms_[1] = p.forms;
+    return true;
+  }
+
   // Whether the matrix can multiply what INPUT or INNER holds.
   bool reads(int buffer, const PkMatrix& matrix, int64_t outputs) const {
     if (buffer != PK_INPUT && buffer != PK_INNER) return false;
@@ -89,6 +155,7 @@ class Reader {
   static bool part(const PkPhase& p) {
     if (p.kind == PK_EXCHANGE) return p.part && p.first >= 0;
     if (p.kind == PK_LOOK_UP) return !p.part && p.first_key == 0;
+    if (p.kind == PK_GATE_BY || p.kind == PK_MAKE_INPUT) return !p.part && p.first >= 0 && p.first_key == 0;
     if (!p.part) return p.first == 0 && p.first_key == 0;
     if (p.first < 0 || p.first_key < 0 || p.width < 0 || p.key_width < 0) return false;
     if (p.kind == PK_EMBED) return true;
@@ -105,8 +172,10 @@ class Reader {
   }
 
   bool made(const PkPhase& p) {
-    if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.width) || !holds(PK_INPUT, p.width)) return false;
-    if (p.attention && (p.source != PK_MIXED || p.width != values(p))) return false;
+    if (!floats(p.source) || p.target != PK_INPUT || p.width < 1 || !holds(p.source, p.first + int64_t{p.width}) || !holds(PK_INPUT, p.width)) return false;
+    if (p.attention && (p.source != PK_MIXED || p.width != values(p) || p.first)) return false;
+    if (p.recurrent && (p.attention || p.first || p.source != PK_MIXED || p.width != p.recurrent->width)) return false;
+    if (p.gated && (!p.attention || !holds(PK_RESULT, p.width))) return false;
     width_[0] = p.width;
     forms_[0] = p.forms;
     return true;
@@ -114,7 +183,9 @@ class Reader {
 
   bool heads(const PkPhase& p) const {
     if (!p.attention || p.attention->value_dim != p.attention->head_dim || p.target != PK_QUERIES || !holds(PK_QUERIES, p.first + queries(p)) || (p.whole && !holds(PK_KEYS, p.first_key + keys(p)))) return false;
-    return reads(p.source, p.matrices[0], queries(p)) && reads(p.source, p.matrices[1], keys(p)) && reads(p.source, p.matrices[2], keys(p));
+    const bool has_keys = p.matrices[1].tiles, own_values = p.matrices[2].tiles;
+    if (own_values ? !has_keys : p.whole) return false;
+    return reads(p.source, p.matrices[0], queries(p)) && (!has_keys || reads(p.source, p.matrices[1], keys(p))) && (!own_values || reads(p.source, p.matrices[2], keys(p)));
   }
 
   // Whether all experts have the shapes of the first, and results the residual's width (or a part of it).
@@ -178,7 +249,7 @@ namespace pk {
 
 int check(const PkProgram& m) {
   const bool fine = m.num_phases > 0 && m.phases && m.vocab > 0 && m.threads > 0 && m.block_size > 0 && m.block_size % 16 == 0 &&
-                    m.cache >= PK_CACHE_F32 && m.cache <= PK_CACHE_INT8;
+                    m.cache >= PK_CACHE_F32 && m.cache <= PK_CACHE_INT8 && m.state_numbers >= 0 && m.last_numbers >= 0;
   if (!fine) return m.num_phases;
   for (int i = 0; i < PK_BUFFERS; i++)
     if (m.widths[i] < 0) return m.num_phases;

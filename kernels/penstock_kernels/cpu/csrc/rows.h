@@ -1,6 +1,6 @@
 // Phases that treat each row by itself: embeddings, inputs of products, norms of results.
 #pragma once
-#include "attend.h"
+#include "gates.h"
 
 namespace {
 
@@ -34,6 +34,13 @@ inline void norm(Thread& t, const PkPhase& p) {
   t.share_out(t.batch.rows, [&](int r) { normalise(t.row(p.source, r), p.norm, p.width, t.row(p.target, r)); });
 }
 
+inline void scale_rows(Thread& t, const PkPhase& p) {
+  t.share_out(t.batch.rows, [&](int r) {
+    float* out = t.row(p.target, r);
+    for (int i = 0; i < p.width; i++) out[i] *= p.scale;
+  });
+}
+
 // Rows as what the step gives.
 inline void give_rows(Thread& t, const PkPhase& p) {
   t.share_out(t.batch.num_wanted, [&](int i) {
@@ -48,7 +55,7 @@ inline void give_rows(Thread& t, const PkPhase& p) {
 inline void make_input(Thread& t, const PkPhase& p) {
   const Activations a = t.input(PK_INPUT, p.width);
   const auto make = [&](int r) {
-    const float* x = p.attention ? mixed_row(t, *p.attention, p, r) : t.row(p.source, r);
+    const float* x = p.attention ? attended_row(t, p, r) : p.recurrent ? scanned_row(t, *p.recurrent, p, r) : t.row(p.source, r) + p.first;
     if (p.norm.kind != PK_NORM_NONE) {
       normalise(x, p.norm, p.width, t.own.row);
       x = t.own.row;

@@ -49,7 +49,7 @@ struct Scratch {
 
 struct ThreadScratch {
   Activations own, by_head;
-  float *scores, *weights, *queries, *partial, *folded, *row, *heads;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state;
 };
 
 inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
@@ -57,7 +57,7 @@ inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.h
 // The largest of a program's attentions, each number by itself.
 struct Limits {
   size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0;
-  size_t experts = 0, active = 0, expert_inner = 0;
+  size_t experts = 0, active = 0, expert_inner = 0, window = 0, state = 0;
 
   explicit Limits(const PkProgram& m) {
     for (int i = 0; i < m.num_phases; i++) {
@@ -65,6 +65,12 @@ struct Limits {
         raise(experts, e->count);
         raise(active, e->active);
         raise(expert_inner, e->downs[0].inputs);
+      }
+      if (const PkRecurrent* l = m.phases[i].recurrent) {
+        // Of a unit's channels, all inputs that a row sees and what becomes of them.
+        const int channels = pk::padded(l->kind == PK_GATED_DELTA && l->key_dim > 64 ? l->key_dim : 64, 16);
+        raise(window, static_cast<size_t>(l->kernel + 1) * channels);
+        if (l->value_dim % 16) raise(state, static_cast<size_t>(l->key_dim) * pk::STATE_LANES);
       }
       if (const PkByHead* h = m.phases[i].by_head) raise(by_head, h->matrices[0].inputs);
       if (m.phases[i].kind != PK_ATTEND) continue;
@@ -93,6 +99,8 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   Activations::take(at, t.folded, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.row, pk::padded(widest, 32));
   Activations::take(at, t.heads, pk::ROWS * most.head_dim + 4 * 16 * pk::ROWS);
+  Activations::take(at, t.window, most.window);
+  Activations::take(at, t.state, most.state);
   *end = at;
   return t;
 }

@@ -75,7 +75,9 @@ struct Thread {
 
   template <class Cache> Pages pages(const PkAttention& a, int sequence) const {
     const size_t head_cells = Cache::page_cells(a.head_dim), value_cells = Cache::page_cells(a.value_dim);
-    return {batch.tables + batch.first_block[a.group * batch.sequences + sequence], program.block_size / 16, head_cells * a.kv_heads, head_cells, value_cells * a.kv_heads, value_cells};
+    constexpr size_t cell = sizeof(typename Cache::Cell);
+    return {batch.tables + batch.first_block[a.group * batch.sequences + sequence], program.block_size / 16, head_cells * a.kv_heads, head_cells,
+            value_cells * a.kv_heads, value_cells, a.key_block / cell, a.value_block / cell};
   }
 };
 

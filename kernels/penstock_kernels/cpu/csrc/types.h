@@ -1,4 +1,4 @@
-// What crosses the C interface, and what the three instruction sets share. No code of any of them.
+// What crosses the C interface, and what the instruction sets share. No code of any of them.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -43,24 +43,37 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
+// key_block, value_block: bytes from a KV block's keys or values to the next block's, in which layers with
+// larger heads may lie besides.
 // group: of the tables of a step's sequences, which one it has.
 struct PkAttention {
   int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, reserved;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   void *keys, *values;
+  int64_t key_block, value_block;
 };
 
 // A mixture of experts. active: experts of a row, at most pk::MAX_ACTIVE.  sigmoid: what makes scores of
 // the router's products; else softmax.  normalised: the chosen scores are divided by their sum.
-// scale: of the chosen scores.  Experts are chosen from the best active_groups of `groups`, whose scores are
-// the sums of their best group_best experts' (1 or 2).
+// scale: of the chosen scores.  sum_floor: what is added to their sum.  Experts are chosen from the best
+// active_groups of `groups`, whose scores are the sums of their best group_best experts' (1 or 2).
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
+// scales: [count] or null; factors of the chosen scores.
 struct PkExperts {
   int32_t count, active, groups, active_groups, group_best, sigmoid, normalised;
-  float scale;
+  float scale, sum_floor;
   const float* correction;
   const PkMatrix *gates, *ups, *downs;
+  const float* scales;
+};
+
+// Several residuals, side by side in the rows of STREAMS, `stride` numbers apart, of which the layers compute
+// one. router: [count][width].  prediction: [count * count][count].  correction: [count][count].
+// output_scale: [stride] or null; of the computed one, where a layer's own input is made.
+struct PkStreams {
+  int32_t count, active, stride, reserved;
+  const float *router, *prediction, *correction, *output_scale;
 };
 
 // A product of its own for each head. Head h reads `inputs` of matrices[h] from source_stride * h +
@@ -70,20 +83,50 @@ struct PkByHead {
   const PkMatrix* matrices;
 };
 
+enum PkRecurrentKind : int32_t { PK_SHORT_CONV = 0, PK_GATED_DELTA = 1, PK_MAMBA2 = 2 };
+
+// What stands in the attention's place in a recurrent layer (see penstock.recurrent_spec). Of a row's features,
+// which are numbers of QUERIES, those from `first` on are convolved, each of the `channels` by itself over `kernel`
+// rows of a sequence.  width: numbers of what the scan gives.
+// SHORT_CONV: what is convolved is multiplied by the features from `gate` on before, and by those from `strength` on
+//   afterwards.
+// GATED_DELTA: the channels are the queries and the keys of key_heads, then the values of `heads`.  strength, time: the
+//   heads' features.  tiled: head n has the queries and keys of head n modulo key_heads.
+// MAMBA2: the channels are the inputs of `heads`, then for each of key_heads (groups) the map into the state, then the
+//   maps out of it; key_dim is the size of the state of each of a head's value_dim numbers.  time: the heads' features,
+//   which become steps from least_step to most_step.
+// What the two give is gated by the features from `gate` on, and normed: GATED_DELTA each head, before it is gated;
+// MAMBA2 in norm_groups parts, afterwards.
+// state, last: where the layer's numbers begin in PkStates.  A layer's state is the convolution's last inputs, [kernel -
+// 1, channels], then for each head, and for each 32 of its values, a matrix [key_dim, those values].
+// conv: [kernel, channels rounded up to 16, and 16 more]; conv_bias: a row of it, or null.  rate, time_bias, skip:
+// [heads].  norm: [value_dim], or of MAMBA2 [width].
+struct PkRecurrent {
+  int32_t kind, kernel, channels, width, key_heads, heads, key_dim, value_dim, tiled, norm_groups;
+  int32_t first, gate, strength, time;
+  float least_step, most_step, norm_eps;
+  int64_t state, last;
+  const float *conv, *conv_bias, *rate, *time_bias, *skip, *norm;
+};
+
 // What phases read and write. The first are floats, [rows, width rounded up to 32]; INPUT and INNER are
 // inputs of products (see activations.h), and of a step of few rows each thread has an INPUT of its own.
 enum PkBuffer : int32_t {
   PK_RESIDUAL = 0, PK_QUERIES = 1, PK_KEYS = 2, PK_MIXED = 3, PK_RESULT = 4, PK_SCORES = 5,
-  PK_INPUT = 6, PK_INNER = 7, PK_BUFFERS = 8
+  PK_LAYER_INPUTS = 6, PK_STREAMS = 7,
+  PK_INPUT = 8, PK_INNER = 9, PK_BUFFERS = 10
 };
 
 // What a phase does, and the fields that it reads besides the common ones.
 // EMBED: target = rows of matrices[0] times scale.
-// MAKE_INPUT: INPUT = norm of the source's `width` numbers, in `forms` (see pk::Form).  With attention, the
-//   source is what that attention has left, whose splits are folded first.
+// MAKE_INPUT: INPUT = norm of the source's `width` numbers from `first` on, in `forms` (see pk::Form).  With
+//   attention, the source is what that attention has left, whose splits are folded first; `gated`, it is multiplied
+//   by the logistic function of RESULT.  With recurrent, the source is what that scan has left, which is gated and
+//   normed first.
 // HEADS: matrices (query, key, value) times INPUT; queries and keys get the norms `norm` and `other_norm`
-//   over each head, then rotate.  Queries become QUERIES; keys and values go to the cache.  With
-//   `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.
+//   over each head, then rotate; values get `third_norm`.  Queries become QUERIES; keys and values go to the
+//   cache.  With `whole`, queries and keys become QUERIES and KEYS as they are, for PLACE.  Without a matrix of
+//   values, these are what keys are before the norm; without one of keys, too, nothing goes to the cache.
 // PLACE: norms over all heads of QUERIES and of KEYS, rotation, and keys to the cache.
 // ATTEND: MIXED = attention of QUERIES.
 // PRODUCT: matrices[0] times source, times scale; added to the target, or (`adds` is 0) put there.
@@ -108,11 +151,31 @@ enum PkBuffer : int32_t {
 //   and `forms` made of them afterwards.
 // LOOK_UP: target += the rows of matrices[0] at `first` plus the row's position; with `first` below 0, at its type.
 // NORM: target = norm of the source's `width` numbers.
+// CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu
+//   has them; queries and keys of a GATED_DELTA become vectors of one length, and queries are scaled.
+// SCAN: MIXED = what a recurrent layer's scan gives; its state goes on.
 // ROWS: the rows wanted, `width` numbers of the source as the norm has them, as what the step gives.
+// SCALE: target's `width` numbers times scale.
+// INPUTS_OF_LAYERS: matrices[0] has a row for each token id (for one beyond it, its first), times scale.  Each
+//   `width` numbers of the target become their norm, plus those of the token's row, divided by the root of 2.
+// GATE_BY: INNER = activation(matrices[0] times INPUT) * `beside`, in `forms`, or where that has no tiles,
+//   activation(`beside`) * (matrices[1] times INPUT).  Of `beside`, the numbers from `first` on.
+// CUT_GATE: of the target's `width` numbers, what is above their mean plus scale times their deviation; else 0.
+// BEGIN_STREAMS: STREAMS' first is the source, and the others get its root mean square.
+// PREDICT: STREAMS are mixed by what the active one says, as the norm has it; it becomes the target.
+// JOIN_PATH: target = (target + norm of the source + other_norm of the target + third_norm of `beside`) * scale.
+// CORRECT: what the target differs by from the active one of STREAMS is added to each, in parts that the
+//   target says, as the norm has it.  Then the target becomes the active one, times output_scale.
+// ADD_TO_OTHERS: the norm of the source is added to all STREAMS but the first.
+// END_STREAM: the source gets the root mean square of STREAMS' first, and is added to the target or (`adds` is
+//   0) to that; times scale, this becomes the target.
 enum PkPhaseKind : int32_t {
   PK_EMBED = 0, PK_MAKE_INPUT = 1, PK_HEADS = 2, PK_PLACE = 3, PK_ATTEND = 4, PK_PRODUCT = 5, PK_GATE_UP = 6, PK_ADD_NORM = 7,
   PK_LOGITS = 8, PK_ROUTE = 9, PK_EXPERTS_UP = 10, PK_EXPERTS_DOWN = 11, PK_COMBINE = 12, PK_PLACE_LATENT = 13,
-  PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_PHASE_KINDS = 19
+  PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_SCALE = 19,
+  PK_INPUTS_OF_LAYERS = 20, PK_GATE_BY = 21, PK_CUT_GATE = 22, PK_BEGIN_STREAMS = 23, PK_PREDICT = 24,
+  PK_JOIN_PATH = 25, PK_CORRECT = 26, PK_ADD_TO_OTHERS = 27, PK_END_STREAM = 28, PK_CONVOLVE = 29, PK_SCAN = 30,
+  PK_PHASE_KINDS = 31
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -122,12 +185,14 @@ enum PkPhaseKind : int32_t {
 // are QUERIES, and KEYS have `key_width` columns, of which those from `first_key` on are computed.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width;
+  int32_t part, first, first_key, key_width, beside, gated;
   float scale, soft_cap;
-  PkNorm norm, other_norm;
+  PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
   const PkExperts* experts;
   const PkByHead* by_head;
+  const PkStreams* streams;
+  const PkRecurrent* recurrent;
   PkMatrix matrices[3];
 };
 
@@ -137,12 +202,28 @@ typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
 // block_size: tokens per KV block, a multiple of 16.  outputs: numbers of a row that ROWS gives.  exchange: null
-// where no phase needs it.
+// where no phase needs it.  state_numbers, last_numbers: of a sequence, in all recurrent layers (see PkStates).
 struct PkProgram {
   int32_t num_phases, vocab, block_size, cache, threads, outputs;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
   PkExchange exchange;
+  int64_t state_numbers, last_numbers;
+};
+
+// The states of a step's sequences in recurrent layers.  slots: [sequences].  live: [slots, state_numbers], those of
+// the tokens before.  last: [slots, last_numbers], what the scans gave for the last token that the state stands for.
+// again: [sequences], whether the one row of the sequence is that token: it has what is in `last`.
+// Checkpoints of sequence s are those from first_checkpoint[s] to first_checkpoint[s + 1]: behind row behind[i] of the
+// step, ascending, the state is copied to blocks[i * pieces] and those after it.  A block's block_bytes bytes are
+// divided among `parts` arrays: block b has the part_bytes[i] bytes of parts[i] from b * part_bytes[i] on.
+struct PkStates {
+  int32_t pieces, num_parts;
+  float *live, *last;
+  const int32_t *slots, *again, *first_checkpoint, *behind, *blocks;
+  uint8_t* const* parts;
+  const int64_t* part_bytes;
+  int64_t block_bytes;
 };
 
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
@@ -150,6 +231,7 @@ struct PkProgram {
 // group g from first_block[g * sequences + s] on; what no row of the step sees is not read.
 // types: [rows], for LOOK_UP; may be null: all 0.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
+// states: null of a program without recurrent layers.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 struct PkBatch {
@@ -158,6 +240,7 @@ struct PkBatch {
   float* logits;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;
+  const PkStates* states;
 };
 
 // How one row's token is chosen, and where what is said about it goes.
@@ -212,10 +295,14 @@ constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the 
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
 constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
 
-constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64;
+constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64, MAX_STREAMS = 64;
+constexpr int MAX_KERNEL = 64, MAX_KEY_DIM = 4096, MAX_STATE_HEADS = 4096;  // of recurrent layers
+constexpr int STATE_LANES = 32;  // values of a head whose state lies together
 constexpr int VOCAB_GROUP = 128; // logits that the sampler surveys together
 
 constexpr int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
+// Floats of a row of a convolution's weights: sixteen can be read from any channel on.
+constexpr int conv_stride(int channels) { return padded(channels, 16) + 16; }
 
 // What four-bit levels stand for, plus 128: in GGUF's IQ4_NL and IQ4_XS, and (twice) in MXFP4.
 constexpr uint8_t IQ4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
@@ -288,6 +375,7 @@ inline void breathe() {
 
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avx512vnni_kernels();
 const Kernels* avx512_kernels();
 
 }  // namespace pk

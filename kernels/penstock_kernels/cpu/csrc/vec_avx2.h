@@ -7,6 +7,8 @@ namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 6;
+// The same of attention's scores; of its values, rows and vectors of a head.
+constexpr int SCORE_ROWS = 6, VALUE_ROWS = 3, VALUE_VECTORS = 2;
 
 struct V { __m256 lo, hi; };
 struct I { __m256i lo, hi; };
@@ -46,6 +48,14 @@ inline __m256 bf16_half(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 inline V load_bf16(const uint16_t* p) { return {bf16_half(p), bf16_half(p + 8)}; }
+// Of 16 pairs of bfloat16, the first and the second of each.
+inline __m256i eight_pairs(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m256 even_half(const uint16_t* p) { return _mm256_castsi256_ps(_mm256_slli_epi32(eight_pairs(p), 16)); }
+inline __m256 odd_half(const uint16_t* p) {
+  return _mm256_castsi256_ps(_mm256_and_si256(eight_pairs(p), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+inline V load_even(const uint16_t* p) { return {even_half(p), even_half(p + 16)}; }
+inline V load_odd(const uint16_t* p) { return {odd_half(p), odd_half(p + 16)}; }
 inline __m256 i8_half(const int8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
@@ -109,23 +119,41 @@ inline __m256i four_bytes(const int8_t* a) {
   __builtin_memcpy(&four, a, 4);
   return _mm256_set1_epi32(four);
 }
-// For w <= 15: pairs fit into 16 bits.
-inline __m256i dot4_small(__m256i sums, __m256i w, __m256i a) {
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), _mm256_set1_epi16(1)));
+inline __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+// Of N times four inputs, at most eight: the sum of levels (0 to 15) times a.  16 pairs of them, 15 * 127 * 16, fit
+// into 16 bits.
+template <int N> inline I dot_nibbles(const W* w, const int8_t* a) {
+  I pairs = izero();
+  for (int i = 0; i < N; i++) {
+    const __m256i x = four_bytes(a + 4 * i);
+    pairs.lo = _mm256_add_epi16(pairs.lo, _mm256_maddubs_epi16(w[i].lo, x));
+    pairs.hi = _mm256_add_epi16(pairs.hi, _mm256_maddubs_epi16(w[i].hi, x));
+  }
+  return {widened(pairs.lo), widened(pairs.hi)};
 }
-inline I dot4_nibble(I sums, W w, const int8_t* a) {
-  const __m256i x = four_bytes(a);
-  return {dot4_small(sums.lo, w.lo, x), dot4_small(sums.hi, w.hi, x)};
+// The same of any bytes: by halves of four bits, since 255 * 127 * 2 doesn't fit into 16 bits.
+template <int N> inline I dot(const W* w, const int8_t* a) {
+  W low[N], high[N];
+  for (int i = 0; i < N; i++) low[i] = low_nibbles(w[i]), high[i] = high_nibbles(w[i]);
+  const I lows = dot_nibbles<N>(low, a), highs = dot_nibbles<N>(high, a);
+  return {_mm256_add_epi32(lows.lo, _mm256_slli_epi32(highs.lo, 4)), _mm256_add_epi32(lows.hi, _mm256_slli_epi32(highs.hi, 4))};
 }
-// Any byte: by halves of four bits, since 255 * 127 * 2 doesn't fit into 16 bits.
-inline __m256i dot4_any(__m256i sums, __m256i w, __m256i a) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  const __m256i high = dot4_small(_mm256_setzero_si256(), _mm256_and_si256(_mm256_srli_epi16(w, 4), mask), a);
-  return dot4_small(_mm256_add_epi32(sums, _mm256_slli_epi32(high, 4)), _mm256_and_si256(w, mask), a);
+// Of levels less 128, as as_signed made them; total: the sum of a.  128 * 127 * 2 does fit; the sign goes from the
+// level to a, which is never -128.
+inline W as_signed(W levels) {
+  const __m256i top = _mm256_set1_epi8(static_cast<char>(128));
+  return {_mm256_xor_si256(levels.lo, top), _mm256_xor_si256(levels.hi, top)};
 }
-inline I dot4(I sums, W w, const int8_t* a) {
-  const __m256i x = four_bytes(a);
-  return {dot4_any(sums.lo, w.lo, x), dot4_any(sums.hi, w.hi, x)};
+inline __m256i dot4_signed(__m256i sums, __m256i w, __m256i a) {
+  return _mm256_add_epi32(sums, widened(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w))));
+}
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t) {
+  I sums = izero();
+  for (int i = 0; i < N; i++) {
+    const __m256i x = four_bytes(a + 4 * i);
+    sums = {dot4_signed(sums.lo, w[i].lo, x), dot4_signed(sums.hi, w[i].hi, x)};
+  }
+  return sums;
 }
 
 inline void store_i8(int8_t* p, V x) {
@@ -154,14 +182,6 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return {dot2_half(sums.lo, w, two), dot2_half(sums.hi, w + 16, two)};
 }
 
-// The same with the first of each pair only: the second may hold anything, NaN included.
-inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  const __m256 by = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(*a) << 16)));
-  const __m256i lo = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
-  const __m256i hi = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 16));
-  return {_mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), by, sums.lo),
-          _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)), by, sums.hi)};
-}
 // 8 floats, rounded to nearest even, each in the low half of its lane; NaN stays NaN.
 inline __m256i bf16_of_half(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);

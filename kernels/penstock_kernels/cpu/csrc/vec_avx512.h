@@ -1,12 +1,20 @@
-// Sixteen lanes on AVX-512 (F, BW, DQ, VL, VNNI, BF16).
+// Sixteen lanes on AVX-512 (F, BW, DQ, VL, VNNI), with its bfloat16 units where the file is compiled for them.
+// Without them every number is the one that vec_avx2.h computes, to the bit.
 #pragma once
 #include <immintrin.h>
 #include <cstdint>
+
+// Two products of bfloat16 are one operation, with a rounding of its own.
+#if defined(__AVX512BF16__)
+#define PK_BF16_UNITS 1
+#endif
 
 namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 12;
+// The same of attention's scores; of its values, rows and vectors of a head.
+constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 2;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
@@ -23,8 +31,21 @@ inline V div(V a, V b) { return _mm512_div_ps(a, b); }
 inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V max(V a, V b) { return _mm512_max_ps(a, b); }
 inline V abs(V a) { return _mm512_abs_ps(a); }
-inline float sum(V a) { return _mm512_reduce_add_ps(a); }
-inline float highest(V a) { return _mm512_reduce_max_ps(a); }
+// By halves, as the other instruction sets do it.
+inline __m256 low_half(V a) { return _mm512_castps512_ps256(a); }
+inline __m256 high_half(V a) { return _mm512_extractf32x8_ps(a, 1); }
+inline float sum(V a) {
+  const __m256 both = _mm256_add_ps(low_half(a), high_half(a));
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+inline float highest(V a) {
+  const __m256 both = _mm256_max_ps(low_half(a), high_half(a));
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
 
 inline V load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -32,6 +53,11 @@ inline V load_f16(const uint16_t* p) {
 inline V load_bf16(const uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+// Of 16 pairs of bfloat16, the first and the second of each.
+inline V load_even(const uint16_t* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
+inline V load_odd(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 inline V load_i8(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -75,7 +101,20 @@ inline I dot4(I sums, W w, const int8_t* a) {
   __builtin_memcpy(&four, a, 4);
   return _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(four));
 }
-inline I dot4_nibble(I sums, W w, const int8_t* a) { return dot4(sums, w, a); }
+// Of N times four inputs: the sum of levels (0 to 15 in dot_nibbles) times a.
+template <int N> inline I dot(const W* w, const int8_t* a) {
+  // Two sums, since one product waits long for the one before it.
+  I even = izero(), odd = izero();
+  for (int i = 0; i < N; i += 2) {
+    even = dot4(even, w[i], a + 4 * i);
+    odd = dot4(odd, w[i + 1], a + 4 * i + 4);
+  }
+  return _mm512_add_epi32(even, odd);
+}
+template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+// Of levels less 128, as as_signed made them; total: the sum of a.
+inline W as_signed(W levels) { return levels; }
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t total) { return minus(dot<N>(w, a), 128 * total); }
 
 // 16 floats, rounded to nearest even and clamped, as signed bytes.
 inline void store_i8(int8_t* p, V x) {
@@ -86,22 +125,39 @@ inline int32_t sum_i8(const int8_t* p) {
   return _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(bytes));
 }
 
-// Pairs of bfloat16: sums[lane] += w[lane][0..1] . a[0..1].
+// dot2_bf16: pairs of bfloat16, sums[lane] += w[lane][0..1] . a[0..1].
+// store_bf16: 16 floats, rounded to nearest even.
+#if defined(PK_BF16_UNITS)
 inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   int32_t two;
   __builtin_memcpy(&two, a, 4);
   return _mm512_dpbf16_ps(sums, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_set1_epi32(two));
 }
-
 // The same with the first of each pair only: the second may hold anything, NaN included.
 inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   const __m512i first = _mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi32(0xffff));
   return _mm512_dpbf16_ps(sums, (__m512bh)first, (__m512bh)_mm512_set1_epi32(*a));
 }
-// 16 floats, rounded to nearest even.
 inline void store_bf16(uint16_t* p, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
+#else
+inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
+  uint32_t two;
+  __builtin_memcpy(&two, a, 4);
+  const V a0 = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(two << 16)));
+  const V a1 = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(two & 0xffff0000u)));
+  return fma(load_odd(w), a1, fma(load_even(w), a0, sums));
+}
+inline void store_bf16(uint16_t* p, V x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(64));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet)));
+}
+#endif
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline void store_bf16_pairs(uint16_t* p, V even, V odd) {
   _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16), _mm512_castps_si512(odd)));

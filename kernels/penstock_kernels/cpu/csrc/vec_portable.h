@@ -7,6 +7,8 @@ namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 12;
+// The same of attention's scores; of its values, rows and vectors of a head.
+constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 struct V { float x[16]; };
 struct I { int32_t x[16]; };
@@ -42,6 +44,9 @@ inline float f16_to_float(uint16_t h) {
 }
 inline V load_f16(const uint16_t* p) { V r; PK_LANES r.x[i] = f16_to_float(p[i]); return r; }
 inline V load_bf16(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(static_cast<uint32_t>(p[i]) << 16); return r; }
+// Of 16 pairs of bfloat16, the first and the second of each.
+inline V load_even(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(static_cast<uint32_t>(p[2 * i]) << 16); return r; }
+inline V load_odd(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(static_cast<uint32_t>(p[2 * i + 1]) << 16); return r; }
 inline V load_i8(const int8_t* p) { V r; PK_LANES r.x[i] = p[i]; return r; }
 
 inline V round_even(V a) { PK_LANES a.x[i] = std::nearbyint(a.x[i]); return a; }
@@ -71,7 +76,15 @@ inline I dot4(I sums, W w, const int8_t* a) {
   PK_LANES for (int j = 0; j < 4; j++) sums.x[i] += static_cast<int32_t>(w.x[4 * i + j]) * a[j];
   return sums;
 }
-inline I dot4_nibble(I sums, W w, const int8_t* a) { return dot4(sums, w, a); }
+// As in vec_avx512.h.
+template <int N> inline I dot(const W* w, const int8_t* a) {
+  I sums = izero();
+  for (int i = 0; i < N; i++) sums = dot4(sums, w[i], a + 4 * i);
+  return sums;
+}
+template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+inline W as_signed(W levels) { return levels; }
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t total) { return minus(dot<N>(w, a), 128 * total); }
 
 inline void store_i8(int8_t* p, V a) {
   PK_LANES {
@@ -91,12 +104,6 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return sums;
 }
 
-// The same with the first of each pair only: the second may hold anything, NaN included.
-inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  const float by = bits_to_float(static_cast<uint32_t>(*a) << 16);
-  PK_LANES sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i]) << 16) * by;
-  return sums;
-}
 // 16 floats, rounded to nearest even.
 inline void store_bf16(uint16_t* p, V a) {
   PK_LANES {

@@ -31,13 +31,20 @@ template <int M, int T> void rows_of(const float* tile, size_t next, int groups,
 
 template <int T> void rows(const float* tile, size_t next, int groups, const float* x, size_t stride, int count, const float* bias, float* out) {
   while (count > 0) {
-    const int now = count >= 12 ? 12 : count >= 8 ? 8 : count >= 4 ? 4 : count;
+    // Rows that are left are taken together: few by themselves would wait for each sum's last addition.
+    const int now = count >= 12 ? 12 : count;
     switch (now) {
       case 1: rows_of<1, T>(tile, next, groups, x, stride, bias, out); break;
       case 2: rows_of<2, T>(tile, next, groups, x, stride, bias, out); break;
       case 3: rows_of<3, T>(tile, next, groups, x, stride, bias, out); break;
       case 4: rows_of<4, T>(tile, next, groups, x, stride, bias, out); break;
+      case 5: rows_of<5, T>(tile, next, groups, x, stride, bias, out); break;
+      case 6: rows_of<6, T>(tile, next, groups, x, stride, bias, out); break;
+      case 7: rows_of<7, T>(tile, next, groups, x, stride, bias, out); break;
       case 8: rows_of<8, T>(tile, next, groups, x, stride, bias, out); break;
+      case 9: rows_of<9, T>(tile, next, groups, x, stride, bias, out); break;
+      case 10: rows_of<10, T>(tile, next, groups, x, stride, bias, out); break;
+      case 11: rows_of<11, T>(tile, next, groups, x, stride, bias, out); break;
       default: rows_of<12, T>(tile, next, groups, x, stride, bias, out);
     }
     x += now * stride;

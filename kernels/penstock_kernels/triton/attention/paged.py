@@ -57,6 +57,8 @@ def paged_attention(
     *,
     reach: Reach = FULL,
     scales: KVScales = UNSCALED,
+    sinks: Tensor | None = None,
+    turning: int = 0,
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache.
 
@@ -65,20 +67,26 @@ def paged_attention(
     `key_cache`, `value_cache`: as written by rope_write, of any dtype that it supports; multiplied
     in the query's dtype and accumulated in float32. heads is a multiple of kv_heads, and query head
     h reads KV head h // (heads // kv_heads).
+    `sinks`: [heads] float32: a score of each head, which takes part in the softmax without a value.
+    `turning`: if it isn't 0, a key is so many numbers and then its value (see LatentSpec), and
+    `value_cache` isn't read. All heads share the one KV head, plan.group of them at a time.
 
-    Returns [rows, heads, head_dim] in the query's dtype; padding rows are zero.
+    Returns [rows, heads, size of a value] in the query's dtype; padding rows are zero.
     """
     check_caches(key_cache, value_cache)
     if query.stride()[1:] != (query.shape[2], 1):
         raise ValueError(f"query: the heads of a row must lie together, not {query.stride()}")
     make = torch.empty if plan.covers(query.shape[0]) else torch.zeros
-    out = make(query.shape, dtype=query.dtype, device=query.device)
+    sizes = (*query.shape[:2], query.shape[2] - turning)
+    out = make(sizes, dtype=query.dtype, device=query.device)
     for tiles, shape, partial in (
         (plan.few, plan.choice.few, True),
         (plan.many, plan.choice.many, False),
     ):
         if tiles is not None:
-            call = _Call(query, key_cache, value_cache, out, plan, scale, reach, scales)
+            call = _Call(
+                query, key_cache, value_cache, out, plan, scale, reach, scales, sinks, turning
+            )
             call.launch(tiles, shape, partial=partial)
     return out
 
@@ -106,9 +114,24 @@ class _Call:
     scale: float
     reach: Reach
     scales: KVScales
+    sinks: Tensor | None
+    turning: int
+
+    @property
+    def kv_heads(self) -> int:
+        """Of latents, the one that there is counts once for each group of query heads."""
+        return self.query.shape[1] // self.plan.group
+
+    @property
+    def head_stride(self) -> int:
+        return 0 if self.turning else self.key_cache.stride(0)
+
+    @property
+    def value_size(self) -> int:
+        return self.key_cache.shape[2] - self.turning
 
     def launch(self, tiles: TileList, shape: AttentionTiles, *, partial: bool) -> None:
-        kv_heads, _, head_dim = self.key_cache.shape
+        kv_heads, head_dim = self.kv_heads, self.value_size
         count = tiles.sequences.shape[0]
         rows = tiles.queries * self.plan.group if partial else 0
         splits = self._splits(tiles, shape) if partial else 1
@@ -131,7 +154,7 @@ class _Call:
     ) -> None:
         """`rows` is the number of rows in a tile's partial results; 0 if there are none."""
         plan, reach = self.plan, self.reach
-        kv_heads, _, head_dim = self.key_cache.shape
+        kv_heads, head_dim = self.kv_heads, self.value_size
         count = tiles.sequences.shape[0]
         where = (
             tiles.sequences, tiles.firsts, plan.query_starts, plan.query_lens, plan.seq_lens
@@ -143,7 +166,9 @@ class _Call:
             "SPLIT": shape.split,
             "PARTIAL_ROWS": rows,
             "WINDOW": reach.window > 0,
+            "SINKS": self.sinks is not None,
         }
+        sinks = self.out if self.sinks is None else self.sinks
         scale, cap = self._score_scales()
         attend[(count, kv_heads, splits)](
             self.query,
@@ -151,6 +176,7 @@ class _Call:
             self.value_cache,
             self.out,
             *partials,
+            sinks,
             plan.tables,
             *where,
             scale,
@@ -159,8 +185,10 @@ class _Call:
             reach.window,
             plan.tables.stride(0),
             self.query.stride(0),
-            self.key_cache.stride(0),
+            self.head_stride,
             self.key_cache.stride(1),
+            TURNING=self.turning,
+            TURNING_BLOCK=max(16, triton.next_power_of_2(self.turning)),
             BLOCK_SIZE=plan.block_size,
             ROWS=shape.rows,
             KEYS=shape.keys,
@@ -172,6 +200,7 @@ class _Call:
         if rows:
             combine[(count, kv_heads, rows)](
                 *partials,
+                sinks,
                 self.out,
                 *where,
                 self.scales.value,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.triton.attention.online_softmax import online_softmax_step
-from penstock_kernels.triton.rounding import LOWEST, round_to, tanh, tile_dot
+from penstock_kernels.triton.rounding import LOG2_E, LOWEST, round_to, tanh, tile_dot
 
 
 @triton.jit
@@ -33,6 +33,18 @@ def _fold(top, total, mixed, peak, weight, values):
 
 
 @triton.jit
+def _with_sink(top, total, mixed, sink):
+    """Adds a score that has no value, after all others: `sink`, a natural logarithm."""
+    score = sink * LOG2_E
+    both = tl.maximum(top, score)
+    keep = tl.exp2(top - both)
+    total = tl.fma(total, keep, tl.exp2(score - both))
+    if len(mixed.shape) == 2:
+        keep = keep[:, None]
+    return total, mixed * keep
+
+
+@triton.jit
 def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
     """Returns (the tile's sequence, its first query there, the sequence's number of new tokens, the
     number of tokens before these)."""
@@ -45,6 +57,7 @@ def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
 @triton.jit
 def _attend_split(
     q,
+    q_turning,
     position,
     split,
     low,
@@ -57,6 +70,7 @@ def _attend_split(
     cap,
     window,
     HEAD_DIM: tl.constexpr,
+    TURNING: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
@@ -64,7 +78,8 @@ def _attend_split(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Returns row maxima, sums and weighted values over the keys of one split in [low, end)."""
+    """Returns row maxima, sums and weighted values over the keys of one split in [low, end).
+    `key_head` is where the part of keys begins that TURNING numbers lie in front of."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
@@ -78,11 +93,16 @@ def _attend_split(
         at = base + tl.arange(0, KEYS)
         held = (at >= low) & (at < end)
         block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0).to(tl.int64)
-        place = (block * BLOCK_SIZE + at % BLOCK_SIZE) * slot_stride
-        place = place[:, None] + column[None, :]
+        place = ((block * BLOCK_SIZE + at % BLOCK_SIZE) * slot_stride)[:, None]
         mask = held[:, None] & in_head
-        key = _operand(tl.load(key_head + place, mask=mask, other=0.0), q.dtype)
+        key = _operand(tl.load(key_head + (place + column[None, :]), mask=mask, other=0.0), q.dtype)
         scores = tile_dot(q, tl.trans(key), tl.zeros([ROWS, KEYS], tl.float32))
+        if TURNING > 0:
+            turning = tl.arange(0, q_turning.shape[1])
+            front = place + (turning[None, :] - TURNING)
+            mask_front = held[:, None] & (turning < TURNING)[None, :]
+            first = _operand(tl.load(key_head + front, mask=mask_front, other=0.0), q.dtype)
+            scores = tile_dot(q_turning, tl.trans(first), scores)
         if SOFT_CAP:
             scores = cap * tanh(scores * scale)
         else:
@@ -92,7 +112,10 @@ def _attend_split(
             seen = seen & (at[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
         top, keep, weights, total = online_softmax_step(scores, top, total)
-        value = _operand(tl.load(value_head + place, mask=mask, other=0.0), q.dtype)
+        value = key
+        if TURNING == 0:
+            at_values = value_head + (place + column[None, :])
+            value = _operand(tl.load(at_values, mask=mask, other=0.0), q.dtype)
         mixed = tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
     return top, total, mixed
 
@@ -106,6 +129,7 @@ def attend(
     partial_values,
     partial_peaks,
     partial_weights,
+    sinks,
     tables,
     tile_sequences,
     tile_firsts,
@@ -123,16 +147,20 @@ def attend(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
+    TURNING: tl.constexpr,
+    TURNING_BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     SPLIT: tl.constexpr,
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if this program has one split;
-    0 if it has all splits."""
+    0 if it has all splits. HEAD_DIM is the size of a value. If TURNING isn't 0, a key is so many
+    numbers and then its value, and values aren't read anywhere else."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
     sequence, first, queries, before = _query_tile(
@@ -150,20 +178,23 @@ def attend(
     column = tl.arange(0, DIM_BLOCK)
     mask = real[:, None] & (column < HEAD_DIM)[None, :]
     query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
-    q = tl.load(
-        query + query_row[:, None] * query_stride + head[:, None] * HEAD_DIM + column[None, :],
-        mask=mask,
-        other=0.0,
-    )
-    key_head = key_cache + kv_head.to(tl.int64) * head_stride
+    own = query + query_row[:, None] * query_stride + head[:, None] * (TURNING + HEAD_DIM)
+    q = tl.load(own + (TURNING + column)[None, :], mask=mask, other=0.0)
+    q_turning = q
+    if TURNING > 0:
+        turning = tl.arange(0, TURNING_BLOCK)
+        mask_front = real[:, None] & (turning < TURNING)[None, :]
+        q_turning = tl.load(own + turning[None, :], mask=mask_front, other=0.0)
+    key_head = key_cache + kv_head.to(tl.int64) * head_stride + TURNING
     value_head = value_cache + kv_head.to(tl.int64) * head_stride
     table = tables + sequence.to(tl.int64) * table_stride
     if PARTIAL_ROWS > 0:
         split = low // SPLIT + tl.program_id(2)
         if split * SPLIT < end:
             top, total, mixed = _attend_split(
-                q, position, split, low, end, key_head, value_head, table, slot_stride, scale, cap,
-                window, HEAD_DIM, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW, SOFT_CAP,
+                q, q_turning, position, split, low, end, key_head, value_head, table, slot_stride,
+                scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW,
+                SOFT_CAP,
             )  # fmt: skip
             part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * tl.num_programs(2)
             place = (part + tl.program_id(2)) * PARTIAL_ROWS + row
@@ -176,10 +207,13 @@ def attend(
         mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
         for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
             peak, weight, values = _attend_split(
-                q, position, split, low, end, key_head, value_head, table, slot_stride, scale, cap,
-                window, HEAD_DIM, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW, SOFT_CAP,
+                q, q_turning, position, split, low, end, key_head, value_head, table, slot_stride,
+                scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW,
+                SOFT_CAP,
             )  # fmt: skip
             top, total, mixed = _fold(top, total, mixed, peak, weight, values)
+        if SINKS:
+            total, mixed = _with_sink(top, total, mixed, tl.load(sinks + head))
         # Padding rows see arbitrary keys, or none, so that their total may be 0.
         share = value_scale / tl.where(real, total, 1.0)
         result = round_to(mixed * share[:, None], out.dtype.element_ty)
@@ -193,6 +227,7 @@ def combine(
     partial_values,
     partial_peaks,
     partial_weights,
+    sinks,
     out,
     tile_sequences,
     tile_firsts,
@@ -209,6 +244,7 @@ def combine(
     SPLIT: tl.constexpr,
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """Folds the partial results of one row of a tile, in the order of its splits. A decode's
     padding rows are set to zero here, which saves one kernel per layer that would zero the
@@ -240,6 +276,8 @@ def combine(
             values = tl.load(partial_values + place * HEAD_DIM + column, mask=mask, other=0.0)
             top, total, mixed = _fold(top, total, mixed, peak, weight, values)
             place += PARTIAL_ROWS
+        if SINKS:
+            total, mixed = _with_sink(top, total, mixed, tl.load(sinks + head))
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:

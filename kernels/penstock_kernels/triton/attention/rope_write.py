@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.attention.rotary_heads import heads_in_halves, turned_heads
 from penstock_kernels.triton.rounding import round_to, rounded
 from penstock_kernels.triton.tiles import ROTARY_HEADS
 
@@ -28,6 +29,21 @@ class QueryKeyNorms:
 
 
 @dataclass(frozen=True)
+class RotaryTables:
+    """Angles of every position, and the positions of a step's rows."""
+
+    cos: Tensor
+    """[positions, dims / 2] float32. The first `dims` numbers of a head rotate, an even number of
+    at most head_dim."""
+    sin: Tensor
+    """As `cos`."""
+    positions: Tensor
+    """[rows] int32 or int64."""
+    growth: Tensor | None = None
+    """[positions] float32: what rotated queries are multiplied by."""
+
+
+@dataclass(frozen=True)
 class KVScales:
     """Factors by which stored keys and values are multiplied to get the true ones; for FP8
     caches."""
@@ -37,41 +53,6 @@ class KVScales:
 
 
 UNSCALED = KVScales()
-
-
-@triton.jit
-def _halves(heads, place, mask, HALF: tl.constexpr):
-    """Returns the two halves of some heads, [TILE, HALF_BLOCK] float32 each."""
-    first = tl.load(heads + place, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(heads + place + HALF, mask=mask, other=0.0)
-    return first, second.to(tl.float32)
-
-
-@triton.jit
-def _pair(left, right, inside):
-    """Returns two vectors, [1, HALF_BLOCK] float32 each, by a single load. Two loads would be
-    waited for separately, since both go through shared memory to the threads with the heads, and
-    the few programs of a decode do little else than wait."""
-    pair = tl.load(tl.join(left, right), mask=inside[:, None], other=0.0).to(tl.float32)
-    first, second = tl.split(pair)
-    return first[None, :], second[None, :]
-
-
-@triton.jit
-def _normed(first, second, weight, head_dim, eps, column, inside, dtype: tl.constexpr):
-    """RMS norm of heads given as two halves, rounded to dtype as in the reference."""
-    half = head_dim // 2
-    squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
-    root = tl.sqrt_rn(squares / head_dim + eps)[:, None]
-    left, right = _pair(weight + column, weight + half + column, inside)
-    return rounded(first / root * left, dtype), rounded(second / root * right, dtype)
-
-
-@triton.jit
-def _rotated(first, second, cos, sin, angle, inside):
-    """Rotates pairs. `cos` and `sin` are the tables, `angle` the row's indices in them."""
-    cosine, sine = _pair(cos + angle, sin + angle, inside)
-    return first * cosine - second * sine, second * cosine + first * sine
 
 
 @triton.jit
@@ -85,6 +66,7 @@ def _rope_write(
     cos,
     sin,
     positions,
+    growth,
     slots,
     query_weight,
     key_weight,
@@ -99,66 +81,89 @@ def _rope_write(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
     NORM: tl.constexpr,
+    ROTATE: tl.constexpr,
+    GROWTH: tl.constexpr,
     TILE: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
+    REST_BLOCK: tl.constexpr,
 ):
+    """The first 2 * HALF numbers of a head are taken as pairs."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     QUERY_PARTS: tl.constexpr = (HEADS + TILE - 1) // TILE
     KEY_PARTS: tl.constexpr = (KV_HEADS + TILE - 1) // TILE
-    HALF: tl.constexpr = HEAD_DIM // 2
+    REST: tl.constexpr = HEAD_DIM - 2 * HALF
     column = tl.arange(0, HALF_BLOCK)
     inside = column < HALF
+    rest_column = 2 * HALF + tl.arange(0, REST_BLOCK)
+    rest_inside = rest_column < HEAD_DIM
     dtype: tl.constexpr = query.dtype.element_ty
-    angle = tl.load(positions + row).to(tl.int64) * HALF + column
+    position = tl.load(positions + row).to(tl.int64)
+    angle = position * HALF + column
     slot = tl.load(slots + row).to(tl.int64)
     if part < QUERY_PARTS:
         head = part * TILE + tl.arange(0, TILE)
         mask = (head < HEADS)[:, None] & inside[None, :]
+        rest_mask = (head < HEADS)[:, None] & rest_inside[None, :]
         place = head[:, None] * HEAD_DIM + column[None, :]
-        first, second = _halves(query + row * query_row, place, mask, HALF)
-        if NORM:
-            first, second = _normed(
-                first, second, query_weight, HEAD_DIM, eps, column, inside, dtype
-            )
-        first, second = _rotated(first, second, cos, sin, angle, inside)
-        target = query_out + row * HEADS * HEAD_DIM + place
-        tl.store(target, round_to(first, dtype), mask=mask)
-        tl.store(target + HALF, round_to(second, dtype), mask=mask)
+        rest_place = head[:, None] * HEAD_DIM + rest_column[None, :]
+        first, second, rest = turned_heads(
+            query + row * query_row, place, mask, rest_place, rest_mask, query_weight, cos, sin,
+            angle, column, inside, rest_column, rest_inside, eps, HEAD_DIM, HALF, NORM, ROTATE,
+        )  # fmt: skip
+        if GROWTH:
+            factor = tl.load(growth + position)
+            first = rounded(first, dtype) * factor
+            second = rounded(second, dtype) * factor
+            rest = rest * factor
+        target = query_out + row * HEADS * HEAD_DIM
+        tl.store(target + place, round_to(first, dtype), mask=mask)
+        tl.store(target + place + HALF, round_to(second, dtype), mask=mask)
+        if REST > 0:
+            tl.store(target + rest_place, round_to(rest, dtype), mask=rest_mask)
     elif slot >= 0:
         of_keys = part < QUERY_PARTS + KEY_PARTS
         head = tl.where(of_keys, part - QUERY_PARTS, part - QUERY_PARTS - KEY_PARTS) * TILE
         head = head + tl.arange(0, TILE)
         mask = (head < KV_HEADS)[:, None] & inside[None, :]
+        rest_mask = (head < KV_HEADS)[:, None] & rest_inside[None, :]
         place = head[:, None] * HEAD_DIM + column[None, :]
-        stored = head.to(tl.int64)[:, None] * head_stride + slot * slot_stride + column[None, :]
+        rest_place = head[:, None] * HEAD_DIM + rest_column[None, :]
+        stored = head.to(tl.int64)[:, None] * head_stride + slot * slot_stride
+        rest_stored = stored + rest_column[None, :]
+        stored = stored + column[None, :]
         kept: tl.constexpr = key_cache.dtype.element_ty
         if of_keys:
-            first, second = _halves(key + row * key_row, place, mask, HALF)
-            if NORM:
-                first, second = _normed(
-                    first, second, key_weight, HEAD_DIM, eps, column, inside, dtype
-                )
-            first, second = _rotated(first, second, cos, sin, angle, inside)
+            first, second, rest = turned_heads(
+                key + row * key_row, place, mask, rest_place, rest_mask, key_weight, cos, sin,
+                angle, column, inside, rest_column, rest_inside, eps, HEAD_DIM, HALF, NORM, ROTATE,
+            )  # fmt: skip
             first = rounded(first, dtype) * key_inverse
             second = rounded(second, dtype) * key_inverse
             tl.store(key_cache + stored, round_to(first, kept), mask=mask)
             tl.store(key_cache + stored + HALF, round_to(second, kept), mask=mask)
+            if REST > 0:
+                rest = rounded(rest, dtype) * key_inverse
+                tl.store(key_cache + rest_stored, round_to(rest, kept), mask=rest_mask)
         else:
-            first, second = _halves(value + row * value_row, place, mask, HALF)
+            values = value + row * value_row
+            first, second = heads_in_halves(values, place, mask, HALF)
             tl.store(value_cache + stored, round_to(first * value_inverse, kept), mask=mask)
             second = second * value_inverse
             tl.store(value_cache + stored + HALF, round_to(second, kept), mask=mask)
+            if REST > 0:
+                tail = tl.load(values + rest_place, mask=rest_mask, other=0.0).to(tl.float32)
+                tail = round_to(tail * value_inverse, kept)
+                tl.store(value_cache + rest_stored, tail, mask=rest_mask)
 
 
 def rope_write(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    positions: Tensor,
+    value: Tensor | None,
+    rotation: RotaryTables | None,
     slots: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
@@ -170,7 +175,7 @@ def rope_write(
 
     `query`: [rows, heads, head_dim]; `key`, `value`: [rows, kv_heads, head_dim], of one dtype. Rows
     may be strided (views of one qkv product); the heads of a row are contiguous.
-    `cos`, `sin`: [positions, head_dim / 2] float32 tables; `positions`: [rows] int32 or int64.
+    `rotation`: None: nothing rotates.
     `slots`: [rows] int32 or int64, distinct; -1 for padding, which is not written.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim] with equal strides, float32, bfloat16,
     float16 or float8_e4m3fn. An FP8 cache stores value / scale, saturated. Both are modified.
@@ -181,7 +186,7 @@ def rope_write(
     kv_heads = key.shape[1]
     check_caches(key_cache, value_cache)
     for name, heads_of in (("query", query), ("key", key), ("value", value)):
-        if heads_of.stride()[1:] != (head_dim, 1):
+        if heads_of is not None and heads_of.stride()[1:] != (head_dim, 1):
             raise ValueError(
                 f"{name}: the heads of a row must lie together, not {heads_of.stride()}"
             )
@@ -189,17 +194,21 @@ def rope_write(
     if not rows:
         return out
     tile = min(ROTARY_HEADS, triton.next_power_of_2(max(heads, kv_heads)))
-    parts = triton.cdiv(heads, tile) + 2 * triton.cdiv(kv_heads, tile)
+    stored = 1 if value is None else 2
+    parts = triton.cdiv(heads, tile) + stored * triton.cdiv(kv_heads, tile)
+    half = head_dim // 2 if rotation is None else rotation.cos.shape[1]
+    growth = None if rotation is None else rotation.growth
     _rope_write[(rows, parts)](
         query,
         key,
-        value,
+        key if value is None else value,
         out,
         key_cache,
         value_cache,
-        cos,
-        sin,
-        positions,
+        query if rotation is None else rotation.cos,
+        query if rotation is None else rotation.sin,
+        slots if rotation is None else rotation.positions,
+        query if growth is None else growth,
         slots,
         query if norms is None else norms.query,
         key if norms is None else norms.key,
@@ -208,15 +217,19 @@ def rope_write(
         1.0 / scales.value,
         query.stride(0),
         key.stride(0),
-        value.stride(0),
+        0 if value is None else value.stride(0),
         key_cache.stride(0),
         key_cache.stride(1),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
+        HALF=half,
         NORM=norms is not None,
+        ROTATE=rotation is not None,
+        GROWTH=growth is not None,
         TILE=tile,
-        HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
+        HALF_BLOCK=triton.next_power_of_2(half),
+        REST_BLOCK=triton.next_power_of_2(max(1, head_dim - 2 * half)),
         num_warps=2,
     )
     return out

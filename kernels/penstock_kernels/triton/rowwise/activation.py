@@ -1,4 +1,5 @@
-"""Element-wise activations of encoders and of their heads."""
+"""Element-wise activations: those of encoders and their heads, and of feed-forwards without a
+gate."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from penstock_kernels.triton.rounding import round_to, tanh
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
-KINDS = ("gelu", "gelu_tanh", "relu", "tanh")
+KINDS = ("gelu", "gelu_tanh", "relu", "tanh", "silu", "relu2")
 
 _HALF_ROOT = tl.constexpr(math.sqrt(0.5))
 _TANH_SLOPE = tl.constexpr(math.sqrt(2.0 / math.pi))
@@ -31,13 +32,18 @@ def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
         bent = 0.5 * wide * (1.0 + tanh(inner))
     elif KIND == "tanh":
         bent = tanh(wide)
+    elif KIND == "silu":
+        bent = wide / (1.0 + tl.exp(-wide))
     else:
         bent = tl.where(wide < 0, 0.0, wide)  # NaN stays NaN.
+        if KIND == "relu2":
+            bent = bent * bent
     tl.store(out + place, round_to(bent, out.dtype.element_ty), mask=inside)
 
 
 def activate(x: Tensor, kind: str) -> Tensor:
-    """gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its tanh form), relu or tanh.
+    """gelu (Hendrycks and Gimpel, 2016), gelu_tanh (its tanh form), relu, tanh, silu or relu2 (So
+    et al., 2021, the square of relu).
 
     `x` is contiguous, of any float dtype. Computed in float32 and rounded once. Returns x's shape.
     """

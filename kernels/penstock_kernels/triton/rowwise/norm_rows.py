@@ -34,12 +34,14 @@ def launch_rows(
     parameters: tuple[Tensor, ...],
     eps: float,
     warps: int | None = None,
+    **constants: bool,
 ) -> Tensor:
     """Launches one program per row of x's last dimension.
 
     `kernel`: takes x, residual, the parameters, out, eps, size, ADD and BLOCK.
     `residual`: like x, or None.
     `warps`: replaces row_warps.
+    `constants`: further ones of the kernel.
 
     Returns out, like x.
     """
@@ -58,5 +60,6 @@ def launch_rows(
             ADD=residual is not None,
             BLOCK=block,
             num_warps=warps or row_warps(block),
+            **constants,
         )
     return out

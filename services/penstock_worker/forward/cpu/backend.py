@@ -11,6 +11,7 @@ cache's dtype can be chosen independently.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -28,10 +29,12 @@ from penstock_kernels.cpu.decoder import (
     Decoder,
     DecoderShape,
     DecoderStep,
+    halves_of,
 )
-from penstock_kernels.cpu.library import instruction_set
+from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.cpu.obstacles import experts_obstacle, recurrent_obstacle
 from penstock_worker.forward.cpu.packing import KINDS, ON_LOAD
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
@@ -47,6 +50,8 @@ from penstock_worker.forward.interface import (
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import head_ranges, shard_of
+from penstock_worker.states.planning import groups_with_states, program_states
+from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -79,6 +84,20 @@ MECHANISMS = frozenset(
         mechanism.QUERY_GROWTH,
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
+        mechanism.OWN_HEADS,
+        mechanism.VALUE_NORM,
+        mechanism.VALUES_OF_KEYS,
+        mechanism.SHARED_KV,
+        mechanism.OWN_INNER,
+        mechanism.SPARSE_GATE,
+        mechanism.EXPERTS_BESIDE,
+        mechanism.OUTPUT_SCALE,
+        mechanism.PER_LAYER_INPUTS,
+        mechanism.STREAMS,
+        mechanism.OUTPUT_GATE,
+        mechanism.EXPERTS_FLOOR,
+        mechanism.ONE_HALF,
+        *mechanism.RECURRENT,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
@@ -94,12 +113,14 @@ class CPUForward:
         decoder: Decoder,
         join_logits: Callable[[np.ndarray], None] | None = None,
         ends: CPUStageEnds | None = None,
+        states: ProgramStates | None = None,
     ) -> None:
         """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
-        those of a pipeline stage."""
+        those of a pipeline stage. `states`: those of recurrent layers."""
         self._decoder = decoder
         self._join_logits = join_logits
         self._ends = ends
+        self._states = states
 
     @property
     def layers_done(self) -> int:
@@ -125,9 +146,10 @@ class CPUForward:
             self._ends.receive(len(batch.tokens))
             if not self._ends.ranks.place.last:
                 rows = rows[:0]
-        logits = self._decoder.logits(step, _int32(rows))
-        if self._decoder.cancelled:
-            raise StepCancelled
+        with nullcontext() if self._states is None else self._states.moved_on(batch) as states:
+            logits = self._decoder.logits(replace(step, states=states), _int32(rows))
+            if self._decoder.cancelled:
+                raise StepCancelled
         if self._join_logits is not None and len(rows):
             self._join_logits(logits)
         return torch.from_numpy(logits)
@@ -140,20 +162,22 @@ def _int32(values: np.ndarray) -> np.ndarray:
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
-    isa = instruction_set()
     config = prepared.decoder
-    shape = shape_of(config, setup, ranks.place)
+    shapes = shapes_of(config, setup, ranks.place)
     shard, layout = shard_of(config, ranks.place), kv_layout(config, setup.max_model_len)
     places = layout.places(shard.layers)
     dtype = dtype_of(setup, prepared.weights.dtype)
     cache = cache_of(setup.kv_cache_dtype, dtype)
+    block_bytes = sum(halves_of(shapes, cache)) * layout.page_layers(shard.layers)
+    groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
+    states = program_states(config, groups, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         if ranks.place.ranks == 1:
             program = compile_program(config, loader.read(setup.max_model_len), places=places)
-            return lambda blocks: CPUForward(decoder(program, blocks))
+            return lambda blocks: forward(decoder(program, blocks))
         split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
         ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
         read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
@@ -164,57 +188,68 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     def decoder(program: Program, blocks: int) -> Decoder:
         return Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
 
+    def forward(decoder: Decoder) -> CPUForward:
+        if states is not None:
+            states.allocate(decoder.kv_blocks())
+        return CPUForward(decoder, states=states)
+
     return Recipe(
-        backend=f"cpu {isa}",
+        backend=f"cpu {instruction_set()}",
         dtype=dtype,
-        fingerprint=f"cpu {isa} {dtype} KV {cache}",
-        block_bytes=shape.block_bytes(cache, layout.page_layers(shard.layers)),
-        kv_groups=layout.groups,
+        fingerprint=f"cpu {bits()} {dtype} KV {cache}",
+        block_bytes=block_bytes,
+        kv_groups=groups,
         threads_by_share=False,
         build=build,
+        states=states,
     )
 
 
-def shape_of(config: ModelConfig, setup: Setup, place: RankPlace = ALONE.place) -> DecoderShape:
-    """Returns the shape of a rank's part of the model. Raises Unable if the kernels can't run it,
-    on all ranks alike."""
+def shapes_of(
+    config: ModelConfig, setup: Setup, place: RankPlace = ALONE.place
+) -> list[DecoderShape]:
+    """Returns the shapes of the layers of a rank's part of the model, each once. Raises Unable if
+    the kernels can't run it, on all ranks alike."""
     require(MECHANISMS, config)
     shard = shard_of(config, place)
     obstacle = (
         _heads_obstacle(config, setup, place.tensor)
-        or _experts_obstacle(config)
+        or experts_obstacle(config)
+        or recurrent_obstacle(config)
         or split_obstacle(config, place.tensor)
         or dummy_obstacle(setup)
     )
     if obstacle is not None:
         raise Unable(obstacle)
-    return _shape(config, setup, shard.heads, shard.kv_heads)
+    return _shapes(config, setup, (shard.heads, shard.kv_heads), shard.layers)
 
 
-def _shape(config: ModelConfig, setup: Setup, heads: range, kv_heads: range) -> DecoderShape:
+def _shapes(
+    config: ModelConfig, setup: Setup, part: tuple[range, range], layers: range
+) -> list[DecoderShape]:
+    """Those of some layers. part: a rank's query heads and KV heads, of layers that have as many as
+    the model says."""
+    heads, kv_heads = map(len, part)
     latent = None if config.latent is None else config.latent.rank
-    return DecoderShape(len(heads), len(kv_heads), config.head_dim, setup.block_size, latent)
+    found = []
+    for own in {config.layer(number).attention.kv_heads for number in layers}:
+        if own is None:
+            shape = DecoderShape(heads, kv_heads, config.head_dim, setup.block_size, latent)
+        else:
+            shape = DecoderShape(config.num_heads, own.count, own.size, setup.block_size)
+        found.append(shape)
+    return found
 
 
 def _heads_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | None:
     """Returns which heads the kernels can't compute on one of the tensor-parallel ranks, or None:
     all ranks must come to the same answer."""
-    for heads, kv_heads in head_ranges(config, tensor):
-        obstacle = _shape(config, setup, heads, kv_heads).obstacle()
-        if obstacle is not None:
-            return obstacle
-    return None
-
-
-def _experts_obstacle(config: ModelConfig) -> str | None:
-    """Returns which mixtures of experts the kernels can't compute, or None."""
-    for layer in config.layers:
-        experts = layer.feed_forward.experts
-        if experts is not None and (experts.count > 1024 or experts.active > 64):
-            return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
-        if experts is not None and experts.group_best > 2:
-            return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
-    return None
+    obstacles = (
+        shape.obstacle()
+        for part in head_ranges(config, tensor)
+        for shape in _shapes(config, setup, part, range(config.num_layers))
+    )
+    return next((each for each in obstacles if each is not None), None)
 
 
 def dummy_obstacle(setup: Setup) -> str | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock_kernels.cpu.program import Buffer, ByHead, Phase, PhaseKind
-from penstock_worker.forward.cpu.layers import LayerPhases, forms_of, product_into
+from penstock_worker.forward.cpu.gates import forms_of, product_into
+from penstock_worker.forward.cpu.layers import LayerPhases
 
 
 @dataclass(frozen=True)
@@ -15,9 +16,9 @@ class LatentLayerPhases(LayerPhases):
 
     def _attention(self) -> Iterator[Phase]:
         latent, spec = self.weights.latent, self.spec.attention.latent
-        if latent is None or spec is None or self.spec.order != "pre":
-            raise ValueError("no program has such a layer of latents")
         query, attention = self.weights.query, self.attention
+        if latent is None or spec is None or query is None or self.spec.order != "pre":
+            raise ValueError("no program has such a layer of latents")
         readers = (query if latent.query_down is None else latent.query_down, latent.down)
         yield self._input(self.weights.attention_norm, *readers)
         yield product_into(latent.down, Buffer.KEYS)
@@ -69,11 +70,14 @@ class LatentLayerPhases(LayerPhases):
                 target_stride=spec.value,
             ),
         )
-        yield Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            source=Buffer.QUERIES,
-            target=Buffer.INPUT,
-            width=attention.heads * spec.value,
-            forms=forms_of(self.weights.output),
-            waits=False,
+        yield from self.split.valued(
+            Phase(
+                kind=PhaseKind.MAKE_INPUT,
+                source=Buffer.QUERIES,
+                target=Buffer.INPUT,
+                width=attention.heads * spec.value,
+                forms=forms_of(self.weights.output),
+                waits=False,
+            ),
+            spec.value,
         )

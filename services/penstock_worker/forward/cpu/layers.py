@@ -20,13 +20,14 @@ from penstock_kernels.cpu.program import (
     Phase,
     PhaseKind,
 )
+from penstock_worker.forward.cpu.gates import forms_of, product_into, sparsely_gated
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import LayerWeights
 
 
 @dataclass(frozen=True)
 class LayerPhases:
-    """Of a layer with keys and values."""
+    """Of a layer with keys and values, or of feed-forward alone."""
 
     config: ModelConfig
     spec: LayerSpec
@@ -39,16 +40,26 @@ class LayerPhases:
         if self.spec.order == "parallel":
             yield from self._parallel()
             return
+        if self.spec.halves != "feed_forward":
+            yield from self._attention()
+            yield from self._added([self._output()], self.weights.attention_output_norm)
+        if self.spec.halves != "mixer":
+            yield from self._fed()
+
+    def _fed(self) -> Iterator[Phase]:
+        """The feed-forward, and what it adds to the residual."""
         weights = self.weights
-        yield from self._attention()
-        yield from self._added([self._output()], weights.attention_output_norm)
         yield self._input(weights.feed_forward_norm, *self._inner_matrices())
         yield from self._inner()
         yield from self._added(self._outcome(), weights.feed_forward_output_norm)
 
     def _attention(self) -> Iterator[Phase]:
         """All of the attention but what is added to the residual."""
-        yield self._input(self.weights.attention_norm, *self._heads_matrices())
+        gate = self.weights.output_gate
+        yield self._input(self.weights.attention_norm, *self._heads_matrices(), gate)
+        if gate is not None:
+            # Into a buffer of its own: the queries needn't wait for it.
+            yield replace(product_into(gate, Buffer.RESULT), waits=False)
         yield self._heads()
         yield from self._placed()
         yield from self._attended()
@@ -79,7 +90,7 @@ class LayerPhases:
             found += [experts.router, experts.shared_gate, *experts.gates, *experts.ups]
         return tuple(each for each in found if each is not None)
 
-    def _input(self, norm: NormWeights | None, *readers: PackedMatrix) -> Phase:
+    def _input(self, norm: NormWeights | None, *readers: PackedMatrix | None) -> Phase:
         return Phase(
             kind=PhaseKind.MAKE_INPUT,
             target=Buffer.INPUT,
@@ -100,6 +111,7 @@ class LayerPhases:
                 whole=whole,
                 norm=None if whole else self.weights.query_norm,
                 other_norm=None if whole else self.weights.key_norm,
+                third_norm=self.weights.value_norm,
                 matrices=self._heads_matrices(),
                 waits=waits,
             )
@@ -136,6 +148,7 @@ class LayerPhases:
                 width=attention.heads * attention.head_dim,
                 forms=forms_of(self.weights.output),
                 attention=attention,
+                gated=self.weights.output_gate is not None,
                 waits=False,
             )
         )
@@ -144,7 +157,9 @@ class LayerPhases:
         """All of the feed-forward but what is added to the residual."""
         yield from self._routed()
         weights = self.weights
-        if weights.down is not None:
+        if self.spec.feed_forward.sparsity and weights.gate is not None:
+            yield from sparsely_gated(self.spec.feed_forward, weights)
+        elif weights.down is not None:
             shared_gate = weights.experts.shared_gate if weights.experts is not None else None
             if shared_gate is not None:
                 yield self._scores(shared_gate)
@@ -210,18 +225,3 @@ class LayerPhases:
             norm=norm,
             scale=scale,
         )
-
-
-def product_into(matrix: PackedMatrix, target: Buffer) -> Phase:
-    """A product that isn't added to anything."""
-    return Phase(
-        kind=PhaseKind.PRODUCT, source=Buffer.INPUT, target=target, matrices=(matrix,), adds=False
-    )
-
-
-def forms_of(*readers: PackedMatrix) -> int:
-    """Returns the forms in which these matrices read their input."""
-    forms = 0
-    for matrix in readers:
-        forms |= matrix.form
-    return forms

@@ -40,6 +40,10 @@ class CPUPacking:
     def vector(self, name: str, size: int) -> np.ndarray:
         return self.weights.take(name, (size,), torch.float32).numpy()
 
+    def tensor(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """As float32."""
+        return self.weights.take(name, shape, torch.float32).numpy()
+
     def matrix(
         self,
         name: str,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from penstock.kv_layout import layers_that_read, one_group
 from penstock.layer_spec import LayerSpec
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.matrix import PackedMatrix
@@ -17,9 +18,13 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
+from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
 from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.recurrent_layers import RecurrentLayerPhases
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
+from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
 from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
 
 
@@ -33,6 +38,7 @@ def compile_program(
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
     group's blocks; None: all layers are in one group."""
+    places = places or _in_one_group(config)
     phases = [*_phases(config, weights, split, ends)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
@@ -41,10 +47,15 @@ def compile_program(
     return Program(tuple(_placed(phases, places)), config.vocab_size)
 
 
-def _placed(phases: Sequence[Phase], places: Sequence[tuple[int, int]] | None) -> Iterator[Phase]:
+def _in_one_group(config: ModelConfig) -> Sequence[tuple[int, int]]:
+    layout = one_group(config.num_layers, layers_that_read(config))
+    return layout.places(range(config.num_layers))
+
+
+def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Iterator[Phase]:
     for phase in phases:
         attention = phase.attention
-        if attention is None or places is None:
+        if attention is None:
             yield phase
         else:
             group, place = places[attention.layer]
@@ -55,6 +66,8 @@ def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool 
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
     logits. both_ways: it is an encoder's."""
     phases = _phases(config, weights, both_ways=both_ways)
+    if not both_ways:
+        phases = _placed(phases, _in_one_group(config))
     return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
 
 
@@ -85,16 +98,46 @@ def _phases(
     if weights.embedding_norm is not None:
         width, norm = config.hidden_size, weights.embedding_norm
         yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+    if weights.layer_inputs is not None:
+        yield from inputs_of_layers(config, weights.layer_inputs)
+    if weights.streams is not None and config.streams is not None:
+        yield from begun(config, config.streams, weights.streams)
     kinds: list[Attention] = []
-    for number, layer in enumerate(weights.layers):
+    for number, layer in enumerate(_at_their_states(weights.layers)):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number, split)
         if both_ways:
             attention = _sharing(replace(attention, both_ways=True), kinds)
-        kind = LayerPhases if layer.latent is None else LatentLayerPhases
-        *phases, last = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
-        yield from phases
+        kind = _kind(layer)
+        phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
+        *others, last = finished(phases, config, number, layer)
+        yield from others
         yield replace(last, ends_layer=True)
+    if weights.streams is not None and config.streams is not None:
+        yield from ended(config, config.streams, weights.streams)
+
+
+def _kind(weights: LayerWeights) -> type[LayerPhases]:
+    if weights.streams is not None:
+        return StreamLayerPhases
+    if weights.beside is not None:
+        return BesideLayerPhases
+    if weights.recurrent is not None:
+        return RecurrentLayerPhases
+    return LayerPhases if weights.latent is None else LatentLayerPhases
+
+
+def _at_their_states(layers: Sequence[LayerWeights]) -> Iterator[LayerWeights]:
+    """Yields the layers; those that are recurrent with their places among a sequence's states."""
+    state = last = 0
+    for layer in layers:
+        weights = layer.recurrent
+        if weights is None:
+            yield layer
+            continue
+        placed = replace(weights.layer, state=state, last=last)
+        yield replace(layer, recurrent=replace(weights, layer=placed))
+        state, last = state + placed.state_numbers, last + placed.width
 
 
 def _logits(config: ModelConfig, head: PackedMatrix, norm: NormWeights | None) -> Phase:
@@ -112,7 +155,8 @@ def _sharing(attention: Attention, kinds: list[Attention]) -> Attention:
     """Of an encoder, layers with the same attention share the memory of keys and values. `kinds`:
     those that have been met; a new one is added."""
     for known in kinds:
-        if known.rotation is attention.rotation and known.window == attention.window:
+        same_reach = known.window == attention.window and known.head_dim == attention.head_dim
+        if known.rotation is attention.rotation and same_reach:
             return known
     kinds.append(replace(attention, layer=len(kinds)))
     return kinds[-1]
@@ -127,14 +171,15 @@ def _attention(
     split: Split,
 ) -> Attention:
     rule = spec.attention
-    heads, kv_heads = split.head_counts(config)
+    heads, kv_heads = split.own_heads(config)
+    own = config.kv_heads(number)
     return Attention(
         layer=number,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=config.head_dim,
+        heads=len(heads),
+        kv_heads=len(kv_heads) if rule.kv_heads is None else own.count,
+        head_dim=own.size,
         latent_dim=None if rule.latent is None else rule.latent.rank,
-        rotation=None if rule.rope is None else rotations[rule.rope],
+        rotation=None if rule.rope is None or not spec.attends else rotations[rule.rope],
         scale=rule.scale,
         soft_cap=rule.soft_cap,
         window=rule.window,
@@ -155,8 +200,10 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         sigmoid=said.router == "sigmoid",
         normalised=said.normalised,
         scale=said.scale,
+        sum_floor=said.sum_floor,
         groups=said.groups,
         active_groups=said.active_groups,
         group_best=said.group_best,
         correction=stored.correction,
+        scales=stored.scales,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypedDict
@@ -10,12 +9,16 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from penstock.layer_spec import FeedForwardSpec, LatentSpec, LayerSpec
+from penstock.layer_spec import AttentionSpec, FeedForwardSpec, KVHeadsSpec, LatentSpec
 from penstock.model_config import ModelConfig
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import NormWeights, RotationTable
+from penstock_worker.forward.cpu.further_weights import FurtherWeights
+from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
+from penstock_worker.forward.cpu.recurrent_reading import RecurrentReader
 from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.weights import (
     ExpertWeights,
@@ -23,13 +26,9 @@ from penstock_worker.forward.cpu.weights import (
     LayerWeights,
     ModelWeights,
 )
-from penstock_worker.layers.decoder_layer import (
-    ATTENTION_NORM,
-    ATTENTION_OUTPUT_NORM,
-    FEED_FORWARD_NORM,
-    FEED_FORWARD_OUTPUT_NORM,
-)
+from penstock_worker.layers.attention import QUERIES_AND_GATES
 from penstock_worker.layers.latent_attention import per_head
+from penstock_worker.layers.recurrent.parts import NAME as RECURRENT
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.parallel.shard import Shard
 from penstock_worker.weights.cut import Cut
@@ -62,6 +61,10 @@ class CPUWeights:
 
     def __post_init__(self) -> None:
         self._packing = CPUPacking(self.weights, self.threads, self.arena)
+        self._norms = NormReader(self.config, self._packing)
+        self._further = FurtherWeights(
+            self.config, self.weights, self.kind, self._matrix, self._norms.norm, self._vector
+        )
 
     def read(self, positions: int) -> ModelWeights:
         """Returns all weights. `positions` is the number of positions in the rotary tables."""
@@ -76,9 +79,11 @@ class CPUWeights:
         if first or (last and config.tie_word_embeddings):
             embedding = self._ends_matrix("embed_tokens", self._embedding_kind())
         if first and config.embedding_norm:
-            embedding_norm = self._norm("embedding_norm", config.hidden_size)
+            embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
+        layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
+        streams = self._further.stream_ends()
         head = self._head(embedding) if last else None
-        norm = self._norm("norm", config.hidden_size) if last else None
+        norm = self._norms.norm("norm", config.hidden_size) if last else None
         self.weights.finish()
         self._packing.report()
         return ModelWeights(
@@ -87,7 +92,9 @@ class CPUWeights:
             head=head,
             norm=norm,
             embedding_norm=embedding_norm,
-            rotations=[_table(each) for each in rotaries],
+            rotations=[rotation_table(each) for each in rotaries],
+            layer_inputs=layer_inputs,
+            streams=streams,
         )
 
     def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
@@ -109,52 +116,81 @@ class CPUWeights:
         rows = self.split.rows(name, len(values))
         return values[rows.start : rows.stop]
 
-    def _embedding_kind(self) -> MatrixKind | None:
+    def _embedding_kind(self, *, looked_up: bool = False) -> MatrixKind | None:
         # int8 makes products fast; rows that are only looked up would lose precision for nothing.
-        only_looked_up = not self.config.tie_word_embeddings
+        only_looked_up = looked_up or not self.config.tie_word_embeddings
         return None if self.kind in QUANTISED and only_looked_up else self.kind
 
     def _layer(self, number: int) -> LayerWeights:
-        config, at = self.config, f"layers.{number}"
-        spec = config.layer(number)
-        hidden, dim = config.hidden_size, config.head_dim
-        if spec.attention.latent is not None:
-            return self._latent_layer(number, spec.attention.latent)
-        queries, keys = config.num_heads * dim, config.num_kv_heads * dim
-        attention, qkv_bias = f"{at}.self_attn", spec.attention.qkv_bias
-        matrix = partial(self._matrix, kind=self.kind)
-        norms = self._norms(spec, at)
+        spec, at = self.config.layer(number), f"layers.{number}"
+        own, further = self.config.kv_heads(number), self._further
+        if spec.recurrent is not None:
+            found = self._recurrent(spec.recurrent, f"{at}.{RECURRENT}")
+        elif spec.halves == "feed_forward":
+            found = LayerWeights()
+        elif spec.attention.latent is not None:
+            found = self._latent(spec.attention, spec.attention.latent, f"{at}.self_attn")
+        else:
+            found = self._attention(spec.attention, own, f"{at}.self_attn")
+        if spec.halves != "mixer":
+            feed_forward = self._feed_forward(spec.feed_forward, f"{at}.mlp")
+            experts = self._experts(spec.feed_forward, f"{at}.mlp")
+            found = replace(found, **feed_forward, experts=experts)
+        if spec.attends:
+            found = replace(found, **self._norms.of_heads(spec.attention, own, at))
+        return replace(
+            found,
+            **self._norms.of_layer(spec, at),
+            beside=further.beside(spec, at),
+            own_input=further.own_input(at),
+            output_scale=further.output_scale(spec, at),
+            streams=further.stream_layer(at),
+        )
+
+    def _attention(self, spec: AttentionSpec, own: KVHeadsSpec, at: str) -> LayerWeights:
+        """own: its key and value heads."""
+        hidden, further = self.config.hidden_size, self._further
+        queries, keys = self.config.num_heads * own.size, own.count * own.size
+        matrix, bias = partial(self._matrix, kind=self.kind), spec.qkv_bias
+        gate = key = value = None
+        if spec.output_gate:
+            both = matrix(f"{at}.{QUERIES_AND_GATES}", 2 * queries, hidden, bias=bias)
+            query, gate = both.part(range(queries)), both.part(range(queries, 2 * queries))
+        else:
+            query = matrix(f"{at}.q_proj", queries, hidden, bias=bias)
+        if spec.reads is None:
+            key = matrix(f"{at}.k_proj", keys, hidden, bias=bias)
+            if not spec.values_of_keys:
+                value = matrix(f"{at}.v_proj", keys, hidden, bias=bias)
+        else:
+            further.leave_keys(at)
         return LayerWeights(
-            query=matrix(f"{attention}.q_proj", queries, hidden, bias=qkv_bias),
-            key=matrix(f"{attention}.k_proj", keys, hidden, bias=qkv_bias),
-            value=matrix(f"{attention}.v_proj", keys, hidden, bias=qkv_bias),
-            output=matrix(f"{attention}.o_proj", hidden, queries, bias=spec.attention.output_bias),
-            **self._feed_forward(spec.feed_forward, f"{at}.mlp"),
-            experts=self._experts(spec.feed_forward, f"{at}.mlp"),
-            attention_norm=norms.get("attention_norm"),
-            feed_forward_norm=norms.get("feed_forward_norm"),
-            attention_output_norm=norms.get("attention_output_norm"),
-            feed_forward_output_norm=norms.get("feed_forward_output_norm"),
-            query_norm=norms.get("query_norm"),
-            key_norm=norms.get("key_norm"),
+            query=query,
+            key=key,
+            value=value,
+            output=matrix(f"{at}.o_proj", hidden, queries, bias=spec.output_bias),
+            output_gate=gate,
+            value_norm=further.plain_norm(own.size) if spec.value_norm else None,
             sinks=self._part(
-                f"{attention}.sinks",
-                self._vector(f"{attention}.sinks.weight", config.num_heads),
+                f"{at}.sinks", self._vector(f"{at}.sinks.weight", self.config.num_heads)
             )
-            if spec.attention.sinks
+            if spec.sinks
             else None,
         )
 
-    def _latent_layer(self, number: int, latent: LatentSpec) -> LayerWeights:
-        config, at = self.config, f"layers.{number}"
-        spec, hidden, prefix = config.layer(number), config.hidden_size, f"{at}.self_attn"
+    def _recurrent(self, spec: RecurrentSpec, at: str) -> LayerWeights:
+        config = self.config
+        reader = RecurrentReader(self._packing, self.kind, config.hidden_size, config.norm.eps, at)
+        return reader.read(spec)
+
+    def _latent(self, spec: AttentionSpec, latent: LatentSpec, prefix: str) -> LayerWeights:
+        config, hidden, bias = self.config, self.config.hidden_size, spec.qkv_bias
         matrix = partial(self._matrix, kind=self.kind)
-        norms, bias = self._norms(spec, at), spec.attention.qkv_bias
         heads, rank = config.num_heads, latent.query_rank
-        to_latents, to_values = per_head(self.weights, prefix, latent, heads, torch.float32)
-        output = matrix(
-            f"{prefix}.o_proj", hidden, heads * latent.value, bias=spec.attention.output_bias
-        )
+        maps = per_head(self.weights, prefix, latent, heads, torch.float32)
+        own, _ = self.split.own_heads(config)
+        to_latents, to_values = (each[own.start : own.stop] for each in maps)
+        output = matrix(f"{prefix}.o_proj", hidden, heads * latent.value, bias=spec.output_bias)
         return LayerWeights(
             query=matrix(
                 f"{prefix}.q_proj", heads * (latent.plain + latent.rotating), rank or hidden
@@ -170,14 +206,10 @@ class CPUWeights:
                 query_down=matrix(f"{prefix}.q_a_proj", rank, hidden, bias=bias) if rank else None,
                 query_norm=self._latent_norm(f"{prefix}.q_a_norm", rank, latent) if rank else None,
             ),
-            **self._feed_forward(spec.feed_forward, f"{at}.mlp"),
-            experts=self._experts(spec.feed_forward, f"{at}.mlp"),
-            attention_norm=norms.get("attention_norm"),
-            feed_forward_norm=norms.get("feed_forward_norm"),
         )
 
     def _latent_norm(self, name: str, size: int, latent: LatentSpec) -> NormWeights:
-        return replace(self._norm(name, size), eps=latent.eps)
+        return replace(self._norms.norm(name, size), eps=latent.eps)
 
     def _packed(self, matrix: torch.Tensor) -> PackedMatrix:
         """A head's own map. It was a part of another matrix, and is never packed to whole
@@ -195,8 +227,8 @@ class CPUWeights:
 
     def _feed_forward(self, spec: FeedForwardSpec, at: str) -> FeedForwardMatrices:
         """Returns the matrices of the feed-forward, or of the expert that every token has."""
-        if spec.experts is None:
-            return self._sized(spec, at, self.config.intermediate_size)
+        if spec.experts is None or spec.experts.beside:
+            return self._sized(spec, at, spec.inner or self.config.intermediate_size)
         if not spec.experts.shared_inner:
             return {"gate": None, "up": None, "down": None}
         return self._sized(spec, f"{at}.shared_expert", spec.experts.shared_inner)
@@ -238,38 +270,10 @@ class CPUWeights:
             )
             if said.shared_gate
             else None,
+            scales=self._vector(f"{at}.router.scales.weight", said.count)
+            if said.expert_scales
+            else None,
         )
-
-    def _norms(self, spec: LayerSpec, at: str) -> Mapping[str, NormWeights]:
-        """Returns those norms that the layer has, by their fields in LayerWeights."""
-        hidden, dim = self.config.hidden_size, self.config.head_dim
-        names = {}
-        if spec.order != "post" and spec.first_norm:
-            names["attention_norm"] = ATTENTION_NORM
-        if spec.order in ("pre", "sandwich") or (spec.order == "parallel" and spec.two_norms):
-            names["feed_forward_norm"] = FEED_FORWARD_NORM
-        if spec.order in ("post", "sandwich"):
-            names["attention_output_norm"] = ATTENTION_OUTPUT_NORM
-            names["feed_forward_output_norm"] = FEED_FORWARD_OUTPUT_NORM
-        norms = {field: self._norm(f"{at}.{name}", hidden) for field, name in names.items()}
-        heads = {"query": self.config.num_heads, "key": self.config.num_kv_heads}
-        for which, count in heads.items():
-            name = f"{at}.self_attn.{which[0]}_norm"
-            if spec.attention.norm == "head":
-                norms[f"{which}_norm"] = replace(self._norm(name, dim, with_bias=False), kind="rms")
-            elif spec.attention.norm == "whole":
-                norms[f"{which}_norm"] = self._norm(name, count * dim)
-        return norms
-
-    def _norm(self, name: str, size: int, *, with_bias: bool = True) -> NormWeights:
-        """Returns the norm of that name, of the model's kind."""
-        spec = self.config.norm
-        weight = self._vector(f"{name}.weight", size)
-        if spec.plus_one:
-            weight = weight + np.float32(1)
-        biased = spec.kind == "layer" and spec.bias and with_bias
-        bias = self._vector(f"{name}.bias", size) if biased else None
-        return NormWeights(weight, spec.eps, spec.kind, bias)
 
     def _vector(self, name: str, size: int) -> np.ndarray:
         return self._packing.vector(name, size)
@@ -281,7 +285,7 @@ class CPUWeights:
         return self._packing.matrix(name, outputs, inputs, kind=kind, bias=bias, rows=rows)
 
 
-def _table(rotary: Rotary) -> RotationTable:
+def rotation_table(rotary: Rotary) -> RotationTable:
     factors = rotary.query_factors
     return RotationTable(
         rotary.cos.numpy(), rotary.sin.numpy(), None if factors is None else factors.numpy()

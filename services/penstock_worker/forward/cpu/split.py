@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from penstock import mechanisms as mechanism
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.program import Buffer, Exchange, Phase, PhaseKind
 from penstock_worker.parallel.ranks import Ranks
@@ -35,9 +36,9 @@ class Split:
         `name` is in our naming."""
         return range(outputs)
 
-    def head_counts(self, config: ModelConfig) -> tuple[int, int]:
-        """Returns how many query heads and KV heads this rank has. `config`: of all ranks."""
-        return config.num_heads, config.num_kv_heads
+    def own_heads(self, config: ModelConfig) -> tuple[range, range]:
+        """Returns this rank's query heads and KV heads. `config`: of all ranks."""
+        return range(config.num_heads), range(config.num_kv_heads)
 
     def embedded(self, phase: Phase) -> Iterator[Phase]:
         """EMBED."""
@@ -53,6 +54,10 @@ class Split:
 
     def attended(self, phase: Phase) -> Iterator[Phase]:
         """MAKE_INPUT of what attention has left."""
+        yield phase
+
+    def valued(self, phase: Phase, value: int) -> Iterator[Phase]:
+        """MAKE_INPUT of values, `value` numbers for each of this rank's heads, side by side."""
         yield phase
 
     def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
@@ -87,13 +92,16 @@ class RankSplit(Split):
         parts = self._parts(name.removesuffix(".weight").rpartition(".")[2], outputs)
         return range(outputs) if parts is None else self._own(parts)
 
-    def head_counts(self, config: ModelConfig) -> tuple[int, int]:
-        return len(self.shard.heads), len(self.shard.kv_heads)
+    def own_heads(self, config: ModelConfig) -> tuple[range, range]:
+        return self.shard.heads, self.shard.kv_heads
 
     def _parts(self, module: str, outputs: int) -> list[range] | None:
         match module:
             case "q_proj":
-                return self._heads
+                latent = self._config.latent
+                if latent is None:
+                    return self._heads
+                return self._head_columns(0, latent.plain + latent.rotating)
             case "k_proj" | "v_proj":
                 return self._keys
             case "sinks":
@@ -120,8 +128,9 @@ class RankSplit(Split):
     def _keys(self) -> list[range]:
         return self._head_columns(1)
 
-    def _head_columns(self, which: int) -> list[range]:
-        dim = self._config.head_dim
+    def _head_columns(self, which: int, size: int | None = None) -> list[range]:
+        """Returns each rank's columns, where a head has `size` of them; None: head_dim."""
+        dim = size or self._config.head_dim
         found = [each[which] for each in head_ranges(self._config, self.shard.place.tensor)]
         return [range(part.start * dim, part.stop * dim) for part in found]
 
@@ -174,6 +183,12 @@ class RankSplit(Split):
         yield replace(gathered, attention=phase.attention, first=first)
         yield replace(phase, attention=None, width=gathered.width)
 
+    def valued(self, phase: Phase, value: int) -> Iterator[Phase]:
+        parts = self._head_columns(0, value)
+        gathered = self._gathered(phase.source, parts)
+        yield replace(gathered, exchange=ColumnExchange(self.ranks, tuple(parts), in_place=False))
+        yield replace(phase, width=gathered.width)
+
     def inner(self, phase: Phase, width: int) -> Iterator[Phase]:
         parts = self._deal(width, GROUP)
         first = self._own(parts).start
@@ -200,9 +215,12 @@ WHOLE = Split()
 
 
 def split_obstacle(config: ModelConfig, tensor: int) -> str | None:
-    """Returns which of the model's sizes gives too little to each of so many ranks, or None."""
+    """Returns what of the model so many ranks can't share, or which of its sizes gives too little
+    to each; or None."""
     if tensor == 1:
         return None
+    if mechanism.OUTPUT_GATE in mechanism.mechanisms(config):
+        return "the model's attention has gates, which this backend computes on one rank"
     sizes = {
         "the hidden size": (config.hidden_size, TILE),
         "the vocabulary": (config.vocab_size, GROUP),
@@ -228,15 +246,18 @@ class ColumnExchange:
     ranks: Ranks
     parts: tuple[range, ...]
     """By tensor-parallel rank. Where ranks have computed the same columns, these are equal."""
+    in_place: bool = True
+    """Whether this rank's columns are where they belong; else they are the first ones."""
 
     def __call__(self, values: np.ndarray) -> None:
         rank = self.ranks.place.tensor_rank
         own = self.parts[rank]
+        first = own.start if self.in_place else 0
         mine = np.zeros((len(values), max(map(len, self.parts))), dtype=np.float32)
-        mine[:, : len(own)] = values[:, own.start : own.stop]
+        mine[:, : len(own)] = values[:, first : first + len(own)]
         found = self.ranks.gather(torch.from_numpy(mine)).numpy()
         for other, (part, theirs) in enumerate(zip(self.parts, found, strict=True)):
-            if other != rank:
+            if other != rank or not self.in_place:
                 values[:, part.start : part.stop] = theirs[:, : len(part)]
 
 

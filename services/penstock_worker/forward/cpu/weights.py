@@ -9,6 +9,8 @@ import numpy as np
 
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable
+from penstock_kernels.cpu.recurrent import Recurrent
+from penstock_kernels.cpu.streams import CPUStreams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,8 @@ class ExpertWeights:
     """[experts] float32, added for choosing only."""
     shared_gate: PackedMatrix | None = None
     """One output: the logit of the weight of the expert that every token has."""
+    scales: np.ndarray | None = None
+    """[experts] float32: factors of the chosen experts' shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +48,91 @@ class LatentWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BesideNorms:
+    """Norms of experts that stand beside a feed-forward."""
+
+    router: NormWeights
+    """In front of the router."""
+    experts: NormWeights
+    """In front of the experts."""
+    experts_output: NormWeights
+    dense_output: NormWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputsWeights:
+    """What makes the inputs that layers have of their own."""
+
+    table: PackedMatrix
+    """A row for each token id: all layers' inputs, side by side."""
+    projection: PackedMatrix
+    """Makes as many numbers of an embedding."""
+    norm: NormWeights
+    """Of what is projected, over a layer's numbers."""
+    size: int
+    """Numbers of a layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputWeights:
+    """What a layer makes of its own input."""
+
+    gate: PackedMatrix
+    projection: PackedMatrix
+    norm: NormWeights
+    """Of what is projected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEndsWeights:
+    """What makes several residuals of one, and one of several."""
+
+    beginnings: tuple[PackedMatrix, ...]
+    """One for each stream but the first; so it is with `endings`."""
+    endings: tuple[PackedMatrix, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamLayerWeights:
+    """What a layer does with several residuals, and the path of low rank beside its attention."""
+
+    coefficients: CPUStreams
+    router_norm: NormWeights
+    path_down: PackedMatrix
+    path_up: PackedMatrix
+    path_norm: NormWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentWeights:
+    """What stands in the attention's place in a recurrent layer, but for the product that makes its
+    output."""
+
+    products: tuple[tuple[PackedMatrix, int], ...]
+    """What makes features of the hidden state, each with the column of its first output."""
+    features: int
+    """Columns of all features."""
+    layer: Recurrent
+    """Everything but the products. A program says its place among the states."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerWeights:
     """Weights of a layer. A norm that the layer doesn't have is None."""
 
-    query: PackedMatrix
-    output: PackedMatrix
+    query: PackedMatrix | None = None
+    output: PackedMatrix | None = None
+    """Of attention, or of what stands in its place."""
     key: PackedMatrix | None = None
+    """None, without `latent`: another layer's keys and values are read."""
     value: PackedMatrix | None = None
+    """None, with `key`: values are made of keys."""
     latent: LatentWeights | None = None
     """In place of `key` and `value`."""
+    output_gate: PackedMatrix | None = None
+    """Makes the gates of what attention gives."""
+    recurrent: RecurrentWeights | None = None
+    """In place of attention."""
     up: PackedMatrix | None = None
     """Of the feed-forward, or of the expert that every token has; so are `down` and `gate`."""
     down: PackedMatrix | None = None
@@ -64,8 +144,15 @@ class LayerWeights:
     feed_forward_output_norm: NormWeights | None = None
     query_norm: NormWeights | None = None
     key_norm: NormWeights | None = None
+    value_norm: NormWeights | None = None
     sinks: np.ndarray | None = None
     """[heads] float32."""
+    beside: BesideNorms | None = None
+    """Of experts beside a feed-forward."""
+    own_input: LayerInputWeights | None = None
+    output_scale: float = 1.0
+    streams: StreamLayerWeights | None = None
+    """Of a model with several residuals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +170,5 @@ class ModelWeights:
     rotations: Sequence[RotationTable]
     """One for each of ModelConfig.ropes."""
     embedding_norm: NormWeights | None = None
+    layer_inputs: LayerInputsWeights | None = None
+    streams: StreamEndsWeights | None = None

@@ -1,4 +1,4 @@
-"""BERT and its relatives as a program of the CPU kernels.
+"""BERT and its relatives, GTE among them, as a program of the CPU kernels.
 
 Sources: as those of `encoder.model`.
 """
@@ -17,10 +17,13 @@ from penstock_kernels.cpu.program import (
     Phase,
     PhaseKind,
     Program,
+    RotationTable,
 )
-from penstock_worker.forward.cpu.layers import forms_of
+from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
+from penstock_worker.forward.cpu.reading import rotation_table
+from penstock_worker.layers.rotary import Rotary
 
 TYPES = -1
 """Phase.first of a look-up by the tokens' types."""
@@ -34,6 +37,8 @@ class EncoderCompiler:
     packing: CPUPacking
     kind: MatrixKind | None
     """Of all matrices; None: each as the file has it."""
+    longest: int
+    """Tokens of an input."""
 
     def program(self) -> Program:
         """Raises UnsupportedModel for weights that don't fit the configuration."""
@@ -44,6 +49,7 @@ class EncoderCompiler:
             heads=config.num_heads,
             kv_heads=config.num_heads,
             head_dim=config.head_dim,
+            rotation=self._rotation(),
             both_ways=True,
         )
         for number in range(config.num_layers):
@@ -51,14 +57,20 @@ class EncoderCompiler:
             phases += [*layer, replace(last, ends_layer=True)]
         return Program((*phases, rows_phase(config.hidden_size)), config.vocab_size)
 
+    def _rotation(self) -> RotationTable | None:
+        rope = self.config.rope
+        if rope is None:
+            return None
+        return rotation_table(Rotary.load(rope, self.packing.weights, self.longest))
+
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"
         words = self._table(f"{at}.word_embeddings", config.vocab_size)
-        places = self._table(
-            f"{at}.position_embeddings", config.first_position + config.max_position
-        )
         yield Phase(kind=PhaseKind.EMBED, matrices=(words,))
-        yield Phase(kind=PhaseKind.LOOK_UP, matrices=(places,), first=config.first_position)
+        if config.rope is None:
+            rows = config.first_position + config.max_position
+            places = self._table(f"{at}.position_embeddings", rows)
+            yield Phase(kind=PhaseKind.LOOK_UP, matrices=(places,), first=config.first_position)
         if config.token_types:
             types = self._table(f"{at}.token_type_embeddings", config.token_types)
             yield Phase(kind=PhaseKind.LOOK_UP, matrices=(types,), first=TYPES)
@@ -67,10 +79,9 @@ class EncoderCompiler:
     def _layer(self, at: str, attention: Attention) -> Iterator[Phase]:
         config = self.config
         size, inner = config.hidden_size, config.intermediate_size
-        parts = [f"{at}.attention.self.{part}" for part in ("query", "key", "value")]
-        heads = tuple(self._dense(part, size, size) for part in parts)
+        heads = self._heads(f"{at}.attention.self")
         mixed = self._dense(f"{at}.attention.output.dense", size, size)
-        up = self._dense(f"{at}.intermediate.dense", inner, size)
+        gate, up = self._inner(f"{at}.intermediate.dense")
         down = self._dense(f"{at}.output.dense", size, inner)
         yield self._input(*heads)
         yield Phase(
@@ -86,17 +97,39 @@ class EncoderCompiler:
         yield replace(self._input(mixed), source=Buffer.MIXED, attention=attention)
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INPUT, matrices=(mixed,))
         yield self._norm(f"{at}.attention.output.LayerNorm")
-        yield self._input(up)
+        yield self._input(*(matrix for matrix in (gate, up) if matrix is not None))
         yield Phase(
             kind=PhaseKind.GATE_UP,
             source=Buffer.INPUT,
             target=Buffer.INNER,
-            matrices=(None, up),
+            matrices=(gate, up),
             activation=config.activation,
             forms=forms_of(down),
         )
         yield Phase(kind=PhaseKind.PRODUCT, source=Buffer.INNER, matrices=(down,))
         yield self._norm(f"{at}.output.LayerNorm")
+
+    def _heads(self, at: str) -> tuple[PackedMatrix, ...]:
+        """Queries, keys and values, which lie one under the other in some files."""
+        size = self.config.hidden_size
+        if not self.packing.weights.has(f"{at}.all.weight"):
+            return tuple(
+                self._dense(f"{at}.{part}", size, size) for part in ("query", "key", "value")
+            )
+        parts = (range(first * size, (first + 1) * size) for first in range(3))
+        return tuple(self._dense(f"{at}.all", 3 * size, size, rows) for rows in parts)
+
+    def _inner(self, name: str) -> tuple[PackedMatrix | None, PackedMatrix]:
+        """The gate, which lies under what it weighs, and that. Only without a gate there is a
+        bias."""
+        size, inner = self.config.hidden_size, self.config.intermediate_size
+        if not self.config.gated:
+            return None, self._dense(name, inner, size)
+        up, gate = (
+            self.packing.matrix(name, 2 * inner, size, kind=self.kind, rows=rows)
+            for rows in (range(inner), range(inner, 2 * inner))
+        )
+        return gate, up
 
     def _input(self, *readers: PackedMatrix) -> Phase:
         return Phase(
@@ -113,8 +146,10 @@ class EncoderCompiler:
         norm = NormWeights(weight, self.config.layer_norm_eps, "layer", bias)
         return Phase(kind=PhaseKind.NORM, width=size, norm=norm)
 
-    def _dense(self, name: str, outputs: int, inputs: int) -> PackedMatrix:
-        return self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=True)
+    def _dense(
+        self, name: str, outputs: int, inputs: int, rows: range | None = None
+    ) -> PackedMatrix:
+        return self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=True, rows=rows)
 
     def _table(self, name: str, rows: int) -> PackedMatrix:
         return self.packing.matrix(name, rows, self.config.hidden_size, kind=self.kind)

@@ -46,5 +46,5 @@ def encoder_gguf_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
             tensor.name, tensor.shape, tensor.type, tensor.data
         )
         for path in files
-        for tensor in GGUFFile(path).tensors.values()
+        for tensor in GGUFFile(path, vocabulary=False).tensors.values()
     }

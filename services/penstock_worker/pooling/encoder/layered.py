@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig, ModelConfig
-from penstock_kernels import reference as ops
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
-from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.attention.reference import normalised_and_rotated
+from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.weights.weights import Weights
 
 
@@ -35,12 +34,7 @@ class BothWays:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
-        if norms is not None:
-            query = ops.rms_norm(query, norms.query, norms.eps)
-            key = ops.rms_norm(key, norms.key, norms.eps)
-        if rotation is not None:
-            query = ops.apply_rope(query, *rotation.rows)
-            key = ops.apply_rope(key, *rotation.rows)
+        query, key = normalised_and_rotated(query, key, rotation, norms)
         out = torch.zeros(query.shape, dtype=query.dtype)
         start = 0
         for length in self.lengths:
@@ -75,9 +69,7 @@ class LayeredEncoder:
         """`positions`: tokens that an input may have. Raises UnsupportedModel for weights that
         don't fit the configuration."""
         self.config = config
-        # There is no output head.
-        own = msgspec.structs.replace(layers, tie_word_embeddings=True, head_bias=False)
-        self._model = DecoderModel(own, weights, positions)
+        self._model = DecoderModel(headless(layers), weights, positions)
 
     def hidden(
         self,

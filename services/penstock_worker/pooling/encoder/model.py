@@ -1,7 +1,8 @@
 """A bidirectional encoder like BERT: post-norm layers over learned positions.
 
 Sources: Devlin et al., "BERT", 2019; Liu et al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019;
-Song et al., "MPNet", 2020 (relative attention bias as in T5: Raffel et al., 2020).
+Song et al., "MPNet", 2020 (relative attention bias as in T5: Raffel et al., 2020); Zhang et al.,
+"mGTE", 2024 (rotary positions, gates).
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import EncoderConfig
+from penstock_kernels import reference
+from penstock_worker.attention.interface import Rotation
+from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
 from penstock_worker.quantisation.interface import Product
@@ -47,29 +51,46 @@ class _Layer:
         at, size, eps = f"encoder.layer.{number}", config.hidden_size, config.layer_norm_eps
         attention, inner = f"{at}.attention", config.intermediate_size
 
-        def dense(names: list[str], outputs: int, inputs: int) -> Product:
+        def dense(names: list[str], outputs: int, inputs: int, *, bias: bool = True) -> Product:
             matrix = weights.take_stacked([(f"{name}.weight", (outputs, inputs)) for name in names])
+            if not bias:
+                return ops.product(matrix, matrix.new_zeros(outputs))
             return ops.product(
                 matrix, weights.take_stacked([(f"{name}.bias", (outputs,)) for name in names])
             )
 
         parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
-        self.qkv = dense(parts, size, size)
+        if weights.has(f"{attention}.self.all.weight"):
+            self.qkv = dense([f"{attention}.self.all"], 3 * size, size)
+        else:
+            self.qkv = dense(parts, size, size)
         self.mixed = dense([f"{attention}.output.dense"], size, size)
         self.attention_norm = _Norm(ops, weights, f"{attention}.output.LayerNorm", size, eps)
-        self.up = dense([f"{at}.intermediate.dense"], inner, size)
+        gated, wide = config.gated, inner * (2 if config.gated else 1)
+        self.up = dense([f"{at}.intermediate.dense"], wide, size, bias=not gated)
         self.down = dense([f"{at}.output.dense"], size, inner)
         self.norm = _Norm(ops, weights, f"{at}.output.LayerNorm", size, eps)
         self._ops = ops
         self._heads = (3, config.num_heads, config.head_dim)
         self._activation = config.activation
+        self._gated = gated
 
-    def __call__(self, hidden: Tensor, attention: InputAttention) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, attention: InputAttention, rotation: Rotation | None = None
+    ) -> Tensor:
         query, key, value = self.qkv(hidden).unflatten(1, self._heads).unbind(1)
+        if rotation is not None:
+            query, key = (reference.apply_rope(each, *rotation.rows) for each in (query, key))
         mixed = attention.attend(query, key, value).flatten(1)
         hidden = self.attention_norm.added(self.mixed(mixed), hidden)
-        inner = self._ops.activate(self.up(hidden), self._activation)
-        return self.norm.added(self.down(inner), hidden)
+        return self.norm.added(self.down(self._inner(hidden)), hidden)
+
+    def _inner(self, hidden: Tensor) -> Tensor:
+        up = self.up(hidden)
+        if not self._gated:
+            return self._ops.activate(up, self._activation)
+        up, gate = up.chunk(2, -1)  # in this order
+        return self._ops.activate(gate.contiguous(), self._activation) * up
 
 
 class EncoderModel:
@@ -77,16 +98,26 @@ class EncoderModel:
     from several threads if the kernels may be."""
 
     def __init__(
-        self, config: EncoderConfig, weights: Weights, ops: EncoderOps = REFERENCE
+        self,
+        config: EncoderConfig,
+        weights: Weights,
+        ops: EncoderOps = REFERENCE,
+        *,
+        longest: int,
     ) -> None:
-        """`ops` are the kernels for the device of the weights. Raises UnsupportedModel for weights
-        that don't fit the configuration."""
+        """`ops` are the kernels for the device of the weights; `longest`: tokens of an input.
+        Raises UnsupportedModel for weights that don't fit the configuration."""
         self.config = config
         self._ops = ops
         size, table = config.hidden_size, config.first_position + config.max_position
         at = "embeddings"
         self.words = weights.take(f"{at}.word_embeddings.weight", (config.vocab_size, size))
-        self.positions = weights.take(f"{at}.position_embeddings.weight", (table, size))
+        self.rotary: Rotary | None = None
+        self.positions: Tensor | None = None
+        if config.rope is None:
+            self.positions = weights.take(f"{at}.position_embeddings.weight", (table, size))
+        else:
+            self.rotary = Rotary.load(config.rope, weights, longest)
         self.types: Tensor | None = None
         if config.token_types:
             shape = (config.token_types, size)
@@ -96,7 +127,7 @@ class EncoderModel:
         if config.relative_buckets:
             shape = (config.relative_buckets, config.num_heads)
             buckets = weights.take("encoder.relative_attention_bias.weight", shape)
-            self.bias = _by_distance(buckets, config.max_position)
+            self.bias = _by_distance(buckets, longest)
         self.layers = [_Layer(ops, config, weights, number) for number in range(config.num_layers)]
 
     def hidden(
@@ -116,12 +147,16 @@ class EncoderModel:
         positions = np.concatenate([np.arange(length) for length in lengths])
         positions += self.config.first_position
         step = self._ops.lay_out(tokens, positions, types, lengths, self.bias)
-        hidden = self.words[step.tokens] + self.positions[step.positions]
+        hidden, rotation = self.words[step.tokens], None
+        if self.positions is not None:
+            hidden = hidden + self.positions[step.positions]
+        if self.rotary is not None:
+            rotation = self.rotary.at(step.positions)
         if self.types is not None:
             hidden = hidden + self.types[step.types]
         hidden = self.norm(hidden)
         for layer in self.layers:
-            hidden = layer(hidden, step.attention)
+            hidden = layer(hidden, step.attention, rotation)
             layer_done()
         return hidden
 

@@ -6,9 +6,14 @@ import re
 
 from penstock.families import ENCODERS
 
-_PREFIX = re.compile(rf"^({'|'.join(ENCODERS)}|model)\.")
+_PREFIXES = (
+    *ENCODERS,
+    *(each for family in ENCODERS.values() for each in family.prefixes),
+    "model",
+)
+_PREFIX = re.compile(rf"^({'|'.join(_PREFIXES)})\.")
 _UNUSED = re.compile(
-    r"(^|\.)(position_ids|token_type_ids)$"
+    r"(^|\.)(position_ids|token_type_ids|rotary_emb\.(inv_freq|cos_cached|sin_cached))$"
     r"|^(cls|lm_head|vocab_transform|vocab_layer_norm|vocab_projector)\."
 )
 """Buffers, and the heads of masked language models."""

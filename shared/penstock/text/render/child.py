@@ -16,9 +16,10 @@ import jinja2
 import msgspec
 
 from penstock.children import die_with_parent
+from penstock.frames import read_frame, write_frame
 from penstock.process_title import set_title
 from penstock.text.jinja_environment import make_environment
-from penstock.text.render.wire import HEADER, MAX_FRAME, Bounds, Fill, Filled
+from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
 
 SOCKET = 0
 MAX_COMPLAINT = 2000
@@ -38,13 +39,13 @@ def main(parent: int, bounds: bytes) -> None:
     gc.freeze()
     renderer = Renderer()
     decoder = msgspec.msgpack.Decoder(Fill)
-    while (frame := _read()) is not None:
+    while (frame := read_frame(SOCKET, MAX_FRAME)) is not None:
         signal.setitimer(signal.ITIMER_PROF, limits.cpu)
         answer = renderer.answer(frame, decoder)
         signal.setitimer(signal.ITIMER_PROF, 0)
         if _memory() > LARGE:
             answer = msgspec.structs.replace(answer, leaving=True)
-        _write(msgspec.msgpack.encode(answer))
+        write_frame(SOCKET, msgspec.msgpack.encode(answer))
         if answer.leaving:
             return
 
@@ -106,32 +107,6 @@ def _filled(template: jinja2.Template, fill: Fill) -> Filled:
 
 def _complaint(error: Exception) -> str:
     return str(error).encode("utf-8", "replace").decode()[:MAX_COMPLAINT]
-
-
-def _read() -> bytearray | None:
-    head = _read_exactly(HEADER.size)
-    if head is None:
-        return None
-    (size,) = HEADER.unpack(head)
-    return _read_exactly(size) if size <= MAX_FRAME else None
-
-
-def _read_exactly(size: int) -> bytearray | None:
-    buffer = bytearray(size)
-    view, at = memoryview(buffer), 0
-    while at < size:
-        got = os.readv(SOCKET, [view[at:]])
-        if not got:
-            return None
-        at += got
-    view.release()
-    return buffer
-
-
-def _write(payload: bytes) -> None:
-    rest = memoryview(HEADER.pack(len(payload)) + payload)
-    while rest:
-        rest = rest[os.write(SOCKET, rest) :]
 
 
 def run() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
-from penstock.text.render.wire import HEADER, MAX_FRAME, Bounds, Fill, Filled
+from penstock.frames import HEADER
+from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
 
 MAX_TEMPLATES = 16
 """That a process knows at once."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Literal
 
 import msgspec
 
-HEADER = struct.Struct("<I")
 MAX_FRAME = 128 << 20
 """Bytes; the renderer's memory holds a frame, its objects and the text that is made of them."""
 

@@ -1,0 +1,44 @@
+// What becomes of the results of attention or of a scan before they are multiplied: gates, and norms.
+#pragma once
+#include "attend.h"
+
+namespace {
+
+// out = x times the logistic function of gates; gates times zero carry what isn't finite over. x may be out.
+inline void weigh_by_gates(const float* x, const float* gates, int width, float* out) {
+  for (int i = 0; i < width; i += 16) {
+    const V gate = load(gates + i);
+    store(out + i, add(div(load(x + i), logistic_divisor(gate)), mul(gate, zero())));
+  }
+}
+
+// out = x times silu of gates. x may be out.
+inline void multiply_by_silu(const float* x, const float* gates, int width, float* out) {
+  for (int i = 0; i < width; i += 16) store(out + i, mul(load(x + i), silu(load(gates + i))));
+}
+
+// What a recurrent layer's scan has left of a row, gated and normed, in the thread's own memory.
+inline const float* scanned_row(Thread& t, const PkRecurrent& l, const PkPhase& p, int row) {
+  const float *x = t.row(p.source, row), *gates = t.row(PK_QUERIES, row) + l.gate;
+  float* out = t.own.row;
+  if (l.kind == PK_SHORT_CONV) return x;
+  if (l.kind == PK_GATED_DELTA) {
+    for (int i = 0; i < l.width; i += l.value_dim) root_mean_square(x + i, l.norm, l.value_dim, l.norm_eps, out + i);
+    multiply_by_silu(out, gates, l.width, out);
+    return out;
+  }
+  multiply_by_silu(x, gates, l.width, out);
+  const int size = l.width / l.norm_groups;
+  for (int i = 0; i < l.width; i += size) root_mean_square(out + i, l.norm + i, size, l.norm_eps, out + i);
+  return out;
+}
+
+// The same of a row of attention.
+inline const float* attended_row(Thread& t, const PkPhase& p, int row) {
+  const float* x = mixed_row(t, *p.attention, p, row);
+  if (!p.gated) return x;
+  weigh_by_gates(x, t.row(PK_RESULT, row), p.width, t.own.row);
+  return t.own.row;
+}
+
+}  // namespace

@@ -1,0 +1,180 @@
+// The scans of recurrent layers, token by token. A unit is a sequence, a head, and 32 of its values, whose part of the
+// state stays in the first level of the cache while all rows pass. A lane is one value: no sum goes across lanes.
+#pragma once
+#include "recurrent.h"
+
+namespace {
+
+// ln(1 + e^x), by the series of the inverse hyperbolic tangent.
+inline float softplus(float x) {
+  const float size = x < 0.0f ? -x : x, bounded = size > 87.0f ? 87.0f : size;
+  const float y = exponential(-bounded), s = y / (2.0f + y), square = s * s;
+  float sum = 1.0f / 15.0f;
+  for (int n = 13; n > 0; n -= 2) sum = sum * square + 1.0f / static_cast<float>(n);
+  return (x > 0.0f ? x : 0.0f) + 2.0f * s * sum;
+}
+
+// e^x for x of at most 0, whatever its size.
+inline float decay_by(float x) { return exponential(x < -100.0f ? -100.0f : x); }
+
+// N vectors of a head's values.
+template <int N> struct Values {
+  V x[N];
+
+  static Values zeros() {
+    Values v;
+    for (int n = 0; n < N; n++) v.x[n] = zero();
+    return v;
+  }
+  // `lanes` of them are there.
+  static Values read(const float* from, int lanes) {
+    alignas(64) float whole[16 * N] = {};
+    const bool all = lanes == 16 * N;
+    if (!all) copy_floats(whole, from, lanes);
+    Values v;
+    for (int n = 0; n < N; n++) v.x[n] = load((all ? from : whole) + 16 * n);
+    return v;
+  }
+  void write(float* to, int lanes) const {
+    alignas(64) float whole[16 * N];
+    for (int n = 0; n < N; n++) store((lanes == 16 * N ? to : whole) + 16 * n, x[n]);
+    if (lanes < 16 * N) copy_floats(to, whole, lanes);
+  }
+};
+
+// Two sums, of even and of odd rows, since one addition waits for the one before it.
+template <int N> Values<N> joined(const Values<N>& even, const Values<N>& odd) {
+  Values<N> v;
+  for (int n = 0; n < N; n++) v.x[n] = add(even.x[n], odd.x[n]);
+  return v;
+}
+
+// The sum of the state's rows, each times its number of `by`. state: [rows, 16 N].
+template <int N> Values<N> recalled(const float* state, int rows, const float* by) {
+  Values<N> sums[2] = {Values<N>::zeros(), Values<N>::zeros()};
+  for (int k = 0; k + 1 < rows; k += 2)
+    for (int i = 0; i < 2; i++)
+      for (int n = 0; n < N; n++) sums[i].x[n] = fma(load(state + 16 * (N * (k + i) + n)), set1(by[k + i]), sums[i].x[n]);
+  if (rows % 2)
+    for (int n = 0; n < N; n++) sums[0].x[n] = fma(load(state + 16 * (N * (rows - 1) + n)), set1(by[rows - 1]), sums[0].x[n]);
+  return joined(sums[0], sums[1]);
+}
+
+// A row of the state decays and takes up its share of `added`.
+template <int N> void take_up(float* row, float share, const Values<N>& added, V decay, float by, Values<N>& sums) {
+  for (int n = 0; n < N; n++) {
+    const V now = fma(set1(share), added.x[n], mul(load(row + 16 * n), decay));
+    store(row + 16 * n, now);
+    sums.x[n] = fma(now, set1(by), sums.x[n]);
+  }
+}
+
+// The state decays and takes up `added` times each number of `into`. Returns the sum of its rows then, each times its
+// number of `out_of`.
+template <int N> Values<N> moved_on(float* state, int rows, const Values<N>& added, float factor, const float* into, const float* out_of) {
+  Values<N> sums[2] = {Values<N>::zeros(), Values<N>::zeros()};
+  const V decay = set1(factor);
+  for (int k = 0; k + 1 < rows; k += 2)
+    for (int i = 0; i < 2; i++) take_up<N>(state + 16 * N * (k + i), into[k + i], added, decay, out_of[k + i], sums[i]);
+  if (rows % 2) take_up<N>(state + 16 * N * (rows - 1), into[rows - 1], added, decay, out_of[rows - 1], sums[0]);
+  return joined(sums[0], sums[1]);
+}
+
+// A head of the layer, as one token finds it: Head(layer, number).token(features, state, values, lanes).
+class DeltaHead {
+ public:
+  DeltaHead(const PkRecurrent& l, int number) : l_(l), number_(number) {
+    const int key_head = l.tiled ? number % l.key_heads : number / (l.heads / l.key_heads);
+    query_ = l.first + key_head * l.key_dim;
+    key_ = query_ + l.key_heads * l.key_dim;
+    values_ = l.first + 2 * l.key_heads * l.key_dim + number * l.value_dim;
+  }
+
+  template <int N> Values<N> token(const float* features, float* state, int first, int lanes) const {
+    const float strength = logistic(features[l_.strength + number_]);
+    const float decay = decay_by(l_.rate[number_] * softplus(features[l_.time + number_] + l_.time_bias[number_]));
+    const Values<N> value = Values<N>::read(features + values_ + first, lanes), known = recalled<N>(state, l_.key_dim, features + key_);
+    Values<N> missing;
+    for (int n = 0; n < N; n++) missing.x[n] = mul(sub(value.x[n], mul(known.x[n], set1(decay))), set1(strength));
+    return moved_on<N>(state, l_.key_dim, missing, decay, features + key_, features + query_);
+  }
+
+ private:
+  const PkRecurrent& l_;
+  int number_, query_, key_, values_;
+};
+
+class MambaHead {
+ public:
+  MambaHead(const PkRecurrent& l, int number) : l_(l), number_(number) {
+    const int group = number / (l.heads / l.key_heads);
+    values_ = l.first + number * l.value_dim;
+    into_ = l.first + l.width + group * l.key_dim;
+    out_of_ = into_ + l.key_heads * l.key_dim;
+  }
+
+  template <int N> Values<N> token(const float* features, float* state, int first, int lanes) const {
+    float step = softplus(features[l_.time + number_] + l_.time_bias[number_]);
+    step = step < l_.least_step ? l_.least_step : step > l_.most_step ? l_.most_step : step;
+    const Values<N> x = Values<N>::read(features + values_ + first, lanes);
+    Values<N> taken;
+    for (int n = 0; n < N; n++) taken.x[n] = mul(x.x[n], set1(step));
+    Values<N> found = moved_on<N>(state, l_.key_dim, taken, decay_by(l_.rate[number_] * step), features + into_, features + out_of_);
+    for (int n = 0; n < N; n++) found.x[n] = fma(x.x[n], set1(l_.skip[number_]), found.x[n]);
+    return found;
+  }
+
+ private:
+  const PkRecurrent& l_;
+  int number_, values_, into_, out_of_;
+};
+
+// All rows of a sequence through a head's values from `first` on. stored: their part of the state, [key_dim, lanes].
+template <int N, class Head> void scan_rows(Thread& t, const PkPhase& p, Passage& of, int number, int first, int lanes, float* stored) {
+  const PkRecurrent& l = of.layer;
+  const Head head(l, number);
+  const bool whole = lanes == 16 * N;
+  float* state = whole ? stored : t.own.state;
+  for (int k = 0; k < (whole ? 0 : l.key_dim); k++) Values<N>::read(stored + k * lanes, lanes).write(state + 16 * N * k, 16 * N);
+  const auto put_back = [&] {
+    for (int k = 0; k < (whole ? 0 : l.key_dim); k++) copy_floats(stored + k * lanes, state + 16 * N * k, lanes);
+  };
+  const int at = number * l.value_dim + first;
+  for (int row = of.begin; row < of.end; row++) {
+    const Values<N> found = head.template token<N>(t.row(p.source, row), state, first, lanes);
+    found.write(t.row(p.target, row) + at, lanes);
+    if (row == of.end - 1) found.write(of.last + at, lanes);
+    if (!of.due(row)) continue;
+    put_back();
+    of.keep_numbers(stored - of.state, stored, l.key_dim * lanes);
+    of.checkpoint++;
+  }
+  put_back();
+}
+
+template <class Head> void scan_heads(Thread& t, const PkPhase& p) {
+  const PkRecurrent& l = *p.recurrent;
+  const int tiles = (l.value_dim + pk::STATE_LANES - 1) / pk::STATE_LANES, units = l.heads * tiles;
+  t.share_out(t.batch.sequences * units, [&](int unit) {
+    Passage of(t, l, unit / units);
+    const int number = unit % units / tiles, first = unit % tiles * pk::STATE_LANES;
+    const int lanes = l.value_dim - first < pk::STATE_LANES ? l.value_dim - first : pk::STATE_LANES;
+    const size_t matrices = static_cast<size_t>(l.kernel - 1) * l.channels;
+    float* stored = of.state + matrices + static_cast<size_t>(l.key_dim) * (number * l.value_dim + first);
+    if (of.again) {
+      copy_floats(t.row(p.target, of.begin) + number * l.value_dim + first, of.last + number * l.value_dim + first, lanes);
+      if (of.due(of.begin)) of.keep_numbers(stored - of.state, stored, l.key_dim * lanes);
+      return;
+    }
+    if (lanes > 16) scan_rows<2, Head>(t, p, of, number, first, lanes, stored);
+    else scan_rows<1, Head>(t, p, of, number, first, lanes, stored);
+  });
+}
+
+inline void scan(Thread& t, const PkPhase& p) {
+  if (p.recurrent->kind == PK_SHORT_CONV) return short_conv(t, p);
+  if (p.recurrent->kind == PK_GATED_DELTA) return scan_heads<DeltaHead>(t, p);
+  scan_heads<MambaHead>(t, p);
+}
+
+}  // namespace

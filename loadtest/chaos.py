@@ -1,0 +1,174 @@
+"""Kills and freezes processes of a real system at random moments, under 32 streams, and compares
+every answer with its undisturbed twin.
+
+    python -m loadtest.chaos --kills 20 --freezes 10
+
+Exit code 1 where a stream broke or differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Document, Measurement, say
+from loadtest.report.table import table
+from testing.serving import Server
+from testing.streams.fleet import Fleet, Score
+from testing.streams.mix import mix
+
+VICTIMS = ("worker 0", "engine")
+TOKENS = 96
+"""Of each answer."""
+RECOVERY_BOUND = 120.0
+"""Seconds after which a fleet that stands still is lost."""
+
+LONGEST_PAUSE = 1.5
+"""Seconds between a recovery and the next blow, at most."""
+
+LONGEST_FREEZE = 5.0
+"""Seconds: twice what ends a session."""
+
+PIPES = 0.1
+"""Seconds in which what was on its way before a blow still arrives."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """Times are counted from the kill, or from the beginning of the freeze."""
+
+    victim: str
+    frozen: float  # seconds; 0: it was killed
+    first: float  # seconds until some stream had gained something again
+    all: float  # seconds until every stream had
+
+    @property
+    def kind(self) -> str:
+        return f"{'freeze' if self.frozen else 'kill'} {self.victim}"
+
+
+class Disturber:
+    """pid_of: the present pid of a process, by its title; it may be missing for a moment.
+
+    The next blow falls when every stream has moved since the recovery from the last: a request that
+    is in flight at two deaths in a row, with nothing gained between them, is failed on purpose
+    (the rule against poison).
+    """
+
+    def __init__(self, fleet: Fleet, pid_of: Callable[[str], int | None], seed: int) -> None:
+        self._fleet = fleet
+        self._pid_of = pid_of
+        self._random = random.Random(seed)
+        self.blows: list[Blow] = []
+
+    async def strike_all(self, victims: Iterable[str], kills: int, freezes: int) -> None:
+        """While the fleet is open, each victim in its turn: so many SIGKILL, then so many SIGSTOP
+        with a SIGCONT after a random while."""
+        async with self._fleet:
+            for victim in victims:
+                for _ in range(kills):
+                    await self._strike(victim, 0.0)
+                for _ in range(freezes):
+                    await self._strike(victim, self._random.uniform(0.1, LONGEST_FREEZE))
+
+    async def _strike(self, victim: str, frozen: float) -> None:
+        await asyncio.sleep(self._random.uniform(0, LONGEST_PAUSE))
+        pid = await self._find(victim)
+        os.kill(pid, signal.SIGSTOP if frozen else signal.SIGKILL)
+        await asyncio.sleep(PIPES)
+        position = self._fleet.position()
+        waited = PIPES
+        if frozen:
+            await asyncio.sleep(max(0.0, frozen - PIPES))
+            os.kill(pid, signal.SIGCONT)
+            waited = max(frozen, PIPES)
+        first = await self._fleet.wait_moved(position, 1, RECOVERY_BOUND)
+        everyone = await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
+        self.blows.append(Blow(victim, frozen, waited + first, waited + first + everyone))
+        # Once more, for those that began before the recovery, and so may be suspects too.
+        position = self._fleet.position()
+        await self._fleet.wait_moved(position, len(position), RECOVERY_BOUND)
+
+    async def _find(self, victim: str) -> int:
+        for _ in range(1000):
+            pid = self._pid_of(victim)
+            if pid is not None:
+                return pid
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"there was no {victim} for 20 s")
+
+
+def measure(flags: argparse.Namespace) -> Document:
+    """Every blow, and what became of the streams."""
+    with Server() as server:
+        fleet = Fleet(server.url, mix(TOKENS))
+        disturber = Disturber(fleet, lambda title: server.processes().get(title), seed=1)
+        asyncio.run(disturber.strike_all(VICTIMS, flags.kills, flags.freezes))
+    for wrong in fleet.score.wrong:
+        say(wrong)
+    return as_data(disturber.blows, fleet.score)
+
+
+def as_data(blows: list[Blow], score: Score) -> Document:
+    return {
+        "blows": msgspec.to_builtins(blows),
+        "streams_equal": score.equal,
+        "streams_different": score.different,
+        "streams_broken": score.broken,
+    }
+
+
+BLOWS = {
+    "blow": "{kind}",
+    "times": "{times}",
+    "first stream": "{first}",
+    "all streams": "{all}",
+}
+
+
+def recoveries(document: Document) -> str:
+    """Markdown: a line for each kind of blow."""
+    blows = [Blow(**each) for each in document["blows"]]
+    rows = []
+    for kind in dict.fromkeys(blow.kind for blow in blows):
+        these = [blow for blow in blows if blow.kind == kind]
+        spreads = {
+            name: spread([getattr(blow, name) for blow in these]) for name in ("first", "all")
+        }
+        rows.append({"kind": kind, "times": len(these), **spreads})
+    return (
+        "Seconds until the first stream, and all of them, went on: median (longest).\n\n"
+        f"{table(BLOWS, rows)}\n"
+        f"{document['streams_equal']} streams equal to their undisturbed twins, "
+        f"{len(document['streams_different'])} different, {len(document['streams_broken'])} broken."
+    )
+
+
+def spread(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} ({max(seconds):.2f})"
+
+
+COMMAND = Measurement(
+    "chaos",
+    __doc__,
+    measure,
+    lambda document: f"{machine_line(document)}\n\n{recoveries(document)}\n",
+    {
+        "--kills": {"type": int, "default": 20, "help": "of the worker, and of the engine"},
+        "--freezes": {"type": int, "default": 10, "help": "of each, for up to 5 s"},
+    },
+    faults=lambda document: document["streams_different"] + document["streams_broken"],
+)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.main())

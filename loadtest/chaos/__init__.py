@@ -1,1 +1,0 @@
-"""Processes are killed and frozen under streams, and every answer is compared with its twin."""

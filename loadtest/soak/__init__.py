@@ -1,1 +1,0 @@
-"""Many streams at once for a long time, through haproxy and several gateways."""

@@ -1,0 +1,1 @@
+"""Checks of a core's invariants: for tests, and after an internal error."""

@@ -1,0 +1,152 @@
+"""Checks a core's invariants. Linear in its whole state: for tests, and after an internal error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock_engine.audit.checkpoints import check_checkpoints
+from penstock_engine.core_state import CoreState
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.media.manager import MediaManager
+from penstock_engine.request.request import Request
+from penstock_engine.request.states import SequenceState
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.waiting.grammars import GrammarManager
+from penstock_engine.waiting.remote_kv import RemoteKV
+
+_QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
+
+
+def check(state: CoreState) -> None:
+    """Raises BrokenState where the parts of a core's state contradict one another."""
+    check_scheduling(state.scheduling)
+    check_requests(
+        state.scheduling,
+        state.grammars,
+        state.media,
+        state.remote_kv,
+        state.frontends.requests(),
+    )
+    state.media.check()
+
+
+def check_scheduling(scheduling: SchedulerState) -> None:
+    """Raises BrokenState unless slots, blocks, queue counts and states agree with each
+    other."""
+    _check_holders(scheduling)
+    _check_queue(scheduling)
+    if scheduling.cache is not None:
+        holders = [*scheduling.running.values(), *scheduling.marked.values()]
+        scheduling.cache.check(s.table.blocks for s in holders if s.table is not None)
+        for sequence in holders:
+            check_checkpoints(scheduling.cache, scheduling.kv_groups, sequence)
+
+
+def check_requests(
+    scheduling: SchedulerState,
+    grammars: GrammarManager,
+    media: MediaManager,
+    remote_kv: RemoteKV,
+    requests: Iterable[Request],
+) -> None:
+    """Raises BrokenState unless each live sequence is queued, runs, or waits for its grammar, for
+    media or for remote KV, and does only one of these; and unless each grammar has the holders it
+    counts."""
+    live = 0
+    holders: Counter[int] = Counter()
+    parked = frozenset(grammars.parked())
+    awaiting = frozenset(remote_kv.parked())
+    loading = frozenset(media.parked())
+    for request in requests:
+        alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
+        live += len(alive)
+        lives = bool(alive) or not request.closed
+        _demand(lives, f"request {request.name} is open, and all of it has ended")
+        _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
+        for sequence in alive:
+            runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
+            where = f"sequence {sequence.index} of {request.name}"
+            aside = sum(sequence in place for place in (parked, awaiting, loading))
+            places = runs + bool(sequence.ticket) + aside
+            _demand(places == 1, f"{where} is in {places} places, not 1")
+            stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
+            _demand(stays == (sequence in parked), f"{where} is {sequence.state.name}")
+            awaits = sequence.state is SequenceState.WAITING_FOR_REMOTE_KV
+            _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
+            loads = sequence.state is SequenceState.WAITING_FOR_MEDIA
+            _demand(loads == (sequence in loading), f"{where} is {sequence.state.name}")
+            _demand(
+                stays or awaits or grammars.is_ready(request),
+                f"{where} may run, and its grammar isn't ready",
+            )
+        if request.grammar is not None:
+            holders[request.grammar] += 1
+    grammars.check(holders)
+    held = len(scheduling.running) + scheduling.queue.num_sequences
+    held += len(parked) + len(awaiting) + len(loading)
+    _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
+
+
+def _check_holders(scheduling: SchedulerState) -> None:
+    slots = [*scheduling.running, *scheduling.marked, *scheduling.free_slots]
+    _demand(sorted(slots) == list(range(scheduling.max_num_seqs)), f"slots are {sorted(slots)}")
+    for slot, sequence in scheduling.leaving.items():
+        _demand(
+            scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
+        )
+    for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
+        where, progress = f"slot {slot}", sequence.progress
+        _demand(scheduling.pool is not None, f"{where} is held without a worker")
+        _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
+        _demand(sequence.table is not None, f"{where} has no block table")
+        capacity = sequence.table.capacity if sequence.table is not None else 0
+        order = (
+            0,
+            progress.computed,
+            progress.scheduled,
+            progress.expected,
+        )
+        _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
+        _demand(progress.scheduled <= capacity, f"{where}: KV beyond its blocks")
+        _demand(not sequence.ticket, f"{where} is in the queue too")
+        tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
+        _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
+        running = slot in scheduling.running
+        ahead = progress.expected - sequence.num_tokens
+        expects = not running or 0 <= ahead <= progress.in_flight
+        _demand(expects, f"{where}: {ahead} tokens are expected of {progress.in_flight} steps")
+        _demand(
+            (sequence.state is SequenceState.RUNNING) == running,
+            f"{where} is {sequence.state.name}",
+        )
+        _demand(running or progress.in_flight > 0, f"{where} is marked, but not in flight")
+
+
+def _check_queue(scheduling: SchedulerState) -> None:
+    queue = scheduling.queue
+    queued = queue.sequences()
+    requests = {id(sequence.request): sequence.request for sequence in queued}
+    _demand(queue.num_sequences == len(queued), f"{queue.num_sequences} of {len(queued)} queued")
+    _demand(queue.num_requests == len(requests), f"{queue.num_requests} of {len(requests)} waiting")
+    tokens = sum(sequence.num_tokens for sequence in queued)
+    _demand(queue.num_tokens == tokens, f"{queue.num_tokens} of {tokens} tokens queued")
+    _demand(
+        sum(request.num_queued for request in requests.values()) == len(queued),
+        "the requests' counts of queued sequences don't add up",
+    )
+    for sequence in queued:
+        name = f"queued sequence {sequence.index} of {sequence.request.name}"
+        progress = sequence.progress
+        _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
+        _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
+        _demand(
+            not progress.scheduled and not progress.in_flight,
+            f"{name} is scheduled",
+        )
+        _demand(progress.expected == sequence.num_tokens, f"{name} expects tokens")
+
+
+def _demand(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise BrokenState(complaint)

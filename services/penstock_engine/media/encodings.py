@@ -1,0 +1,179 @@
+"""The encoder cache's books: whose rows are on the workers, and who may not go."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.media.entry import MediaEntry, MediaStage
+from penstock_engine.request.request import Sequence
+
+
+class Encodings:
+    """Rows of encodings under a budget. The least recently used go first, those that nobody who is
+    known needs before others; those that a sequence which runs is in the middle of never.
+
+    A sequence gets room for all rows that it needs at the same time, or for none.  Who runs and
+    finds no room is the next to get some: so no two hold half of what both need, and nobody is
+    passed by for ever.
+
+    capacity: rows.  step_rows: that a step may encode; one item always may be encoded.
+    """
+
+    def __init__(
+        self, capacity: int, step_rows: int, on_drop: Callable[[MediaEntry], None]
+    ) -> None:
+        """on_drop: told of an entry whose rows go."""
+        self.capacity = capacity
+        self.used = 0
+        self.encode: dict[str, MediaEntry] = {}
+        """What the next plan has encoded."""
+        self.dropped: list[str] = []
+        """What the next plan tells to be dropped."""
+        self.step_encoded = 0  # rows that it has encoded
+        self._step_rows = step_rows
+        self._on_drop = on_drop
+        self._pinned: dict[Sequence, list[MediaEntry]] = {}
+        self._free: OrderedDict[str, MediaEntry] = OrderedDict()
+        """Encoded, without pins, and needed by nobody: the longest unused first."""
+        self._wanted: OrderedDict[str, MediaEntry] = OrderedDict()
+        """Encoded, without pins, and needed later."""
+        self._next: Sequence | None = None
+        """Who found no room, and gets it before others."""
+
+    def begin_step(self) -> None:
+        """A plan is begun, which has nothing encoded yet."""
+        self.step_encoded = 0
+
+    def take(self) -> tuple[list[MediaEntry], list[str]]:
+        """(encode, dropped) of the plan that is made now."""
+        encode, dropped = list(self.encode.values()), self.dropped
+        self.encode, self.dropped = {}, []
+        return encode, dropped
+
+    def hold(self, sequence: Sequence, entries: Iterable[MediaEntry]) -> bool:
+        """Makes room for the rows of all these, and keeps them until `release`. False: there is
+        none now."""
+        new = [entry for entry in entries if sequence not in entry.pins]
+        if not new:
+            return True
+        needed = sum(entry.rows for entry in new if not entry.held)
+        if self._next not in (None, sequence) or not self._make_room(needed, new):
+            if self._next is None:
+                self._next = sequence
+            return False
+        if self._next is sequence:
+            self._next = None
+        pinned = self._pinned.setdefault(sequence, [])
+        for entry in new:
+            self.used += 0 if entry.held else entry.rows
+            entry.held = True
+            entry.pins[sequence] = None
+            pinned.append(entry)
+            self.settle(entry)
+        return True
+
+    def add(self, entry: MediaEntry) -> bool:
+        """Has an item encoded whose rows have room. False: the step has its share."""
+        if self.step_encoded and self.step_encoded + entry.rows > self._step_rows:
+            return False
+        self.step_encoded += entry.rows
+        self.encode[entry.name] = entry
+        entry.stage = MediaStage.ENCODED
+        return True
+
+    def take_back(self, entry: MediaEntry) -> None:
+        """It isn't to be encoded in this plan after all: it is loaded, as before."""
+        del self.encode[entry.name]
+        self.step_encoded -= entry.rows
+        entry.stage = MediaStage.LOADED
+        if not entry.pins:
+            self._unhold(entry)
+        self.settle(entry)
+        self._on_drop(entry)
+
+    def release(self, sequence: Sequence, entries: Iterable[MediaEntry] | None = None) -> None:
+        """It needs the rows of these no more; None: of any."""
+        if self._next is sequence and entries is None:
+            self._next = None
+        pinned = self._pinned.get(sequence)
+        if pinned is None:
+            return
+        done = pinned if entries is None else [entry for entry in entries if entry in pinned]
+        for entry in list(done):
+            pinned.remove(entry)
+            del entry.pins[sequence]
+            if not entry.pins and entry.stage is not MediaStage.ENCODED:
+                self._unhold(entry)
+            self.settle(entry)
+        if not pinned:
+            del self._pinned[sequence]
+
+    def forget(self, entry: MediaEntry) -> None:
+        """Its encoding failed, on a rank at least. Others may have its rows, so all drop them."""
+        for sequence in list(entry.pins):
+            self.release(sequence, [entry])
+        self.encode.pop(entry.name, None)
+        if entry.held:
+            self._unhold(entry)
+        self._free.pop(entry.name, None)
+        self._wanted.pop(entry.name, None)
+        self.dropped.append(entry.name)
+
+    def settle(self, entry: MediaEntry) -> None:
+        """Who needs it has changed, or its stage."""
+        self._free.pop(entry.name, None)
+        self._wanted.pop(entry.name, None)
+        if entry.stage is MediaStage.ENCODED and not entry.pins:
+            (self._wanted if entry.holders else self._free)[entry.name] = entry
+
+    def _make_room(self, needed: int, keep: list[MediaEntry]) -> bool:
+        """Drops what may go until so many rows more fit; nothing where they wouldn't even then."""
+        short = needed - (self.capacity - self.used)
+        going: list[MediaEntry] = []
+        for entry in chain(self._free.values(), self._wanted.values()):
+            if short <= 0:
+                break
+            if entry not in keep:
+                going.append(entry)
+                short -= entry.rows
+        if short > 0:
+            return False
+        for entry in going:
+            self._drop(entry)
+        return True
+
+    def _drop(self, entry: MediaEntry) -> None:
+        self._free.pop(entry.name, None)
+        self._wanted.pop(entry.name, None)
+        self._unhold(entry)
+        self.dropped.append(entry.name)
+        entry.stage = MediaStage.ABSENT
+        self._on_drop(entry)
+
+    def _unhold(self, entry: MediaEntry) -> None:
+        entry.held = False
+        self.used -= entry.rows
+
+    def check(self, entries: Iterable[MediaEntry]) -> None:
+        """Raises BrokenState unless the books agree with the entries, which are all there are."""
+        if self.encode:
+            raise BrokenState(f"no plan has {list(self.encode)} encoded")
+        known = list(entries)
+        rows = sum(entry.rows for entry in known if entry.held)
+        if rows != self.used or self.used > self.capacity:
+            raise BrokenState(f"{rows} rows are held, {self.used} of {self.capacity} counted")
+        for entry in known:
+            kept = entry.stage is MediaStage.ENCODED or bool(entry.pins)
+            if entry.held != kept:
+                raise BrokenState(f"the rows of {entry.name} are held, or not: {entry.stage.name}")
+            idle = entry.name in self._free or entry.name in self._wanted
+            if idle != (entry.stage is MediaStage.ENCODED and not entry.pins):
+                raise BrokenState(f"{entry.name} may go, or not: {entry.stage.name}")
+            if any(entry not in self._pinned.get(sequence, ()) for sequence in entry.pins):
+                raise BrokenState(f"{entry.name} is pinned by who doesn't know")
+        pins = sum(len(pinned) for pinned in self._pinned.values())
+        if pins != sum(len(entry.pins) for entry in known):
+            raise BrokenState(f"{pins} pins are known")

@@ -1,0 +1,126 @@
+"""The media of one request: where they stand in its prompt, and what they are called."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.protocol.common import Media, MediaItem, MediaSpan
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+
+IDENTITY_BYTES = 32
+
+
+def identity(item: MediaItem) -> bytes:
+    """Stands for all that is said of an item: its name, and what its embeddings and positions
+    depend on. Who says something else under the same name means another item."""
+    return blake2b(_ENCODE(item), digest_size=IDENTITY_BYTES).digest()
+
+
+class Cluster(NamedTuple):
+    """Items whose rows are needed at the same time: an item from its first placeholder to its
+    last, and whatever stands in between. Mostly it is one."""
+
+    start: int  # first token
+    end: int  # behind the last
+    items: tuple[int, ...]
+
+
+class RequestMedia:
+    """A prompt's items and spans, as the engine core uses them.
+
+    media: with the items' names between engine core and workers, which stand for the item and for
+    `root`: who may share its encoding.
+    """
+
+    __slots__ = ("_identities", "_lasts", "_starts", "clusters", "end", "media", "numbers")
+
+    def __init__(self, media: Media, root: bytes) -> None:
+        """media: checked, see handlers.media_validation."""
+        self._identities = [identity(item) for item in media.items]
+        names = [
+            blake2b(root + own, digest_size=IDENTITY_BYTES).hexdigest() for own in self._identities
+        ]
+        items = [
+            msgspec.structs.replace(item, name=name)
+            for item, name in zip(media.items, names, strict=True)
+        ]
+        self.media = Media(tuple(items), media.spans)
+        self.numbers = {name: number for number, name in enumerate(names)}
+        """Of the items, by their names here."""
+        self._starts = [span.offset for span in media.spans]
+        self._lasts = [0] * len(items)
+        for span in media.spans:
+            self._lasts[span.item] = span.end
+        self.end = media.spans[-1].end
+        """Behind the last placeholder."""
+        self.clusters = clusters_of(media)
+
+    def spans(self, start: int, end: int) -> list[MediaSpan]:
+        """Those that overlap tokens [start, end), in order."""
+        spans = self.media.spans
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        if spans[first].end <= start:
+            first += 1
+        last = bisect_right(self._starts, end - 1)
+        return list(spans[first:last])
+
+    def needed(self, computed: int) -> list[MediaItem]:
+        """Items of which a placeholder lies behind the first `computed` tokens."""
+        return [
+            item
+            for item, last in zip(self.media.items, self._lasts, strict=True)
+            if last > computed
+        ]
+
+    def cluster_at(self, token: int) -> Cluster:
+        """The one that a placeholder is in."""
+        at = bisect_right(self.clusters, token, key=lambda cluster: cluster.start) - 1
+        return self.clusters[at]
+
+    def needed_with(self, span: MediaSpan, computed: int) -> list[MediaItem]:
+        """Items whose rows are needed together with those of the span, behind so many tokens."""
+        items, lasts = self.media.items, self._lasts
+        cluster = self.cluster_at(span.offset)
+        return [items[number] for number in cluster.items if lasts[number] > computed]
+
+    def whole_before(self, computed: int) -> int:
+        """At most so many tokens, so that no span is cut."""
+        cut = self.spans(computed, computed + 1)
+        return min(computed, cut[0].offset) if cut else computed
+
+    def contents(self, start: int, end: int) -> bytes:
+        """What tokens [start, end) are beside their ids: empty where no span overlaps them. Part of
+        the key of their KV block."""
+        parts = []
+        for span in self.spans(start, end):
+            place = (span.offset - start, span.tokens, span.first)
+            parts.append(self._identities[span.item] + _ENCODE(place))
+        return b"".join(parts)
+
+
+def clusters_of(media: Media) -> list[Cluster]:
+    """All of a prompt's, in order."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for span in media.spans:
+        first.setdefault(span.item, span.offset)
+        last[span.item] = span.end
+    found: list[Cluster] = []
+    for item, start in first.items():  # By their first placeholders.
+        if found and start < found[-1].end:
+            before = found.pop()
+            found.append(Cluster(before.start, max(before.end, last[item]), (*before.items, item)))
+        else:
+            found.append(Cluster(start, last[item], (item,)))
+    return found
+
+
+def most_rows(media: Media) -> int:
+    """Rows of encodings that are needed at a time, at most."""
+    rows = [item.rows for item in media.items]
+    return max(sum(rows[item] for item in cluster.items) for cluster in clusters_of(media))

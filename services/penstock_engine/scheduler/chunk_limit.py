@@ -1,0 +1,64 @@
+"""What keeps tokens from being computed, beside the step's budget and KV blocks."""
+
+from __future__ import annotations
+
+from penstock_engine.request.request import Sequence
+
+
+class ChunkLimit:
+    """Asked by the scheduler for each sequence of a step.  This one keeps nobody from anything; a
+    subclass may, and is told what becomes of the sequences that it has let start."""
+
+    short: Sequence | None = None
+    """Whose next tokens have to be computed in one step, which found the latest one too short: it
+    is served first in the next one, by itself if need be."""
+    whole_spans: bool = False
+    """Whether a sequence can't start in the middle of a span of media."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that it has taken out of the queue."""
+        return 0
+
+    def begin_step(self) -> None:
+        """A plan is begun."""
+
+    def may_start(self, sequence: Sequence, computed: int) -> bool:
+        """Whether the head of the queue may start behind so many tokens. If not, it has been taken
+        out of the queue, and comes back when it may."""
+        return True
+
+    def started(self, sequence: Sequence, computed: int) -> None:
+        """It has a slot."""
+
+    def end(self, sequence: Sequence, start: int, end: int) -> int:
+        """How far tokens [start, end) may be computed in this step; at least `start`. Prepares for
+        their being computed."""
+        return end
+
+    def least(self, sequence: Sequence, start: int) -> int:
+        """How many of its tokens from `start` on have to be computed in one step, at least."""
+        return 1
+
+    def take_cost(self, sequence: Sequence) -> int:
+        """Tokens that count as computed for the sequence beside its own, since this was asked
+        last."""
+        return 0
+
+    def computed(self, sequence: Sequence) -> None:
+        """More of its tokens have settled KV."""
+
+    def unscheduled(self, sequence: Sequence) -> None:
+        """It runs, and gets no tokens in this step: what `end` has prepared for them is taken
+        back."""
+
+    def not_started(self, sequence: Sequence) -> None:
+        """It could not start, as there was nothing that it may compute in this step."""
+
+    def left(self, sequence: Sequence) -> None:
+        """It has no slot any more."""
+
+    def take(self) -> tuple[list[str], list[str], int]:
+        """What the plan that is made now tells workers: names of items to encode, and of those
+        whose rows are dropped; and how many rows it encodes."""
+        return [], [], 0

@@ -1,0 +1,144 @@
+"""Packs what some models have besides attention, feed-forward and the norms around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from penstock.layer_spec import LayerSpec
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
+from penstock_kernels.cpu.program import NormWeights
+from penstock_kernels.cpu.streams import CPUStreams
+from penstock_worker.forward.cpu.weights import (
+    BesideNorms,
+    LayerInputsWeights,
+    LayerInputWeights,
+    StreamEndsWeights,
+    StreamLayerWeights,
+)
+from penstock_worker.weights.weights import Weights
+
+TABLE = "embed_tokens_per_layer"
+OUTPUT_SCALE = "altup.output_scale.weight"
+
+
+@dataclass(frozen=True)
+class FurtherWeights:
+    """What a model or a layer doesn't have is None."""
+
+    config: ModelConfig
+    weights: Weights
+    kind: MatrixKind | None
+    """Of matrices that are multiplied."""
+    matrix: Callable[..., PackedMatrix]
+    """Of a name, outputs, inputs and `kind`."""
+    norm: Callable[..., NormWeights]
+    """Of a name and a size."""
+    vector: Callable[[str, int], np.ndarray]
+
+    def leave_keys(self, attention: str) -> None:
+        """Some files have keys and values for layers that read another one's."""
+        names = ("k_proj", "v_proj", "k_norm", "v_norm")
+        unread = tuple(f"{attention}.{name}." for name in names)
+        self.weights.ignore_those(lambda name: name.startswith(unread))
+
+    def plain_norm(self, size: int) -> NormWeights:
+        """The division by the root mean square."""
+        return NormWeights(np.ones(size, dtype=np.float32), self.config.norm.eps)
+
+    def beside(self, spec: LayerSpec, at: str) -> BesideNorms | None:
+        experts, size = spec.feed_forward.experts, self.config.hidden_size
+        if experts is None or not experts.beside:
+            return None
+        router = self.norm(f"{at}.mlp.router_norm", size)
+        # What comes out of the norm is divided by the root of the size.
+        weight = (router.weight * np.float32(size**-0.5)).astype(np.float32)
+        return BesideNorms(
+            router=replace(router, weight=weight),
+            experts=self.norm(f"{at}.experts_norm", size),
+            experts_output=self.norm(f"{at}.experts_output_norm", size),
+            dense_output=self.norm(f"{at}.dense_output_norm", size),
+        )
+
+    def layer_inputs(self, table_kind: MatrixKind | None) -> LayerInputsWeights | None:
+        """table_kind: of the table, whose rows are looked up."""
+        spec = self.config.per_layer_inputs
+        if spec is None:
+            return None
+        numbers = self.config.num_layers * spec.size
+        return LayerInputsWeights(
+            table=self.matrix(TABLE, spec.vocab_size, numbers, kind=table_kind),
+            projection=self._product(
+                "per_layer_model_projection", numbers, self.config.hidden_size
+            ),
+            norm=self.norm("per_layer_projection_norm", spec.size),
+            size=spec.size,
+        )
+
+    def own_input(self, at: str) -> LayerInputWeights | None:
+        spec, hidden = self.config.per_layer_inputs, self.config.hidden_size
+        if spec is None:
+            return None
+        return LayerInputWeights(
+            gate=self._product(f"{at}.per_layer_input_gate", spec.size, hidden),
+            projection=self._product(f"{at}.per_layer_projection", hidden, spec.size),
+            norm=self.norm(f"{at}.per_layer_input_norm", hidden),
+        )
+
+    def output_scale(self, spec: LayerSpec, at: str) -> float:
+        return float(self.vector(f"{at}.output_scale.weight", 1)[0]) if spec.output_scale else 1.0
+
+    def stream_ends(self) -> StreamEndsWeights | None:
+        spec, hidden = self.config.streams, self.config.hidden_size
+        if spec is None:
+            return None
+
+        def products(name: str) -> tuple[PackedMatrix, ...]:
+            numbers = range(spec.count - 1)
+            return tuple(self._product(f"{name}.{number}", hidden, hidden) for number in numbers)
+
+        return StreamEndsWeights(
+            beginnings=products("altup_projections"),
+            endings=products("altup_unembed_projections"),
+        )
+
+    def stream_layer(self, at: str) -> StreamLayerWeights | None:
+        spec, hidden = self.config.streams, self.config.hidden_size
+        if spec is None:
+            return None
+        path = f"{at}.laurel"
+        return StreamLayerWeights(
+            coefficients=self._coefficients(at, spec.count, spec.active, scaled=spec.scaled),
+            router_norm=self.norm(f"{at}.altup.router_norm", hidden),
+            path_down=self._product(f"{path}.linear_left", spec.rank, hidden),
+            path_up=self._product(f"{path}.linear_right", hidden, spec.rank),
+            path_norm=self.norm(f"{path}.post_laurel_norm", hidden),
+        )
+
+    def _coefficients(self, at: str, count: int, active: int, *, scaled: bool) -> CPUStreams:
+        hidden, name = self.config.hidden_size, f"{at}.{OUTPUT_SCALE}"
+        plain = CPUStreams(count=count, active=active, width=hidden)
+        scale = None
+        if scaled:
+            scale = np.zeros(plain.stride, dtype=np.float32)
+            scale[:hidden] = self.vector(name, hidden)
+        else:
+            self.weights.ignore(name)
+        return replace(
+            plain,
+            router=self._floats(f"{at}.altup.modality_router.weight", (count, hidden)),
+            prediction=self._floats(f"{at}.altup.prediction_coefs.weight", (count * count, count)),
+            correction=self._floats(f"{at}.altup.correction_coefs.weight", (count, count)),
+            output_scale=scale,
+        )
+
+    def _product(self, name: str, outputs: int, inputs: int) -> PackedMatrix:
+        return self.matrix(name, outputs, inputs, kind=self.kind)
+
+    def _floats(self, name: str, shape: tuple[int, int]) -> np.ndarray:
+        # What they make decides about every number of a residual, and they are small.
+        return np.ascontiguousarray(self.weights.take(name, shape, torch.float32).numpy())

@@ -1,0 +1,63 @@
+"""Which models and settings the CUDA kernels can't run, and the tiles of those that they can."""
+
+from __future__ import annotations
+
+from penstock import mechanisms as mechanism
+from penstock.model_config import ModelConfig
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.tiles import AttentionChoice, attention_choice, latent_choice
+from penstock_worker.attention.interface import CacheShape
+
+LARGEST_HEAD = 256
+"""Largest head dimension of the attention kernels."""
+MOST_ACTIVE = 64
+"""Experts of a token."""
+LARGEST_LATENT = 512
+"""Largest size of the latents that heads may share."""
+
+
+def obstacle_of(shape: CacheShape, choice: AttentionChoice) -> str | None:
+    """Returns why the kernels can't run this model, or None if they can."""
+    if shape.value_in_key is not None:
+        return _latent_obstacle(shape.value_in_key, shape.head_dim - shape.value_in_key)
+    group = shape.num_heads // shape.num_kv_heads
+    if group > choice.few.rows:
+        return f"{group} query heads share a KV head; at most {choice.few.rows} can"
+    if shape.head_dim > LARGEST_HEAD or shape.head_dim % 2:
+        return f"a head's size is {shape.head_dim}; it must be even and at most {LARGEST_HEAD}"
+    return None
+
+
+def _latent_obstacle(rank: int, turning: int) -> str | None:
+    if rank > LARGEST_LATENT or turning > LARGEST_HEAD or turning % 2:
+        return (
+            f"a latent's size is {rank}, and of a head {turning} numbers rotate; at most "
+            f"{LARGEST_LATENT} and an even number of at most {LARGEST_HEAD} are allowed"
+        )
+    return None
+
+
+def attention_of(config: ModelConfig, *, batch_invariant: bool) -> AttentionChoice:
+    """Returns the tiles of the model's attention."""
+    if config.latent is not None:
+        return latent_choice(batch_invariant=batch_invariant)
+    return attention_choice(config.head_dim, batch_invariant=batch_invariant)
+
+
+def crowded_router(config: ModelConfig) -> str | None:
+    """Returns why a row can't have as many experts as the model gives it, or None if it can."""
+    for layer in config.layers:
+        experts = layer.feed_forward.experts
+        if experts is not None and experts.active > MOST_ACTIVE:
+            return f"a token has {experts.active} experts; at most {MOST_ACTIVE} are possible"
+    return None
+
+
+def quantised_experts(setup: Setup, config: ModelConfig) -> str | None:
+    """Returns why this model can't be quantised on load, or None if it can, or needn't be."""
+    if setup.quantization == "none" or mechanism.EXPERTS not in mechanism.mechanisms(config):
+        return None
+    return (
+        f"the model has {mechanism.EXPERTS}, which isn't quantised on load: quantization is "
+        f"{setup.quantization}, and must be none"
+    )

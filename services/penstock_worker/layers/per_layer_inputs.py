@@ -1,0 +1,84 @@
+"""An input of each layer's own for each token (Gemma team, "Gemma 3n", 2025)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.layer_spec import PerLayerInputsSpec
+from penstock_worker.layers.norms import Norm
+from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.parts import Parts
+from penstock_worker.quantisation.interface import Product, Table
+
+TABLE = "embed_tokens_per_layer.weight"
+
+
+class PerLayerInputs:
+    """Makes the inputs of all layers: of a row of a table, and of the token's embedding."""
+
+    def __init__(
+        self, spec: PerLayerInputsSpec, table: Table, projection: Product, norm: Norm, hidden: int
+    ) -> None:
+        """`table` has [layers * size] numbers for each token id; `projection` maps [rows, hidden]
+        to as many; `norm` is over a layer's."""
+        self._spec = spec
+        self._table = table
+        self._projection = projection
+        self._norm = norm
+        self._hidden = hidden
+
+    def __call__(self, tokens: Tensor, embedded: Tensor) -> Tensor:
+        """Maps token ids, [rows] int64, and what the first layer gets, [rows, hidden], to [rows,
+        layers, size]."""
+        spec = self._spec
+        rows = self._table(torch.where(tokens < spec.vocab_size, tokens, 0))
+        # In the rows' dtype, as the models were trained.
+        own = rows * torch.tensor(spec.size**0.5, dtype=rows.dtype)
+        projected = (self._projection(embedded) * self._hidden**-0.5).unflatten(-1, (-1, spec.size))
+        return (self._norm(projected) + own.view(projected.shape)) * 2**-0.5
+
+    @staticmethod
+    def load(parts: Parts, spec: PerLayerInputsSpec) -> PerLayerInputs:
+        config = parts.config
+        numbers = config.num_layers * spec.size
+        return PerLayerInputs(
+            spec,
+            parts.ops.table(parts.weights.take_matrix([(TABLE, (spec.vocab_size, numbers))])),
+            parts.product(
+                [("per_layer_model_projection", numbers)], config.hidden_size, bias=False
+            ),
+            parts.norm("per_layer_projection_norm", spec.size),
+            config.hidden_size,
+        )
+
+
+class LayerInput:
+    """What a layer makes of its own input: it is weighed by the residual, and projected."""
+
+    def __init__(
+        self, ops: Ops, activation: str, gate: Product, projection: Product, norm: Norm
+    ) -> None:
+        """`gate` maps [rows, hidden] to [rows, size], `projection` back; `norm` is behind it."""
+        self._ops = ops
+        self._activation = activation
+        self._gate = gate
+        self._projection = projection
+        self._norm = norm
+
+    def __call__(self, hidden: Tensor, own: Tensor) -> Tensor:
+        """Maps [rows, hidden] and the layer's input, [rows, size], to [rows, hidden]."""
+        both = torch.cat((self._gate(hidden), own), -1)
+        weighed = self._ops.activate(both, self._activation, gated=True)
+        return self._norm(self._projection(weighed))
+
+    @staticmethod
+    def load(parts: Parts, layer: int, spec: PerLayerInputsSpec) -> LayerInput:
+        prefix, hidden = f"layers.{layer}", parts.config.hidden_size
+        return LayerInput(
+            parts.ops,
+            parts.config.layer(layer).feed_forward.activation,
+            parts.product([(f"{prefix}.per_layer_input_gate", spec.size)], hidden, bias=False),
+            parts.product([(f"{prefix}.per_layer_projection", hidden)], spec.size, bias=False),
+            parts.norm(f"{prefix}.per_layer_input_norm", hidden),
+        )

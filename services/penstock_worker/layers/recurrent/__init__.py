@@ -1,0 +1,1 @@
+"""Layers that keep a state for each sequence where attention keeps keys and values."""

@@ -1,0 +1,168 @@
+"""A mixture of experts on CUDA: rows are ordered by expert on the device, in shapes that depend on
+their number alone, and each expert's matrices multiply its rows in tiles of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
+from penstock_kernels.triton.experts.gguf_products import expert_gguf
+from penstock_kernels.triton.experts.placing import ExpertTiles, place_rows
+from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.experts.routing import RoutingRule, route
+from penstock_kernels.triton.experts.sums import sum_experts
+from penstock_kernels.triton.tiles import MatmulTiles
+from penstock_worker.layers.experts import experts_of, load_router
+from penstock_worker.layers.parts import Parts
+from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
+from penstock_worker.quantisation.interface import Product
+
+log = logs.get(__name__)
+
+ExpertProduct = Callable[[Tensor, ExpertTiles, MatmulTiles], Tensor]
+"""Maps rows, [rows, inputs], or a row for each pair, to [pairs, outputs]."""
+
+
+@dataclass(frozen=True)
+class PlainExperts:
+    """One matrix of each expert."""
+
+    weight: Tensor
+    """[experts, outputs, inputs]."""
+    bias: Tensor | None
+    """[experts, outputs]."""
+
+    def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
+        return expert_linear(x, self.weight, placed, self.bias, tiles=tiles)
+
+
+@dataclass(frozen=True)
+class PackedExperts:
+    """One matrix of each expert, as their file has them."""
+
+    weights: GGUFMatrix
+    """The rows of all experts."""
+    experts: int
+    bias: Tensor | None
+    """[experts, outputs]."""
+
+    def __call__(self, x: Tensor, placed: ExpertTiles, tiles: MatmulTiles) -> Tensor:
+        return expert_gguf(x, self.weights, self.experts, placed, self.bias, tiles=tiles)
+
+
+class TritonExperts:
+    """LayerExperts by the kernels of `penstock_kernels.triton.experts`."""
+
+    def __init__(
+        self,
+        rule: RoutingRule,
+        scores: Product,
+        correction: Tensor | None,
+        up: ExpertProduct,
+        activate: Callable[[Tensor], Tensor],
+        down: ExpertProduct,
+        *,
+        batch_invariant: bool,
+    ) -> None:
+        """`scores` and `correction` are the router's; see load_router. `up` gives a pair's gate and
+        what it multiplies, or without a gate only this; `activate` makes the input of `down` of
+        it."""
+        self._rule = rule
+        self._scores = scores
+        self._correction = correction
+        self._up = up
+        self._activate = activate
+        self._down = down
+        self._batch_invariant = batch_invariant
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        rule = self._rule
+        chosen, weights = route(self._scores(hidden), rule, self._correction)
+        tiles = expert_tiles(chosen.numel(), rule.count, batch_invariant=self._batch_invariant)
+        placed = place_rows(chosen, rule.count, tiles.rows)
+        inner = self._activate(self._up(hidden, placed, tiles))
+        return sum_experts(self._down(inner, placed, tiles), weights)
+
+    @staticmethod
+    def load(
+        parts: Parts,
+        feed_forward: FeedForwardSpec,
+        prefix: str,
+        dtype: torch.dtype,
+        *,
+        batch_invariant: bool,
+    ) -> TritonExperts:
+        spec, gated = experts_of(feed_forward), feed_forward.gated
+        scores, correction = load_router(parts, spec, prefix)
+        stack = _Stack(parts, spec.count, f"{prefix}.experts", dtype)
+        hidden, bias = parts.config.hidden_size, feed_forward.bias
+        names = ("gate_proj", "up_proj") if gated else ("up_proj",)
+        up = stack.matrices(names, spec.inner, hidden, bias=bias)
+        # Of a sum over ranks, one rank adds the bias.
+        own = bias and parts.ranks.place.tensor_rank == 0
+        down = stack.matrices(("down_proj",), hidden, spec.inner, bias=own)
+
+        def activate(x: Tensor) -> Tensor:
+            return parts.ops.activate(x, feed_forward.activation, gated=gated)
+
+        return TritonExperts(
+            _rule(spec), scores, correction, up, activate, down, batch_invariant=batch_invariant
+        )
+
+
+def _rule(spec: ExpertsSpec) -> RoutingRule:
+    return RoutingRule(
+        spec.count,
+        spec.active,
+        sigmoid=spec.router == "sigmoid",
+        normalised=spec.normalised,
+        scale=spec.scale,
+        groups=spec.groups,
+        active_groups=spec.active_groups,
+        group_best=spec.group_best,
+    )
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The tensors of all experts of a layer."""
+
+    parts: Parts
+    count: int
+    prefix: str
+    dtype: torch.dtype
+
+    def matrices(
+        self, names: tuple[str, ...], outputs: int, inputs: int, *, bias: bool
+    ) -> ExpertProduct:
+        """Reads matrices of all experts, those of each one below the other. They stay as they are
+        in the file if all are of one of GGUF's types, or of levels as these have them."""
+        weights, all_names = self.parts.weights, self._all(names, "weight", (outputs, inputs))
+        weight, added = weights.take_matrix(all_names), None
+        if bias:
+            added = weights.take_stacked(self._all(names, "bias", (outputs,)))
+            added = added.to(self.dtype).unflatten(0, (self.count, -1))
+        if isinstance(weight, GGUFMatrix):
+            return PackedExperts(weight, self.count, added)
+        if not isinstance(weight, Tensor):
+            log.warning(
+                "experts are unpacked: they are of several types, or of one without a kernel",
+                experts=self.prefix,
+                matrices=names,
+            )
+            weight = weights.take_stacked(all_names)
+        return PlainExperts(weight.to(self.dtype).unflatten(0, (self.count, -1)), added)
+
+    def _all(
+        self, names: tuple[str, ...], kind: str, shape: tuple[int, ...]
+    ) -> list[tuple[str, tuple[int, ...]]]:
+        return [
+            (f"{self.prefix}.{number}.{name}.{kind}", shape)
+            for number in range(self.count)
+            for name in names
+        ]

@@ -1,0 +1,1 @@
+"""Media on the worker: items that have come, their encodings, and their places in steps."""

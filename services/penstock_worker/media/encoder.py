@@ -1,0 +1,176 @@
+"""Items' encodings: made when a plan says so, kept until one drops them, put into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock.protocol.common import MediaSpan
+from penstock.protocol.from_worker import MediaFailed
+from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
+from penstock.vision_spec import VisionSpec
+from penstock_worker.batch.slot_media import TEXT, SlotMedia
+from penstock_worker.batch.slots import PlanError, Slot, Slots
+from penstock_worker.media.interface import BatchMedia, Incoming, Sees, Tell
+from penstock_worker.media.memory import held_bytes
+from penstock_worker.media.store import MediaStore, StoreBounds, Tensors
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.steps.errors import StepLost
+
+log = logs.get(__name__)
+
+
+class MediaEncodings:
+    """The media of a model that sees. Of pipeline stages, only the first one's ranks have
+    embeddings; all of them have positions."""
+
+    def __init__(
+        self, spec: VisionSpec, *, rows: int, row_bytes: int, load_bytes: int, sections: bool
+    ) -> None:
+        """`rows` of encodings, `row_bytes` each, are kept at a time, and `load_bytes` of prepared
+        items may wait (see Ready.media_bytes). `sections`: whether tokens have positions of three
+        numbers."""
+        self.rows = rows
+        self.load_bytes = load_bytes
+        self.nbytes = rows * row_bytes + held_bytes(load_bytes)
+        self.whole_spans = spec.spans_whole
+        self._sections = sections
+        self._rows: dict[str, Tensor] = {}
+        self._sees: Sees | None = None
+        self._store: MediaStore | None = None
+        self._tell: Tell | None = None
+        """Of the session; None before it has said anything of media."""
+
+    def see_with(self, sees: Sees) -> None:
+        """Called on the ranks of the first stage, when the weights are loaded."""
+        self._sees = sees
+        self._store = MediaStore(sees.check, StoreBounds(self.rows, held_bytes(self.load_bytes)))
+
+    # ---- the session's
+
+    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
+        if self._store is None:
+            return
+        self._tell = tell
+        match message:
+            case LoadMedia():
+                self._store.load(message, tell)
+            case LoadMediaChunk():
+                self._store.add(message, frames[0] if len(frames) == 1 else b"")
+            case DropMedia():
+                self._store.drop(message.name)
+
+    def reset(self) -> None:
+        self._rows.clear()
+        self._tell = None
+        if self._store is not None:
+            self._store.clear()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    # ---- the runner's
+
+    def encode(self, plan: Plan) -> None:
+        for name in plan.dropped_media:
+            self._rows.pop(name, None)
+        if self._store is None or self._sees is None:
+            return
+        for name in plan.encode:
+            found = self._store.take(name)
+            if found is not None:
+                self._encode_one(name, *found, self._sees)
+                continue
+            log.error("an item that is to be encoded isn't here", item=name)
+            if self._tell is not None:  # Nobody else says that there will be no rows.
+                self._tell(MediaFailed(name, "the worker doesn't have it", "unfit"))
+
+    def _encode_one(self, name: str, tensors: Tensors, tell: Tell, sees: Sees) -> None:
+        try:
+            rows = sees.encode(tensors)
+        except (GroupLost, StepLost, MemoryError, torch.OutOfMemoryError):
+            raise  # The item isn't to blame.
+        except Exception:
+            log.error("an item can't be encoded", exception=True, item=name)
+            tell(MediaFailed(name, "the model can't encode it", "unfit"))
+            return
+        if not bool(rows.isfinite().all()):
+            tell(MediaFailed(name, "its encoding is not finite", "unfit"))
+            return
+        held = sum(len(each) for other, each in self._rows.items() if other != name)
+        if held + len(rows) > self.rows:
+            raise PlanError(
+                f"{len(rows)} rows are to be kept beside {held}; at most {self.rows} are"
+            )
+        self._rows[name] = rows
+
+    def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
+        held = slots.of(scheduled)
+        if all(slot.media is None for slot in held):
+            return None
+        pairs = list(zip(scheduled, held, strict=True))
+        rows, embeddings = self._embeddings(pairs)
+        return BatchMedia(
+            rows=rows,
+            embeddings=embeddings,
+            positions=_of_each(pairs, SlotMedia.positions) if self._sections else None,
+            last_seen=self._last_seen(pairs) if self.whole_spans else None,
+        )
+
+    def _embeddings(self, pairs: _Pairs) -> tuple[np.ndarray, Tensor | None]:
+        if self._sees is None:
+            return _NO_ROWS, None
+        places, parts, row = [_NO_ROWS], [], 0
+        for work, slot in pairs:
+            end = work.start + work.count
+            for span in () if slot.media is None else slot.media.overlapping(work.start, end):
+                low, high = max(span.offset, work.start), min(span.end, end)
+                part = self._part(slot.media, span, low, high)
+                if part is None:
+                    slot.failed = slot.failed or "an item of its prompt could not be encoded"
+                    continue
+                places.append(np.arange(low, high) + (row - work.start))
+                parts.append(part)
+            row += work.count
+        return np.concatenate(places), torch.cat(parts) if parts else None
+
+    def _part(self, media: SlotMedia | None, span: MediaSpan, low: int, high: int) -> Tensor | None:
+        """Returns the rows that stand at tokens [low, high)."""
+        rows = None if media is None else self._rows.get(media.name(span))
+        first = span.first - span.offset
+        if rows is None or first + high > len(rows):
+            return None
+        return rows[first + low : first + high]
+
+    def _last_seen(self, pairs: _Pairs) -> np.ndarray:
+        """A span that a chunk cuts can't be computed: its slot fails."""
+        for work, slot in pairs:
+            end = work.start + work.count
+            if slot.media is not None and slot.media.last_seen(end - 1, end)[0] >= end:
+                slot.failed = (
+                    slot.failed or "a step ended within a span whose tokens see one another"
+                )
+        ends = np.repeat(
+            [work.start + work.count for work, _ in pairs], [work.count for work, _ in pairs]
+        )
+        return np.minimum(_of_each(pairs, SlotMedia.last_seen), ends - 1)
+
+
+_Pairs = list[tuple[SlotWork, Slot]]
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def _of_each(pairs: _Pairs, of_tokens: Callable[[SlotMedia, int, int], np.ndarray]) -> np.ndarray:
+    """Puts what a function says of each work's tokens side by side."""
+    return np.concatenate(
+        [
+            of_tokens(slot.media or TEXT, work.start, work.start + work.count)
+            for work, slot in pairs
+        ],
+        axis=-1,
+    )

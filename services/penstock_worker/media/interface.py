@@ -1,0 +1,92 @@
+"""What a kind of step and the session ask of media."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
+from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
+from penstock_worker.batch.slots import Slots
+
+Tell = Callable[[MediaTaken | MediaReady | MediaFailed], None]
+"""Sends an answer to the engine core. From any thread."""
+
+Incoming = LoadMedia | LoadMediaChunk | DropMedia
+
+
+@dataclass(frozen=True)
+class BatchMedia:
+    """What stands in the place of a batch's placeholders."""
+
+    rows: np.ndarray
+    """[n] int64: rows of the batch, each once."""
+    embeddings: Tensor | None
+    """[n, hidden], for these rows instead of their tokens' embeddings; None where there are none,
+    and in a later pipeline stage."""
+    positions: np.ndarray | None = None
+    """[3, rows] int64: time, row and column of every row, of a model whose rotary pairs turn by
+    them; None: rows count."""
+    last_seen: np.ndarray | None = None
+    """[rows] int64: the last position that every row sees, not before its own, of a model whose
+    spans are seen as a whole; None: each row sees no further than itself."""
+
+
+class Sees(Protocol):
+    """The part of a model that encodes media, on the ranks of the first stage."""
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
+        """Raises UnfitPicture for a prepared item that can't be encoded, or isn't what was said of
+        it. From any thread."""
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
+        """Returns an item's encoding, [rows, hidden]."""
+
+
+class StepMedia(Protocol):
+    """The media of all sequences. `receive` and `reset` belong to the session; the others to the
+    runner."""
+
+    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
+        """Returns soon; `tell` is called from this thread or another. From any thread."""
+
+    def encode(self, plan: Plan) -> None:
+        """Drops encodings, and makes those that the plan asks for. Raises PlanError for more than
+        are kept."""
+
+    def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
+        """Returns what stands in place of placeholders in a batch of these works; None if the
+        batch is text. A slot whose rows are missing fails."""
+
+    def reset(self) -> None:
+        """Forgets everything: a new session with the engine core begins."""
+
+    def close(self) -> None:
+        """Ends the threads."""
+
+
+class NoMedia:
+    """Of a model that takes none."""
+
+    def receive(self, message: Incoming, frames: Sequence[bytes], tell: Tell) -> None:
+        if isinstance(message, LoadMedia):
+            tell(MediaFailed(message.name, "the model takes no media", "unfit"))
+
+    def encode(self, plan: Plan) -> None:
+        """Plans ask for nothing."""
+
+    def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
+        return None
+
+    def reset(self) -> None:
+        """There is nothing to forget."""
+
+    def close(self) -> None:
+        """There are no threads."""
+
+
+NO_MEDIA: StepMedia = NoMedia()

@@ -1,0 +1,40 @@
+"""What media take of memory: rows of encodings, and prepared items that wait to be encoded."""
+
+from __future__ import annotations
+
+from penstock.model_config import ModelConfig
+from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
+from penstock.vision_spec import VisionSpec
+
+USUAL_ROWS = 16_384
+"""Of encodings that are kept, if prompts may be longer: as many as the largest picture has that any
+of the families takes."""
+
+
+def media_rows(config: ModelConfig, max_model_len: int, wanted: int | None = None) -> int:
+    """How many rows of encodings are kept; wanted: what a setting says."""
+    if config.vision is None:
+        return 0
+    return wanted or min(max_model_len, USUAL_ROWS)
+
+
+def load_bytes(config: ModelConfig, max_model_len: int, wanted: int = 0) -> int:
+    """Bytes of prepared items that the engine core may have wait at a time: those of the longest
+    prompt, but no more than `wanted`, what a setting says; 0: it says nothing."""
+    if config.vision is None:
+        return 0
+    longest = max_model_len * pixel_bytes(config.vision) + MAX_MEDIA_ITEMS * MEDIA_OVERHEAD
+    return min(longest, wanted or longest)
+
+
+def held_bytes(load: int) -> int:
+    """Bytes of prepared items that are held at most, where `load` may wait. An item that a sequence
+    which runs has come to, and that had gone, comes in any case; it has no more than one's."""
+    return 2 * load
+
+
+def pixel_bytes(spec: VisionSpec) -> int:
+    """Of a prepared item for each of its rows: the patches that a row is made of, a byte for each
+    pixel's colour."""
+    tower = spec.tower
+    return spec.patches_in_row * tower.channels * tower.patch**2

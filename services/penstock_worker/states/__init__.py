@@ -1,0 +1,1 @@
+"""The states of sequences in recurrent layers: live ones by batch slot, and checkpoints of them."""

@@ -1,0 +1,82 @@
+"""Encodes prepared pictures: tower and projector together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.vision_spec import LearnedPositions, VisionSpec
+from penstock_worker.vision import names
+from penstock_worker.vision.picture import (
+    Picture,
+    UnfitPicture,
+    grid_of,
+    read_picture,
+    rows_of,
+)
+from penstock_worker.vision.places import lay_out, table_rows
+from penstock_worker.vision.projector import load_projector
+from penstock_worker.vision.tower import Tower
+from penstock_worker.weights.dummy import DummyWeights
+from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.weights import Weights
+
+
+def open_tower(files: WeightFiles, dtype: torch.dtype, *, load_format: str = "auto") -> Weights:
+    """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet."""
+    if load_format == "dummy":
+        return DummyWeights(dtype, CPU)
+    if files.format != "safetensors":
+        raise UnsupportedModel("what a model sees with is read from safetensors files only")
+    found = safetensors_tensors(files.files, names.from_hub, files.quantised)
+    return Weights(found, dtype, CPU)
+
+
+class VisionModel:
+    """Loads its weights when it is constructed, and is read-only from then on.
+
+    One picture is encoded at a time, so that its bits are its own.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        """Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
+        if config.vision is None:
+            raise UnsupportedModel("the model has nothing to see with")
+        self.spec: VisionSpec = config.vision
+        self.hidden_size = config.hidden_size
+        self.dtype = weights.dtype
+        self._tower = Tower(self.spec.tower, weights)
+        self._projector = load_projector(self.spec, weights, config.hidden_size)
+        weights.finish()
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
+        """Raises UnfitPicture if the tower can't take what an item's tensors hold, or if that isn't
+        what was said of it."""
+        picture = self.read(tensors)
+        found, shape = rows_of(picture, self.spec), grid_of(picture, self.spec)
+        if found != rows or shape not in (None, grid):
+            raise UnfitPicture(
+                f"the picture becomes {found} rows with the grid {shape or ()}; {rows} with {grid} "
+                "were announced"
+            )
+
+    def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
+        """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
+        picture = read_picture(tensors, self.spec)
+        positions = self.spec.tower.positions
+        if isinstance(positions, LearnedPositions):
+            table_rows(picture, positions)
+        return picture
+
+    def encode(self, picture: Picture, layer_done: Callable[[], None] = lambda: None) -> Tensor:
+        """Returns [rows, hidden], in the order in which placeholders stand for them. `layer_done`
+        is called after each layer."""
+        layout = lay_out(picture, self.spec)
+        vectors = self._tower(picture, layout, layer_done)
+        return layout.as_they_came(self._projector(vectors, picture)).contiguous()

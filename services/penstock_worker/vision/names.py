@@ -1,0 +1,86 @@
+"""Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
+
+Three namings occur: CLIP's and SigLIP's, which differ in prefixes alone, and Qwen's. Releases of
+transformers have put different prefixes before each; none of them tells anything.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TOWER = re.compile(
+    r"^(?:model\.)?(?:vision_tower\.vision_model|vision_tower|vision_model|visual)\."
+)
+_PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|connector)\.")
+_LAYER = re.compile(r"^(?:encoder\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)$")
+_MODULE = re.compile(r"^(.+?)(\.weight|\.bias)?$")
+
+_IN_LAYER = {
+    "layer_norm1": "norm1",
+    "layer_norm2": "norm2",
+    "norm1": "norm1",
+    "norm2": "norm2",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.out_proj": "out_proj",
+    "attn.qkv": "qkv",
+    "attn.proj": "out_proj",
+    "mlp.fc1": "up_proj",
+    "mlp.fc2": "down_proj",
+    "mlp.gate_proj": "gate_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "down_proj",
+}
+_OF_TOWER = {
+    "embeddings.class_embedding": "class_embedding",
+    "embeddings.patch_embedding": "patch_embedding",
+    "embeddings.position_embedding": "position_embedding",
+    "patch_embed.proj": "patch_embedding",
+    "pre_layrnorm": "first_norm",
+    "post_layernorm": "last_norm",
+    "merger.ln_q": "projector.norm",
+    "merger.mlp.0": "projector.1",
+    "merger.mlp.2": "projector.2",
+}
+_OF_PROJECTOR = {
+    "linear_1": "projector.1",
+    "linear_2": "projector.2",
+    "modality_projection.proj": "projector",
+    "mm_soft_emb_norm": "projector.norm",
+    "mm_input_projection_weight": "projector.weight",
+}
+_NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.position_ids|rotary_pos_emb\.inv_freq)$")
+"""Buffers that old checkpoints saved, although the configuration determines them."""
+
+
+def from_hub(name: str) -> str | None:
+    """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
+    name stays as it is, without its prefix."""
+    if _NOT_NEEDED.search(name):
+        return None
+    if _TOWER.match(name):
+        return _in_tower(_TOWER.sub("", name))
+    if _PROJECTOR.match(name):
+        return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
+    return None
+
+
+def _in_tower(name: str) -> str:
+    layer = _LAYER.fullmatch(name)
+    if layer is None:
+        return _known(name, _OF_TOWER)
+    number, module, kind = layer.groups()
+    return f"layers.{number}.{_IN_LAYER.get(module, module)}{kind}"
+
+
+def _known(name: str, modules: dict[str, str]) -> str:
+    module, kind = _parts(name)
+    return modules.get(module, module) + kind
+
+
+def _parts(name: str) -> tuple[str, str]:
+    match = _MODULE.fullmatch(name)
+    if match is None:
+        return name, ""
+    return match[1], match[2] or ""

@@ -1,0 +1,71 @@
+"""What towers and projectors are built of: products, norms and activations on row tiles.
+
+A picture is encoded by itself, so the shapes of all products depend on the picture alone, and so do
+its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from penstock.layer_spec import NormSpec
+from penstock_kernels import reference
+from penstock_kernels.reference import encoder as kernels
+from penstock_worker.weights.weights import Weights
+
+Shape = tuple[str, int]
+"""A module's name and its outputs."""
+
+
+class TowerProduct:
+    """x @ weight.T + bias over whole row tiles, [rows, inputs] to [rows, outputs]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._outputs = weight.shape[0]
+        self._weight = kernels.lane_padded(weight)
+        self._bias = weight.new_zeros(len(self._weight))
+        if bias is not None:
+            self._bias[: self._outputs] = bias
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._weight.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` has whole row tiles (pad_tiles)."""
+        out = kernels.tiled_linear(x, self._weight, self._bias)
+        return out if out.shape[1] == self._outputs else out[:, : self._outputs].contiguous()
+
+    @staticmethod
+    def load(
+        weights: Weights, parts: Sequence[Shape], inputs: int, *, bias: bool = True
+    ) -> TowerProduct:
+        """Several modules that share their input are one product."""
+        matrix = weights.take_stacked([(f"{name}.weight", (out, inputs)) for name, out in parts])
+        if not bias:
+            return TowerProduct(matrix, None)
+        return TowerProduct(
+            matrix, weights.take_stacked([(f"{name}.bias", (out,)) for name, out in parts])
+        )
+
+
+class TowerNorm:
+    """A norm of each row."""
+
+    def __init__(self, weights: Weights, name: str, size: int, spec: NormSpec) -> None:
+        self._weight = weights.take(f"{name}.weight", (size,))
+        self._bias = weights.take(f"{name}.bias", (size,)) if spec.bias else None
+        self._spec = spec
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._spec.kind == "rms":
+            return reference.rms_norm(x, self._weight, self._spec.eps)
+        return kernels.layer_norm(x, self._weight, self._bias, self._spec.eps)
+
+
+def in_tiles(x: Tensor, product: TowerProduct) -> Tensor:
+    """The product of any number of rows."""
+    return product(kernels.pad_tiles(x))[: x.shape[0]]

@@ -1,0 +1,146 @@
+"""A prepared picture as a tower reads it: its patches, and how they lie.
+
+Preparations give either pixels, [tiles, channels, rows, columns], or patches that are cut already
+and stand in order of the squares that become a row (Qwen2-VL).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.vision_spec import MergerProjector, MLPProjector, ShuffleProjector, VisionSpec
+
+PIXELS = "pixel_values"
+GRID = "grid_thw"
+
+
+class UnfitPicture(Exception):
+    """The tower can't take the picture. The message is for whoever sent it."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The patches of one item."""
+
+    patches: Tensor
+    """[tiles * rows * columns, channels * frames * patch * patch] float32."""
+    tiles: int
+    """Equal parts that don't see one another: tiles of a picture, or frames."""
+    rows: int
+    """Of patches in a tile."""
+    columns: int
+
+    @property
+    def per_tile(self) -> int:
+        return self.rows * self.columns
+
+
+def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+    """Raises UnfitPicture for other tensors than the tower takes."""
+    if isinstance(spec.projector, MergerProjector):
+        return _of_patches(tensors, spec, spec.projector.side)
+    return _of_pixels(tensors, spec)
+
+
+def rows_of(picture: Picture, spec: VisionSpec) -> int:
+    """How many embeddings the picture becomes."""
+    projector = spec.projector
+    match projector:
+        case MLPProjector():
+            return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
+        case ShuffleProjector():
+            return picture.tiles * picture.per_tile // projector.factor**2
+        case MergerProjector():
+            return picture.tiles * picture.per_tile // projector.side**2
+        case _:
+            return picture.tiles * projector.side**2
+
+
+def grid_of(picture: Picture, spec: VisionSpec) -> tuple[int, ...] | None:
+    """MediaItem.grid of a picture on which positions depend: frames, rows and columns of merged
+    patches; None where they depend on nothing."""
+    if not isinstance(spec.projector, MergerProjector):
+        return None
+    side = spec.projector.side
+    return picture.tiles, picture.rows // side, picture.columns // side
+
+
+def _only(tensors: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
+    if set(tensors) != set(names):
+        raise UnfitPicture(
+            f"a prepared picture has {', '.join(names)} for this model, and not "
+            f"{', '.join(sorted(tensors)) or 'nothing'}"
+        )
+    return [tensors[name] for name in names]
+
+
+def _floats(pixels: np.ndarray, dimensions: int) -> np.ndarray:
+    if pixels.dtype != np.float32 or pixels.ndim != dimensions or not pixels.size:
+        raise UnfitPicture(
+            f"{PIXELS} are {pixels.dtype} of shape {pixels.shape}; float32 with {dimensions} "
+            "dimensions is needed"
+        )
+    return pixels
+
+
+def _of_patches(tensors: Mapping[str, np.ndarray], spec: VisionSpec, side: int) -> Picture:
+    pixels, grid = _only(tensors, PIXELS, GRID)
+    tower, pixels = spec.tower, _floats(pixels, 2)
+    values = tower.channels * tower.frames * tower.patch**2
+    if grid.shape != (3,) or grid.dtype != np.int32:
+        raise UnfitPicture(f"{GRID} is {grid.dtype} of shape {grid.shape}; 3 int32 are needed")
+    frames, rows, columns = (int(each) for each in grid)
+    if min(frames, rows, columns) < 1 or rows % side or columns % side:
+        raise UnfitPicture(
+            f"{GRID} is {frames}, {rows}, {columns}; positive numbers are needed, the last two "
+            f"multiples of {side}"
+        )
+    if pixels.shape != (frames * rows * columns, values):
+        raise UnfitPicture(
+            f"{PIXELS} have shape {pixels.shape}; {frames * rows * columns} patches of {values} "
+            "values are needed"
+        )
+    return Picture(torch.from_numpy(pixels.copy()), frames, rows, columns)
+
+
+def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
+    (pixels,) = _only(tensors, PIXELS)
+    tower, pixels = spec.tower, _floats(pixels, 4)
+    tiles, channels, height, width = pixels.shape
+    fixed = spec.image_size
+    if channels != tower.channels or (fixed is not None and (height, width) != (fixed, fixed)):
+        size = "rows x columns" if fixed is None else f"{fixed} x {fixed}"
+        raise UnfitPicture(
+            f"{PIXELS} have shape {pixels.shape}; tiles x {tower.channels} x {size} are needed"
+        )
+    rows, columns = height // tower.patch, width // tower.patch
+    _check_form(rows, columns, spec)
+    return Picture(
+        _cut(torch.from_numpy(pixels.copy()), rows, columns, tower.patch), tiles, rows, columns
+    )
+
+
+def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
+    if min(rows, columns) < 1:
+        raise UnfitPicture(f"a tile has less than a patch of {spec.tower.patch} pixels")
+    if not isinstance(spec.projector, ShuffleProjector):
+        return
+    factor = spec.projector.factor
+    if rows != columns or rows % factor:
+        raise UnfitPicture(
+            f"a tile has {rows} x {columns} patches; a square of a multiple of {factor} is needed"
+        )
+
+
+def _cut(pixels: Tensor, rows: int, columns: int, patch: int) -> Tensor:
+    """Cuts [tiles, channels, height, width] into [patches, channels * patch * patch]. What is left
+    over at the right and below isn't seen."""
+    tiles, channels = pixels.shape[:2]
+    seen = pixels[:, :, : rows * patch, : columns * patch]
+    apart = seen.reshape(tiles, channels, rows, patch, columns, patch)
+    return apart.permute(0, 2, 4, 1, 3, 5).reshape(tiles * rows * columns, -1).contiguous()

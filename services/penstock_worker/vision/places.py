@@ -1,0 +1,113 @@
+"""Where a picture's patches are: rows of a table of positions, angles, and windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.vision_spec import LearnedPositions, MergerProjector, RotaryPositions, VisionSpec
+from penstock_kernels import reference
+from penstock_worker.vision.picture import Picture, UnfitPicture
+
+NEARLY_ONE = 1.0 - 1e-6
+"""The largest share of a row at which a patch begins."""
+
+
+@dataclass(frozen=True)
+class PatchLayout:
+    """How the rows of a tower belong together. Rows are patches, in an order of the tower's own,
+    behind each tile's class token where there is one."""
+
+    lengths: list[int]
+    """Rows of each part that attends to itself: a tile."""
+    windows: list[int]
+    """The same of layers that attend within windows; empty if there are none."""
+    angles: tuple[Tensor, Tensor] | None
+    """Cosines and sines by which a patch's heads rotate, each [rows, head size / 2] float32."""
+    order: Tensor | None
+    """[squares] int64: which square of patches stands where; None: they stand as they came."""
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Puts [patches, ...] in order."""
+        if self.order is None:
+            return x
+        return x.unflatten(0, (len(self.order), -1))[self.order].flatten(0, 1)
+
+    def as_they_came(self, rows: Tensor) -> Tensor:
+        """Puts [squares, ...] back."""
+        return rows if self.order is None else rows[torch.argsort(self.order)]
+
+
+def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
+    tower, projector = spec.tower, spec.projector
+    each = picture.per_tile + tower.class_token
+    order, angles = None, None
+    windows: list[int] = []
+    if tower.windows is not None and isinstance(projector, MergerProjector):
+        order, windows = _windows(picture, projector.side, tower.windows.side // projector.side)
+    if isinstance(tower.positions, RotaryPositions):
+        side = projector.side if isinstance(projector, MergerProjector) else 1
+        angles = _angles(picture, tower.positions, tower.head_dim, side)
+    layout = PatchLayout([each] * picture.tiles, windows, None, order)
+    if angles is None:
+        return layout
+    turned = (layout.ordered(angles[0]), layout.ordered(angles[1]))
+    return PatchLayout(layout.lengths, windows, turned, order)
+
+
+def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
+    """Which row of the table each patch of a tile has, without the class token's: [patches]
+    int64."""
+    side = positions.side
+    if positions.fractional:
+        row, column = (_shares(count, side) for count in (picture.rows, picture.columns))
+        return (row[:, None] * side + column[None, :]).flatten()
+    if (picture.rows, picture.columns) != (side, side):
+        raise UnfitPicture(
+            f"a picture has {picture.rows} x {picture.columns} patches; {side} x {side} are needed"
+        )
+    return torch.arange(side * side)
+
+
+def _shares(count: int, side: int) -> Tensor:
+    """The place in a row of `side` at which each of `count` patches begins. Bounds and shares are
+    float32: where they nearly agree, trained models have learned what that gives."""
+    bounds = torch.arange(1 / side, 1.0, 1 / side)
+    begins = torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(count))
+    return torch.bucketize(begins.clamp(max=NEARLY_ONE), bounds, right=True)
+
+
+def _by_squares(picture: Picture, side: int) -> tuple[Tensor, Tensor]:
+    """Row and column of each patch of a frame, [patches] int64, in order of the squares."""
+    place = torch.arange(picture.per_tile).view(
+        picture.rows // side, side, picture.columns // side, side
+    )
+    flat = place.transpose(1, 2).flatten()
+    return flat // picture.columns, flat % picture.columns
+
+
+def _angles(
+    picture: Picture, positions: RotaryPositions, head_dim: int, side: int
+) -> tuple[Tensor, Tensor]:
+    frequencies = reference.inverse_frequencies(head_dim // 2, positions.theta)
+    longest = max(picture.rows, picture.columns)
+    cos, sin = reference.rope_table(frequencies, longest)
+    row, column = _by_squares(picture, side)
+    cos, sin = (torch.cat((table[row], table[column]), 1) for table in (cos, sin))
+    return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
+
+
+def _windows(picture: Picture, side: int, reach: int) -> tuple[Tensor, list[int]]:
+    """The squares by window, and how many patches each window has. reach: squares in a row of a
+    window; those at the right and below may be narrower."""
+    rows, columns = picture.rows // side, picture.columns // side
+    squares = torch.arange(picture.tiles * rows * columns).view(picture.tiles, rows, columns)
+    parts = [
+        squares[tile, top : top + reach, left : left + reach].flatten()
+        for tile in range(picture.tiles)
+        for top in range(0, rows, reach)
+        for left in range(0, columns, reach)
+    ]
+    return torch.cat(parts), [len(part) * side * side for part in parts]

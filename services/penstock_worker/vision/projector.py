@@ -1,0 +1,104 @@
+"""From a tower's vectors to rows of the decoder's size."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from penstock.layer_spec import NormSpec
+from penstock.vision_spec import (
+    MergerProjector,
+    MLPProjector,
+    PoolProjector,
+    ShuffleProjector,
+    VisionSpec,
+)
+from penstock_kernels import reference
+from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
+from penstock_worker.vision.picture import Picture
+from penstock_worker.weights.weights import Weights
+
+
+class Projector(ABC):
+    """Maps a tower's output, [patches, hidden], to [rows, the decoder's hidden size]."""
+
+    @abstractmethod
+    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor: ...
+
+
+class _MLP(Projector):
+    def __init__(self, spec: MLPProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._first = TowerProduct.load(weights, [("projector.1", outputs)], inputs, bias=spec.bias)
+        self._second = TowerProduct.load(
+            weights, [("projector.2", outputs)], outputs, bias=spec.bias
+        )
+        self._activation = spec.activation
+
+    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+        inner = reference.plain_activation(in_tiles(vectors, self._first), self._activation)
+        return in_tiles(inner, self._second)
+
+
+class _Shuffle(Projector):
+    def __init__(self, spec: ShuffleProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._factor = spec.factor
+        wide = inputs * spec.factor**2
+        self._product = TowerProduct.load(weights, [("projector", outputs)], wide, bias=False)
+
+    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+        """Squares are in order of their rows, and a square's patches too."""
+        factor = self._factor
+        apart = vectors.view(
+            picture.tiles, picture.rows // factor, factor, picture.columns // factor, factor, -1
+        )
+        squares = apart.transpose(2, 3).flatten(0, 2).flatten(1)
+        return in_tiles(squares.contiguous(), self._product)
+
+
+class _Merger(Projector):
+    def __init__(self, spec: MergerProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._norm = TowerNorm(weights, "projector.norm", inputs, spec.norm)
+        wide = inputs * spec.side**2
+        self._wide = wide
+        self._first = TowerProduct.load(weights, [("projector.1", wide)], wide)
+        self._second = TowerProduct.load(weights, [("projector.2", outputs)], wide)
+
+    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+        squares = self._norm(vectors).view(-1, self._wide)
+        inner = reference.plain_activation(in_tiles(squares, self._first), "gelu")
+        return in_tiles(inner, self._second)
+
+
+class _Pool(Projector):
+    def __init__(self, spec: PoolProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        weight = weights.take("projector.weight", (inputs, outputs))
+        self._product = TowerProduct(weight.t().contiguous(), None)
+        # The sum is made in float32, as in the norms of the decoder.
+        self._weight = weights.take("projector.norm.weight", (inputs,), torch.float32) + 1.0
+        self._norm = NormSpec(eps=spec.eps)
+        self._side = spec.side
+
+    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+        side, size = self._side, vectors.shape[-1]
+        apart = vectors.float().view(
+            picture.tiles, side, picture.rows // side, side, picture.columns // side, size
+        )
+        means = apart.mean((2, 4)).view(-1, size).to(vectors.dtype)
+        return in_tiles(reference.rms_norm(means, self._weight, self._norm.eps), self._product)
+
+
+def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projector:
+    """`outputs` is the decoder's hidden size. Raises UnsupportedModel for weights that don't
+    fit."""
+    projector, inputs = spec.projector, spec.tower.hidden_size
+    match projector:
+        case MLPProjector():
+            return _MLP(projector, weights, inputs, outputs)
+        case ShuffleProjector():
+            return _Shuffle(projector, weights, inputs, outputs)
+        case MergerProjector():
+            return _Merger(projector, weights, inputs, outputs)
+        case PoolProjector():
+            return _Pool(projector, weights, inputs, outputs)

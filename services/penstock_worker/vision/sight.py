@@ -1,0 +1,46 @@
+"""From the arrays of a prepared item to its encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.media.pixels import inputs
+from penstock.media_facts import ImagePreparation
+from penstock.model_config import PreparedModel
+from penstock_worker.vision.model import VisionModel, open_tower
+from penstock_worker.vision.picture import UnfitPicture
+
+
+class Sight:
+    """A model's tower, and how its pictures were prepared."""
+
+    def __init__(
+        self, model: VisionModel, preparation: ImagePreparation, layer_done: Callable[[], None]
+    ) -> None:
+        """`layer_done` is called after each of the tower's layers."""
+        self._model = model
+        self._preparation = preparation
+        self._layer_done = layer_done
+
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
+        self._model.check(self._inputs(tensors), rows, grid)
+
+    def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
+        picture = self._model.read(self._inputs(tensors))
+        return self._model.encode(picture, self._layer_done)
+
+    def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return inputs(self._preparation, tensors)
+        except ValueError as error:
+            raise UnfitPicture(str(error)) from None
+
+
+def load_tower(prepared: PreparedModel, dtype: torch.dtype, load_format: str) -> VisionModel:
+    """Raises UnsupportedModel for weights that don't fit."""
+    weights = open_tower(prepared.weights, dtype, load_format=load_format)
+    return VisionModel(prepared.decoder, weights)

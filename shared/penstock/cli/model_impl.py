@@ -1,0 +1,23 @@
+"""`--model-impl` and `--language-model-only` of the commands beside `serve`."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from penstock.cli.parser import Parser
+from penstock.config.settings import ModelImpl
+
+
+def add_model_impl(parser: Parser) -> None:
+    """Whose code describes the layers, and whether a tower is left out."""
+    parser.add_argument(
+        "--model-impl",
+        choices=get_args(ModelImpl),
+        default="auto",
+        help="As for `penstock serve`; default: auto.",
+    )
+    parser.add_argument(
+        "--language-model-only",
+        action="store_true",
+        help="As for `penstock serve`: what the model sees with is left out.",
+    )

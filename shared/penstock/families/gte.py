@@ -1,0 +1,92 @@
+"""GTE, Alibaba's `NewModel`: BERT with rotary positions and gated feed-forwards. Its code lies on
+the hub, not in transformers.
+
+Source: Zhang et al., "mGTE: Generalized long-context text representation and reranking models for
+multilingual text retrieval", 2024; keys: the config.json of its releases; fixed NTK scaling: Su,
+"Transformer upgrade path 16", kexue.fm/archives/9706, 2023.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.encoder import ClassifierHead, EncoderFamily
+from penstock.families.hub_reading import refuse_unknown
+from penstock.formats.fields import Fields
+from penstock.layer_spec import RopeScaling, RopeSpec
+from penstock.model_config import EncoderConfig
+
+IGNORED = (
+    "logn_attention_clip1",  # of logn_attention_scale
+    "pack_qkv",  # tensors say it
+    "unpad_inputs",
+    "use_memory_efficient_attention",
+)
+ONLY = {
+    "hidden_act": "gelu",
+    "layer_norm_type": "layer_norm",
+    "position_embedding_type": "rope",
+}
+"""Settings of which one value is served."""
+
+
+def _read(fields: Fields) -> EncoderConfig:
+    for key, value in ONLY.items():
+        if fields.text(key, value) != value:
+            raise UnsupportedModel(
+                f"{fields.where}: {key} {fields.text(key)!r} is not served; {value} is"
+            )
+    fields.ignore(*IGNORED)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    if heads < 1 or hidden % heads or hidden // heads % 2:
+        raise UnsupportedModel(
+            f"{fields.where}: a hidden size of {hidden} and {heads} heads make no heads of an even "
+            "size, which rotary positions need"
+        )
+    return EncoderConfig(
+        family="gte",
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers"),
+        num_heads=heads,
+        max_position=fields.integer("max_position_embeddings"),
+        token_types=fields.integer("type_vocab_size", 0),
+        layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
+        rope=_rope(fields, hidden // heads),
+        gated=True,
+    )
+
+
+def _rope(fields: Fields, dims: int) -> RopeSpec:
+    theta, settings = fields.number("rope_theta", 10_000.0), fields.section("rope_scaling")
+    kind, factor = settings.text("type", "ntk"), settings.number("factor", 1.0)
+    refuse_unknown(settings, ())  # such as mixed_b
+    if kind != "ntk" or factor <= 0 or theta <= 0:
+        raise UnsupportedModel(
+            f"{settings.where}: type {kind!r} by {factor:g} of rope_theta {theta:g} is not served; "
+            "ntk is, by a positive factor"
+        )
+    if factor <= 1:  # which the model's code doesn't apply
+        return RopeSpec(theta=theta, dims=dims)
+    stretched = RopeScaling(kind="linear", factor=factor ** (2 / dims))
+    return RopeSpec(theta=theta * factor, dims=dims, scaling=stretched)
+
+
+GTE = EncoderFamily(
+    "gte",
+    ("new", "gte"),
+    prefixes=("new",),
+    head=ClassifierHead("pooler.dense", "classifier", "tanh"),
+    read_layers=_read,
+    tensors=(
+        (".mlp.up_gate_proj.", ".intermediate.dense."),
+        (".mlp.down_proj.", ".output.dense."),
+        (".mlp_ln.", ".output.LayerNorm."),
+        (".attention.q_proj.", ".attention.self.query."),
+        (".attention.k_proj.", ".attention.self.key."),
+        (".attention.v_proj.", ".attention.self.value."),
+        (".attention.qkv_proj.", ".attention.self.all."),
+        (".attention.o_proj.", ".attention.output.dense."),
+        (".attn_ln.", ".attention.output.LayerNorm."),
+    ),
+)

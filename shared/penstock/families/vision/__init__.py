@@ -1,0 +1,22 @@
+"""The families of models whose tower is served, one to a module. A new one needs its line here.
+
+The decoder behind a tower is one of penstock.families.FAMILIES.
+"""
+
+from penstock.families.vision.family import VISION, TextHalf, VisionFamily
+from penstock.families.vision.gemma3 import GEMMA3_VISION
+from penstock.families.vision.idefics3 import IDEFICS3
+from penstock.families.vision.llava import LLAVA
+from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL
+from penstock.families.vision.reading import HARMLESS
+
+VISION_FAMILIES: dict[str, VisionFamily] = {
+    each.name: each for each in (LLAVA, IDEFICS3, QWEN2_VL, QWEN2_5_VL, GEMMA3_VISION)
+}
+
+VISION_CLASSES: dict[str, VisionFamily] = {
+    name: family for family in VISION_FAMILIES.values() for name in family.hub_classes
+}
+"""By the class that a hub folder's config.json names."""
+
+__all__ = ["HARMLESS", "VISION", "VISION_CLASSES", "VISION_FAMILIES", "TextHalf", "VisionFamily"]

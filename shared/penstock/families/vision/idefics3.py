@@ -1,0 +1,62 @@
+"""Idefics 3 and SmolVLM: a SigLIP tower over tiles of a picture, a product of squares of patches,
+and Llama.
+
+Source: Laurençon et al., "Building and better understanding vision-language models", 2024;
+Marafioti et al., "SmolVLM", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.llama import LLAMA
+from penstock.families.vision.family import TextHalf, VisionFamily
+from penstock.families.vision.llava import LLAMA_DEFAULTS
+from penstock.families.vision.reading import MAX_SIDE, bounded, siglip_tower
+from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig
+from penstock.vision_spec import ShuffleProjector, VisionSpec
+
+OF_PREPARATION = ("max_image_size", "size")
+"""Settings of the tower's section that say how pictures are cut."""
+OF_TRAINING = (
+    "_flash_attn_2_enabled",
+    "is_llama_config",
+    "neftune_noise_alpha",
+    "perceiver_config",
+    "pixel_shuffle_factor",  # said by scale_factor
+    "transformers.js_config",
+    "vision_config",
+)
+"""Settings of the decoder's section that Llama's layers don't have."""
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section.ignore(*OF_PREPARATION)
+    tower, image = siglip_tower(section, fractional=True)
+    factor = bounded(fields, "scale_factor", MAX_SIDE, 2)
+    if image // tower.patch % factor:
+        raise UnsupportedModel(
+            f"{fields.where}: scale_factor {factor} doesn't divide the {image // tower.patch} "
+            "patches in a row of a picture"
+        )
+    return VisionSpec(tower=tower, projector=ShuffleProjector(factor=factor))
+
+
+IDEFICS3 = VisionFamily(
+    "idefics3",
+    ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+    "Idefics 3, SmolVLM",
+    {"llama": TextHalf(LLAMA, LLAMA_DEFAULTS | {"rms_norm_eps": 1e-6})},
+    _read,
+    usual="llama",
+    harmless=frozenset(
+        {
+            "image_seq_len",
+            "image_token_id",
+            "max_frames",
+            "use_reentrant_checkpointing",
+            "vocab_size",
+        }
+    ),
+    ignored=OF_TRAINING,
+)

@@ -1,0 +1,192 @@
+"""Qwen2-VL and Qwen2.5-VL: a tower for pictures of any form, whose patches rotate by row and
+column, and Qwen 2, whose tokens have positions of three numbers.
+
+Source: Wang et al., "Qwen2-VL", 2024; Qwen team, "Qwen2.5-VL technical report", 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.bounds import layer_count
+from penstock.families.family import Family
+from penstock.families.qwen2 import QWEN2
+from penstock.families.vision.family import VISION, TextHalf, VisionFamily
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_WIDTH,
+    activation,
+    bounded,
+    heads,
+    only_colours,
+)
+from penstock.formats.fields import Fields
+from penstock.layer_spec import NormSpec
+from penstock.model_config import ModelConfig
+from penstock.vision_spec import (
+    MergerProjector,
+    RotaryPositions,
+    TowerSpec,
+    VisionSpec,
+    WindowSpec,
+)
+
+MAX_FRAMES = 16
+MAX_MERGE = 16
+MAX_WINDOW = 4096
+EPS = 1e-6
+"""Of all norms of the tower and the merger."""
+DEFAULTS: dict[str, object] = {
+    "vocab_size": 152_064,
+    "hidden_size": 8192,
+    "intermediate_size": 29_568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 32_768,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1_000_000.0,
+}
+"""Those of transformers' Qwen2VLTextConfig and its like."""
+SECTIONS = "mrope_section"
+ABOUT_PICTURES = (
+    "image_token_id",
+    "video_token_id",
+    "vision_end_token_id",
+    "vision_start_token_id",
+    "vision_token_id",
+)
+"""Keys of config.json that releases before 5 of transformers have beside the decoder's."""
+
+
+def _flat(fields: Fields) -> Fields:
+    return fields.without(VISION, "model_type", *ABOUT_PICTURES)
+
+
+def _with_sections(fields: Fields) -> ModelConfig:
+    """Qwen 2, and how many rotary pairs go by time, row and column."""
+    key = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
+    rope = fields.section(key)
+    sections = tuple(rope.listed(SECTIONS, int))
+    plain = {name: value for name, value in rope.values.items() if name != SECTIONS}
+    kinds = {name: "default" for name in ("type", "rope_type") if plain.get(name) == "mrope"}
+    text = QWEN2.read_hub(fields.replaced({key: plain | kinds}))
+    (spec,) = text.ropes
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != spec.dims // 2:
+        raise UnsupportedModel(
+            f"{rope.where}: {SECTIONS} is {str(list(sections))[:80]}; three numbers are needed "
+            f"that add up to {spec.dims // 2}"
+        )
+    return msgspec.structs.replace(text, ropes=(msgspec.structs.replace(spec, sections=sections),))
+
+
+HALF = TextHalf(
+    Family(QWEN2.name, (), QWEN2.known_as, _with_sections, hub_names=QWEN2.hub_names), DEFAULTS
+)
+
+
+def _tower(section: Fields, hidden: int, kind: str, act: str, **parts: Any) -> TowerSpec:
+    section.ignore("tokens_per_second", "spatial_patch_size")  # of videos; the same as patch_size
+    only_colours(section, "in_chans", "in_channels")
+    rope = section.section("rope_parameters")
+    tower = TowerSpec(
+        hidden_size=hidden,
+        num_layers=layer_count(section, "depth"),
+        num_heads=heads(section, "num_heads", hidden),
+        patch=bounded(section, "patch_size", MAX_PATCH, 14),
+        frames=bounded(section, "temporal_patch_size", MAX_FRAMES, 2),
+        norm=NormSpec(kind="rms" if kind == "rms" else "layer", eps=EPS, bias=kind == "layer"),
+        activation=activation(section, act),
+        positions=RotaryPositions(theta=rope.number("rope_theta", 10_000.0)),
+        **parts,
+    )
+    if tower.head_dim % 4:
+        raise UnsupportedModel(
+            f"{section.where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
+            "a multiple of 4 is needed"
+        )
+    return tower
+
+
+def _spec(section: Fields, tower: TowerSpec) -> VisionSpec:
+    side = bounded(section, "spatial_merge_size", MAX_MERGE, 2)
+    return VisionSpec(tower=tower, projector=MergerProjector(side=side, norm=tower.norm))
+
+
+def _read_2(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section = section.completed(depth=32, embed_dim=1280, num_heads=16, mlp_ratio=4)
+    hidden = bounded(section, "embed_dim", MAX_WIDTH)
+    inner = int(hidden * section.number("mlp_ratio"))
+    if not 1 <= inner <= MAX_WIDTH:
+        raise section.wrong("mlp_ratio", f"a factor that gives 1 to {MAX_WIDTH}")
+    _same_size(section, "hidden_size", text)
+    tower = _tower(section, hidden, "layer", "quick_gelu", intermediate_size=inner)
+    return _spec(section, tower)
+
+
+def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    section = section.completed(
+        depth=32,
+        hidden_size=1280,
+        num_heads=16,
+        intermediate_size=3420,
+        fullatt_block_indexes=[7, 15, 23, 31],
+    )
+    _same_size(section, "out_hidden_size", text)
+    tower = _tower(
+        section,
+        bounded(section, "hidden_size", MAX_WIDTH),
+        "rms",
+        "silu",
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        gated=True,
+    )
+    windows = _windows(section, tower)
+    return _spec(section, msgspec.structs.replace(tower, windows=windows))
+
+
+def _windows(section: Fields, tower: TowerSpec) -> WindowSpec:
+    pixels = bounded(section, "window_size", MAX_WINDOW, 112)
+    merge = bounded(section, "spatial_merge_size", MAX_MERGE, 2)
+    whole = section.listed("fullatt_block_indexes", int)
+    if any(not 0 <= layer < tower.num_layers for layer in whole):
+        raise section.wrong("fullatt_block_indexes", f"layers below {tower.num_layers}")
+    merged = pixels // merge // tower.patch
+    if merged < 1:
+        raise UnsupportedModel(
+            f"{section.where}: window_size {pixels} is less than {merge} patches of {tower.patch}"
+        )
+    return WindowSpec(side=merged * merge, whole=tuple(sorted(set(whole))))
+
+
+def _same_size(section: Fields, key: str, text: ModelConfig) -> None:
+    size = section.integer(key, text.hidden_size)
+    if size != text.hidden_size:
+        raise UnsupportedModel(
+            f"{section.where}: {key} is {size}, and the decoder's hidden size {text.hidden_size}"
+        )
+
+
+QWEN2_VL = VisionFamily(
+    "qwen2_vl",
+    ("Qwen2VLForConditionalGeneration",),
+    "Qwen2-VL",
+    {"qwen2_vl_text": HALF},
+    _read_2,
+    usual="qwen2_vl_text",
+    flat=_flat,
+    harmless=frozenset(ABOUT_PICTURES),
+)
+QWEN2_5_VL = VisionFamily(
+    "qwen2_5_vl",
+    ("Qwen2_5_VLForConditionalGeneration",),
+    "Qwen2.5-VL",
+    {"qwen2_5_vl_text": HALF},
+    _read_2_5,
+    usual="qwen2_5_vl_text",
+    flat=_flat,
+    harmless=frozenset(ABOUT_PICTURES),
+)

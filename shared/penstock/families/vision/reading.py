@@ -1,0 +1,159 @@
+"""What the readers of towers have in common: CLIP's and SigLIP's, and their bounds.
+
+Source of the keys: the configuration classes of the transformers library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families.bounds import layer_count
+from penstock.formats.fields import Fields
+from penstock.layer_spec import NormSpec
+from penstock.vision_spec import LearnedPositions, TowerSpec
+
+MAX_WIDTH = 65_536
+MAX_HEADS = 4096
+MAX_PATCH = 256
+MAX_SIDE = 1024
+"""Patches in a row of a picture that has a table of positions."""
+MAX_PIXELS = 16_384
+"""Rows of pixels of a picture that has a fixed size."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+}
+HARMLESS = frozenset(
+    {
+        "_attn_implementation_autoset",
+        "dropout",
+        "projection_dim",  # of CLIP's own head, as the next
+        "vocab_size",
+    }
+)
+"""Keys about a tower that don't change what is computed, beyond those of decoders."""
+
+
+def bounded(fields: Fields, key: str, most: int, default: int | None = None) -> int:
+    """A positive size. Raises UnsupportedModel for one that no tower has."""
+    value = fields.integer(key, default)
+    if not 1 <= value <= most:
+        raise UnsupportedModel(f"{fields.where}: {key} is {value}; 1 to {most} are allowed")
+    return value
+
+
+def activation(fields: Fields, default: str) -> Any:
+    """One of TowerSpec's."""
+    named = fields.text("hidden_act", default)
+    if named not in ACTIVATIONS:
+        raise UnsupportedModel(
+            f"{fields.where}: hidden_act {named[:80]!r} is not served; {', '.join(ACTIVATIONS)} are"
+        )
+    return ACTIVATIONS[named]
+
+
+def heads(fields: Fields, key: str, hidden: int, default: int | None = None) -> int:
+    """Raises UnsupportedModel for heads that don't divide the hidden size."""
+    count = bounded(fields, key, MAX_HEADS, default)
+    if hidden % count:
+        raise UnsupportedModel(
+            f"{fields.where}: {count} attention heads don't divide the hidden size {hidden}"
+        )
+    return count
+
+
+def patches_in_row(fields: Fields, image: int, patch: int) -> int:
+    """Of a picture of so many rows of pixels. What is left over isn't seen."""
+    side = image // patch
+    if not 1 <= side <= MAX_SIDE:
+        raise UnsupportedModel(
+            f"{fields.where}: image_size {image} has {side} patches of {patch} in a row; 1 to "
+            f"{MAX_SIDE} are allowed"
+        )
+    return side
+
+
+def clip_tower(section: Fields, layer: int, *, keeps_class: bool) -> tuple[TowerSpec, int]:
+    """Radford et al., "CLIP", 2021: a class token, a norm of the embedded patches. layer: whose
+    output is taken, counted from the embedded patches, 0; below 0 from the last. Returns the tower
+    and the size of its pictures."""
+    return _vit(
+        section.completed(image_size=224, patch_size=32, hidden_act="quick_gelu"),
+        layer,
+        eps=1e-5,
+        class_token=True,
+        keeps_class=keeps_class,
+        first_norm=True,
+    )
+
+
+def siglip_tower(
+    section: Fields, layer: int | None = None, *, fractional: bool = False
+) -> tuple[TowerSpec, int]:
+    """Zhai et al., "SigLIP", 2023: a norm behind the last layer, where that one's output is taken
+    (layer None)."""
+    section = section.completed(
+        image_size=224, patch_size=32 if fractional else 16, hidden_act="gelu_pytorch_tanh"
+    )
+    if section.values.get("vision_use_head"):
+        section.ignore("vision_use_head")  # pools, and is behind what is taken
+    return _vit(
+        section,
+        -1 if layer is None else layer,
+        eps=1e-6,
+        patch_bias=True,
+        last_norm=layer is None,
+        fractional=fractional,
+    )
+
+
+def _vit(
+    section: Fields,
+    layer: int,
+    *,
+    eps: float,
+    fractional: bool = False,
+    **parts: Any,
+) -> tuple[TowerSpec, int]:
+    size = {"hidden_size": 1152 if fractional else 768, "intermediate_size": 3072}
+    section = section.completed(**size, num_hidden_layers=12)
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    patch = bounded(section, "patch_size", MAX_PATCH)
+    image = bounded(section, "image_size", MAX_PIXELS)
+    count = layer_count(section, "num_hidden_layers")
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        num_layers=_computed(section, layer, count),
+        num_heads=heads(section, "num_attention_heads", hidden, 16 if fractional else 12),
+        patch=patch,
+        norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", eps), bias=True),
+        activation=activation(section, "gelu"),
+        positions=LearnedPositions(
+            side=patches_in_row(section, image, patch), fractional=fractional
+        ),
+        **parts,
+    )
+    only_colours(section, "num_channels")
+    return tower, image
+
+
+def only_colours(section: Fields, *keys: str) -> None:
+    """Raises UnsupportedModel for pictures of another number of channels than three."""
+    for key in keys:
+        if section.integer(key, 3) != 3:
+            raise section.wrong(key, "3")
+
+
+def _computed(section: Fields, layer: int, count: int) -> int:
+    """How many layers are computed, if the output of that one is taken."""
+    computed = layer if layer >= 0 else count + 1 + layer
+    if not 0 <= computed <= count:
+        raise UnsupportedModel(
+            f"{section.where}: the output of layer {layer} is taken, and there are {count}"
+        )
+    return computed

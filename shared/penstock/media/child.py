@@ -1,0 +1,117 @@
+"""The process `penstock: media`: prepares one item at a time, until its socket is closed.
+
+What it decodes is a stranger's, so it has a bound on memory, one on processor time for each item,
+opens no file that isn't a library of its own, and starts no process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+
+import msgspec
+
+from penstock.children import die_with_parent
+from penstock.frames import read_frame, write_frame
+from penstock.media.geometry import BadShape
+from penstock.media.picture import BadPicture, open_picture, raw_picture
+from penstock.media.prepared import write
+from penstock.media.resize import prepare
+from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
+from penstock.process_title import set_title
+
+SOCKET = 0
+LARGE = 256 << 20
+"""Bytes of memory from which on the process gives way to a new one."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main(parent: int, bounds: bytes) -> None:
+    """parent: the front end's pid.  bounds: ProcessBounds as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started us.
+    die_with_parent(parent)
+    limits = msgspec.json.decode(bounds, type=ProcessBounds)
+    set_title("media")
+    _warm()
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    decoder = msgspec.msgpack.Decoder(Prepare)
+    while (frame := read_frame(SOCKET, MAX_FRAME)) is not None:
+        _allow(limits.cpu)
+        answer = _answer(frame, decoder)
+        frame = None
+        _allow(0)
+        if _memory() > LARGE:
+            answer = msgspec.structs.replace(answer, leaving=True)
+        _send(answer)
+        if answer.leaving:
+            return
+
+
+def _send(answer: Answer) -> None:
+    head = msgspec.structs.replace(answer, data=b"", follows=len(answer.data))
+    write_frame(SOCKET, msgspec.msgpack.encode(head))
+    rest = memoryview(answer.data)
+    while rest:
+        rest = rest[os.write(SOCKET, rest) :]
+
+
+def _allow(seconds: float) -> None:
+    """So much processor time until this process is ended; 0: as much as it likes.
+
+    The timer is the sharp bound.  RLIMIT_CPU, in whole seconds since the process began, stands
+    behind it: a decoder that changes the timer changes nothing.
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    if seconds:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = int(used.ru_utime + used.ru_stime + seconds) + 2
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+
+
+def _answer(frame: bytearray, decoder: msgspec.msgpack.Decoder[Prepare]) -> Answer:
+    """Never raises: what is wrong with an item is an answer too."""
+    try:
+        task = decoder.decode(frame)
+        frame.clear()
+        if task.size is None:
+            picture = open_picture(task.data, task.max_pixels)
+        else:
+            picture = raw_picture(task.data, *task.size)
+        size = picture.height, picture.width
+        return Answer("prepared", write(prepare(task.image, picture)), size)
+    except MemoryError:
+        return Answer("memory")
+    except (BadPicture, BadShape) as error:
+        reason = str(error)
+        if isinstance(error, BadShape):
+            reason = f"can't be resized: {error}"
+        return Answer("refused", reason=reason)
+    except Exception:  # Pillow's words about a stranger's picture are for nobody.
+        return Answer("refused", reason="can't be prepared")
+
+
+def _warm() -> None:
+    """Loads the decoders, for which there may be no memory later."""
+    from PIL import Image
+
+    Image.preinit()
+    Image.init()
+
+
+def _memory() -> int:
+    """Bytes resident."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * _PAGE
+
+
+def run() -> None:
+    """Entry: `run()` in a process started by `penstock.media.process`."""
+    try:
+        main(int(sys.argv[1]), sys.argv[2].encode())
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # The front end is gone.

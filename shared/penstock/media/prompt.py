@@ -1,0 +1,64 @@
+"""A filled chat template, or a prompt's text, with its pictures, as token ids and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.errors import InvalidRequest
+from penstock.media.desk import PreparedItems, PromptMedia
+from penstock.media.expansion import ids_with_runs, with_rows, with_runs
+from penstock.text.template import RenderedChat
+from penstock.text.tokenizer import Tokenizer
+
+
+class MediaPrompt(NamedTuple):
+    """Token ids with a place for each embedding, and what the places hold."""
+
+    prompt_token_ids: list[int]
+    media: PromptMedia
+
+
+def of_chat(rendered: RenderedChat, items: PreparedItems, mark: str) -> Callable[[], MediaPrompt]:
+    """Tokenises when it is called. mark: stands for a picture where the template takes no parts.
+
+    Raises InvalidRequest where the template doesn't show each picture once.
+    """
+    facts = items.facts
+
+    def change(text: str) -> str:
+        return with_runs(text.replace(mark, facts.placeholder), facts, items.layouts)
+
+    try:
+        filled = rendered.changed(change)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"the chat template doesn't show each picture of the messages once: {error}",
+            param="messages",
+        ) from None
+    return lambda: _placed(filled.encode(), items)
+
+
+def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
+    """Of a prompt in which a placeholder stands for each picture. Raises InvalidRequest."""
+    return _placed(tokenizer.encode(with_runs(text, items.facts, items.layouts)), items)
+
+
+def of_ids(
+    prompt_token_ids: Sequence[int], tokenizer: Tokenizer, items: PreparedItems
+) -> MediaPrompt:
+    """The same of a prompt that is tokenised. Raises InvalidRequest."""
+    mark = tokenizer.special_tokens[items.facts.placeholder]
+    ids = ids_with_runs(
+        prompt_token_ids,
+        items.facts,
+        mark,
+        items.layouts,
+        lambda text: tokenizer.encode(text, add_special=False),
+    )
+    return _placed(ids, items)
+
+
+def _placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+    ids, spans = with_rows(prompt_token_ids, items.facts, items.layouts)
+    return MediaPrompt(ids, items.media(spans))

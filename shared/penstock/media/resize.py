@@ -1,0 +1,95 @@
+"""A picture's bytes of colour, resized and cut up.
+
+Does what the family's image processor does in transformers, with Pillow's resampling; tests compare
+them bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from penstock.media.geometry import (
+    Size,
+    by_longest_edge,
+    by_shortest_edge,
+    check_ratio,
+    whole_tiles,
+)
+from penstock.media.layout import patch_grid, tile_grid
+from penstock.media.pixels import PIXELS
+from penstock.media_facts import FixedImages, ImagePreparation, PatchImages, Pixels, TiledImages
+
+
+def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarray]:
+    """The arrays of a prepared item. picture: RGB, upright. Raises BadShape."""
+    match image:
+        case FixedImages():
+            pixels = _fixed(image, picture)[None]
+        case PatchImages():
+            factor = image.patch * image.merge
+            height, width = patch_grid(image, _size(picture))
+            pixels = _resized(picture, (height * factor, width * factor), image.pixels)[None]
+        case TiledImages():
+            pixels = _tiled(image, picture)
+    return {PIXELS: pixels}
+
+
+def _size(picture: Image.Image) -> Size:
+    return picture.height, picture.width
+
+
+def _resized(picture: Image.Image, size: Size, pixels: Pixels) -> np.ndarray:
+    """uint8 [height, width, 3]."""
+    height, width = size
+    return np.asarray(picture.resize((width, height), resample=Image.Resampling(pixels.resample)))
+
+
+def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:
+    target = image.height, image.width
+    if image.squared:
+        picture = _square(picture, image.pixels)
+    size = image.resized if all(image.resized) else target
+    if image.shortest_edge:
+        size = by_shortest_edge(_size(picture), image.shortest_edge)
+    return _middle(_resized(picture, size, image.pixels), target)
+
+
+def _square(picture: Image.Image, pixels: Pixels) -> Image.Image:
+    check_ratio(_size(picture))
+    side = max(picture.size)
+    mean = pixels.mean or (0.0, 0.0, 0.0)
+    square = Image.new("RGB", (side, side), tuple(int(part * 255) for part in mean))
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return square
+
+
+def _middle(pixels: np.ndarray, size: Size) -> np.ndarray:
+    """The picture's middle; zeros where it is smaller than `size`."""
+    out = pixels
+    for axis, wanted in enumerate(size):
+        has = out.shape[axis]
+        if has >= wanted:
+            begin = (has - wanted) // 2
+            out = out.take(range(begin, begin + wanted), axis)
+        else:
+            before = -((has - wanted) // 2)
+            widths = [(0, 0)] * 3
+            widths[axis] = (before, wanted - has - before)
+            out = np.pad(out, widths)
+    return out
+
+
+def _tiled(image: TiledImages, picture: Image.Image) -> np.ndarray:
+    """The tiles by rows, then the whole."""
+    side = image.tile
+    resized = _resized(picture, by_longest_edge(_size(picture), image.longest_edge), image.pixels)
+    if image.split:
+        size = whole_tiles((resized.shape[0], resized.shape[1]), side)
+        resized = _resized(Image.fromarray(resized), size, image.pixels)
+    whole = _resized(Image.fromarray(resized), (side, side), image.pixels)
+    rows, columns = tile_grid(image, _size(picture))
+    if not rows and image.split:
+        whole = resized
+    cut = resized[: rows * side, : columns * side].reshape(rows, side, columns, side, 3)
+    return np.concatenate([cut.transpose(0, 2, 1, 3, 4).reshape(-1, side, side, 3), whole[None]])

@@ -1,0 +1,180 @@
+"""Where an item of media comes from, and its bytes: a data: URI, a file, the network, or an object
+of the program that uses the library."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import InvalidRequest, TooLarge
+from penstock.media.fetch import Fetcher, Unfetchable
+
+_DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
+LARGE = 1 << 20
+"""Bytes from which on a thread decodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSource:
+    """One item that a prompt brings, or names.
+
+    where: its place in the request, for messages.  Of the next four one is given, or none:
+    url: data:, http:, https: or file:.  path: a file of the program's own choice.  data: a file's
+    bytes.  rgb: rows of red, green and blue, width, height.
+    uuid: the caller's own name for it; alone, it stands for what was sent under it before.
+    """
+
+    where: str
+    url: str | None = None
+    path: Path | None = None
+    data: bytes | None = None
+    rgb: tuple[bytes, int, int] | None = None
+    uuid: str | None = None
+
+    @property
+    def is_name_only(self) -> bool:
+        """Whether it brings nothing but a uuid."""
+        return all(each is None for each in (self.url, self.path, self.data, self.rgb))
+
+    def wrong(self, reason: str) -> InvalidRequest:
+        """The error of an item that can't be taken. reason: follows "the picture"."""
+        return InvalidRequest(
+            f"{self.where}: the picture {reason}", param=self.where, code="invalid_image"
+        )
+
+    def too_large(self, most: int) -> TooLarge:
+        """The error of an item whose file is too large."""
+        return TooLarge(
+            f"{self.where}: the picture's file has more than {most} bytes, the most that is "
+            "accepted (--max-media-bytes)",
+            param=self.where,
+            code="request_too_large",
+        )
+
+
+class SourceReader:
+    """Reads items' bytes. most: bytes of one.  folder: whose files a file: URL may name, if any."""
+
+    def __init__(self, most: int, folder: Path | None, fetcher: Fetcher) -> None:
+        self._most = most
+        self._folder = folder
+        self._fetcher = fetcher
+
+    async def read(self, source: MediaSource, take: Callable[[int], None]) -> bytes:
+        """The bytes of its file, or of its rows. take: asked for room before memory is used; may
+        raise.  Raises InvalidRequest, TooLarge."""
+        bounded = self._bounded(source, take)
+        if source.data is not None or source.rgb is not None:
+            data = source.data if source.rgb is None else source.rgb[0]
+            if source.rgb is None:
+                bounded(len(data or b""))
+            else:
+                take(len(data or b""))
+            return data or b""
+        if source.path is not None:
+            return await _read_file(source, source.path, None, bounded)
+        url = source.url or ""
+        if url[:5].lower() == "data:":
+            return await _decoded(source, url, bounded)
+        if url[:5].lower() == "file:":
+            return await _read_file(source, self._local(source, url), self._folder, bounded)
+        try:
+            return await self._fetcher.fetch(url, bounded)
+        except Unfetchable as error:
+            raise source.wrong(str(error)) from None
+
+    def _bounded(self, source: MediaSource, take: Callable[[int], None]) -> Callable[[int], None]:
+        taken = 0
+
+        def bounded(size: int) -> None:
+            nonlocal taken
+            taken += size
+            if taken > self._most:
+                raise source.too_large(self._most)
+            take(size)
+
+        return bounded
+
+    def _local(self, source: MediaSource, url: str) -> Path:
+        if self._folder is None:
+            raise source.wrong(
+                "is a local file; none may be named here (--allowed-local-media-path says which)"
+            )
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise source.wrong("has a URL that is none") from None
+        path = unquote(parts.path)
+        if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+            raise source.wrong("has a file: URL without an absolute path")
+        return Path(path)
+
+
+async def _decoded(source: MediaSource, url: str, take: Callable[[int], None]) -> bytes:
+    found = _DATA.match(url)
+    if found is None:
+        raise source.wrong("has a data: URI that is none; data:image/png;base64,… is needed")
+    kind, options = found[1].strip().lower(), (found[2] or "").lower()
+    if not options.rstrip().endswith(";base64"):
+        raise source.wrong("has a data: URI that isn't base64")
+    if kind and not kind.startswith(("image/", "application/octet-stream")):
+        raise source.wrong(f"has a data: URI of type {kind[:60]}; image/… is needed")
+    text = url[found.end() :]
+    take(3 * len(text) // 4)
+    try:
+        if len(text) < LARGE:
+            return _base64(text)
+        return await asyncio.to_thread(_base64, text)
+    except ValueError:
+        raise source.wrong("has a data: URI whose base64 is broken") from None
+
+
+def _base64(text: str) -> bytes:
+    """Strict: what is skipped silently could be most of it. Line breaks are allowed (MIME), and
+    padding may be missing (RFC 4648, 3.2)."""
+    stripped = text.encode("ascii").translate(None, b" \r\n\t")
+    return binascii.a2b_base64(stripped + b"=" * (-len(stripped) % 4), strict_mode=True)
+
+
+async def _read_file(
+    source: MediaSource, path: Path, folder: Path | None, take: Callable[[int], None]
+) -> bytes:
+    """folder: that the file must lie in, links resolved; None: anywhere."""
+    refused = source.wrong(
+        "is no file that can be read"
+        + ("" if folder is None else " in the folder of --allowed-local-media-path")
+    )
+    try:
+        file, size = await asyncio.to_thread(_opened, path, folder)
+    except (OSError, ValueError):
+        raise refused from None
+    with file:
+        take(size)
+        try:
+            return await asyncio.to_thread(file.read, size)
+        except OSError:
+            raise refused from None
+
+
+def _opened(path: Path, folder: Path | None) -> tuple[IO[bytes], int]:
+    """The file and its bytes. Raises OSError or ValueError."""
+    if folder is not None and not Path(os.path.realpath(path)).is_relative_to(folder):
+        raise OSError("outside")
+    # Not blocking: opening a pipe would wait for who writes to it.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open(fd, "rb")  # noqa: SIM115
+    status = os.fstat(fd)
+    # What was opened, and not what the name may lead to by now.
+    real = Path(os.readlink(f"/proc/self/fd/{fd}"))
+    if not stat.S_ISREG(status.st_mode) or (folder and not real.is_relative_to(folder)):
+        file.close()
+        raise OSError("outside, or no plain file")
+    return file, status.st_size

@@ -1,0 +1,48 @@
+"""Frames between a front end and the process that prepares its media: a length of four bytes, then
+msgpack; behind an answer, the bytes of the prepared item as they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.media_facts import ImagePreparation
+
+MAX_FRAME = 1 << 30
+"""Bytes, of a frame and of what follows it."""
+
+Outcome = Literal["prepared", "refused", "memory"]
+
+
+class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
+    """memory: bytes of address space.  cpu: seconds of processor time for one item."""
+
+    memory: int
+    cpu: float
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True):
+    """An item and how it is prepared.
+
+    data: a file's bytes; or, where size is given, rows of RGB, (width, height).
+    """
+
+    image: ImagePreparation
+    data: bytes
+    max_pixels: int
+    size: tuple[int, int] | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """data: of the prepared item, see `penstock.media.prepared`; on its way it follows the frame,
+    with so many bytes as `follows` says.  size: (height, width) of the
+    upright picture.  reason: why there is none, to follow "the picture".  leaving: the process has
+    grown too large, and ends after this."""
+
+    outcome: Outcome
+    data: bytes = b""
+    size: tuple[int, int] = (0, 0)
+    reason: str = ""
+    leaving: bool = False
+    follows: int = 0

@@ -1,0 +1,94 @@
+"""What a model's files say about the pictures it takes: all that changes a pixel or a token.
+
+Filled by `penstock.prepare` from preprocessor_config.json, processor_config.json and config.json;
+`penstock.media` does what it says.  `penstock.vision_spec` says what becomes of the pixels.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Colour = tuple[float, float, float]
+
+
+class Pixels(msgspec.Struct, frozen=True, kw_only=True):
+    """How bytes become numbers: value * rescale, then (value - mean) / std, of red, green, blue."""
+
+    resample: int
+    """Pillow's number of a filter: 0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic, 4 box."""
+    rescale: float | None = None
+    mean: Colour | None = None
+    std: Colour | None = None
+    """None, as mean: values stay as they are."""
+
+
+class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed"):
+    """One size for all: CLIP's and SigLIP's preparation, which LLaVA 1.5 and Gemma 3 have.
+
+    shortest_edge: pictures are resized, in proportion, to it; 0: to height × width.
+    height, width: of what the tower gets; where it differs from the resized picture, its middle is
+    cut out, or it is surrounded by zeros.  rows: embeddings of a picture.
+    """
+
+    pixels: Pixels
+    height: int
+    width: int
+    rows: int
+    shortest_edge: int = 0
+    resized: tuple[int, int] = (0, 0)
+    """Height and width that a picture is resized to before its middle is cut out, without
+    shortest_edge; zeros: to height and width."""
+    squared: bool = False
+    """Whether a picture is made square first, with bars in the colour of the mean."""
+
+
+class TiledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="idefics3"):
+    """Idefics 3's and SmolVLM's: a picture is resized, cut into square tiles, and followed by the
+    whole of it as one tile.
+
+    longest_edge: that a picture is resized to.  tile: side of a tile, pixels.  split: whether there
+    are tiles but the whole.  rows: embeddings of a tile.
+    """
+
+    pixels: Pixels
+    longest_edge: int
+    tile: int
+    rows: int
+    split: bool = True
+    around: str = "<fake_token_around_image>"
+    """Begins a tile, and ends the picture."""
+    whole: str = "<global-img>"
+
+
+class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="qwen2_vl"):
+    """Qwen2-VL's and its successors': any size, rounded to whole merged patches.
+
+    min_pixels, max_pixels: that a resized picture has.  patch: side, pixels.  merge: patches, each
+    way, that become one embedding.  frames: of which a patch consists; a picture is repeated.
+    """
+
+    pixels: Pixels
+    min_pixels: int
+    max_pixels: int
+    patch: int
+    merge: int
+    frames: int = 2
+
+
+ImagePreparation = FixedImages | TiledImages | PatchImages
+
+
+class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model that takes media; the manifest has them.
+
+    placeholder: what stands for a picture in a filled chat template.  token: the special token that
+    is repeated in its place, once an embedding.  before, behind: text around these, in the
+    prompt (a tile's own is the preparation's).
+    """
+
+    image: ImagePreparation
+    placeholder: str
+    token: str
+    token_id: int
+    before: str = ""
+    behind: str = ""

@@ -1,0 +1,162 @@
+"""The settings of an image processor, with the defaults of its class in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.media_facts import Colour, Pixels
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+HALF = (0.5, 0.5, 0.5)
+MAX_SIDE = 8192
+"""Pixels."""
+
+_CLIP = {"resample": 3, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+_CENTRED = {**_CLIP, "size": {"shortest_edge": 224}, "crop_size": 224, "do_center_crop": True}
+_SIGLIP = {"image_mean": HALF, "image_std": HALF, "size": 224, "do_center_crop": False}
+CLASSES: dict[str, dict[str, Any]] = {
+    "CLIPImageProcessor": _CENTRED,
+    "LlavaImageProcessor": _CENTRED,
+    "SiglipImageProcessor": {**_SIGLIP, "resample": 3},
+    "Gemma3ImageProcessor": {**_SIGLIP, "resample": 2},
+    "Idefics3ImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
+    "SmolVLMImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
+    "Qwen2VLImageProcessor": _CLIP,
+}
+"""Class -> its defaults."""
+
+_HARMLESS = (
+    "_valid_processor_keys",
+    "auto_map",
+    "data_format",
+    "default_to_square",
+    "device",
+    "disable_grouping",
+    "do_convert_rgb",  # always done
+    "feature_extractor_type",
+    "image_processor_type",
+    "image_seq_length",
+    "input_data_format",
+    "pan_and_scan_max_num_crops",
+    "pan_and_scan_min_crop_size",
+    "pan_and_scan_min_ratio_to_activate",
+    "processor_class",
+    "return_row_col_info",
+    "return_tensors",
+    "video_metadata",
+)
+"""Keys that change no pixel, or none while what they belong to is refused."""
+
+
+class ImageSettings(Fields):
+    """As in preprocessor_config.json, completed by the class's defaults. kind: the class.
+
+    Raises UnsupportedModel for a class that isn't known."""
+
+    def __init__(self, values: dict[str, Any], where: str) -> None:
+        stated = values.get("image_processor_type") or values.get("feature_extractor_type")
+        name = str(stated or "").removesuffix("Fast").removesuffix("Pil")
+        self.kind = name.replace("FeatureExtractor", "ImageProcessor")
+        if self.kind not in CLASSES:
+            raise UnsupportedModel(
+                f"{where}: image_processor_type is {stated!r}; known are {', '.join(CLASSES)} "
+                "(--language-model-only serves the model without its eyes)"
+            )
+        given = {key: value for key, value in values.items() if value is not None}
+        super().__init__({**CLASSES[self.kind], **given}, where)
+
+    def sizes(self, key: str, least: int, most: int) -> tuple[int, int]:
+        """(shortest_edge, longest_edge) under a key, which may leave them out."""
+        found = self.section(key)
+        return found.integer("shortest_edge", least), found.integer("longest_edge", most)
+
+    def side(self, key: str) -> tuple[int, int]:
+        """(height, width) under a key that may hold one number."""
+        value = self.values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            self.ignore(key)
+            height = width = value
+        else:
+            section = self.section(key)
+            height, width = section.integer("height"), section.integer("width")
+        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+            raise self.wrong(key, f"1 to {MAX_SIDE} pixels")
+        return height, width
+
+
+def pixels_of(settings: ImageSettings) -> Pixels:
+    """How bytes become numbers. Raises UnsupportedModel."""
+    resample = settings.integer("resample")
+    if not 0 <= resample <= 5:
+        raise settings.wrong("resample", "a filter of Pillow's, 0 to 5")
+    if not settings.flag("do_resize", True):
+        raise settings.wrong("do_resize", "true")
+    scaled, normalised = settings.flag("do_rescale", True), settings.flag("do_normalize", True)
+    factor = settings.number("rescale_factor", 1 / 255)
+    mean, std = _colour(settings, "image_mean"), _colour(settings, "image_std")
+    if not all(std):
+        raise settings.wrong("image_std", "three numbers other than zero")
+    return Pixels(
+        resample=resample,
+        rescale=factor if scaled else None,
+        mean=mean if normalised else None,
+        std=std if normalised else None,
+    )
+
+
+def fixed_size(settings: ImageSettings) -> tuple[int, int, int, tuple[int, int]]:
+    """(height, width, shortest edge or 0, size before the crop or zeros) of pictures that all
+    become alike."""
+    size = settings.values.get("size")
+    edge, resized = 0, (0, 0)
+    if isinstance(size, dict) and "shortest_edge" in size:
+        edge = settings.section("size").integer("shortest_edge")
+        if not 1 <= edge <= MAX_SIDE:
+            raise settings.wrong("size", f"1 to {MAX_SIDE} pixels")
+    elif isinstance(size, int) and settings.flag("do_center_crop"):
+        edge = settings.side("size")[0]  # CLIP's older way to say it
+    else:
+        resized = settings.side("size")
+    if settings.flag("do_center_crop"):
+        height, width = settings.side("crop_size")
+        return height, width, edge, resized
+    settings.ignore("crop_size")
+    if edge:
+        raise settings.wrong("do_center_crop", "true, where only the shortest edge is given")
+    return *resized, 0, (0, 0)
+
+
+def longest_edge(settings: ImageSettings, key: str, default: int) -> int:
+    """Of the pictures, or tiles, that a tiled preparation makes."""
+    settings.flag("do_pad", True)  # A picture's tiles are all of one size.
+    edge = settings.section(key).integer("longest_edge", default)
+    if not 1 <= edge <= MAX_SIDE:
+        raise settings.wrong(key, f"a longest_edge of 1 to {MAX_SIDE} pixels")
+    return edge
+
+
+def check_all_read(settings: ImageSettings) -> None:
+    """Raises UnsupportedModel for a setting that nobody asked for."""
+    settings.ignore(*_HARMLESS)
+    if settings.kind != "LlavaImageProcessor":
+        settings.ignore("do_pad", "pad_size")
+    unknown = settings.not_asked()
+    if unknown:
+        raise UnsupportedModel(
+            f"{settings.where}: {unknown[0]} is not known here, and could change what the model "
+            "sees (--language-model-only serves the model without its eyes)"
+        )
+
+
+def _colour(settings: ImageSettings, key: str) -> Colour:
+    values = settings.values.get(key)
+    settings.ignore(key)
+    if not isinstance(values, (list, tuple)) or len(values) != 3:
+        raise settings.wrong(key, "three numbers")
+    if not all(isinstance(value, (int, float)) and abs(value) < 1e6 for value in values):
+        raise settings.wrong(key, "three numbers")
+    red, green, blue = map(float, values)
+    return red, green, blue

@@ -1,0 +1,221 @@
+"""What a hub folder says about the pictures that its model takes.
+
+preprocessor_config.json, or `image_processor` in processor_config.json, says how pictures become
+pixels; config.json which tokens stand for them; defaults are those of transformers' image
+processors.  Anything there that nobody here knows is an error, as in config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_json
+from penstock.media_facts import FixedImages, MediaFacts, PatchImages, TiledImages
+from penstock.prepare.image_processor import (
+    ImageSettings,
+    check_all_read,
+    fixed_size,
+    longest_edge,
+    pixels_of,
+)
+from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.text.tokenizer import Tokenizer
+
+_MAX_ROWS = 65_536
+"""Embeddings of a picture, or of a tile."""
+
+
+def read_media(path: Path, config: Fields, tokenizer_json: bytes) -> MediaFacts | None:
+    """None for a model that takes no media, and where the folder doesn't say how to prepare them.
+
+    config: config.json.  Raises UnsupportedModel for settings that can't be followed.
+    """
+    read = next(
+        (READERS[name] for name in config.listed("architectures", str) if name in READERS), None
+    )
+    found = None if read is None else _settings(path)
+    if read is None or found is None:
+        return None
+    tokens = _Tokens(Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None), config)
+    facts = read(found, config, tokens)
+    check_all_read(found)
+    return facts
+
+
+def _settings(path: Path) -> ImageSettings | None:
+    """Of the image processor; None if the folder has none."""
+    inner = _values(path / PROCESSOR).get("image_processor")
+    if isinstance(inner, dict):
+        return ImageSettings(inner, f"{path / PROCESSOR}, image_processor")
+    values = _values(path / PREPROCESSOR)
+    return ImageSettings(values, str(path / PREPROCESSOR)) if values else None
+
+
+def _values(file: Path) -> dict[str, Any]:
+    try:
+        values = read_json(file, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        return {}
+    if not isinstance(values, dict):
+        raise UnsupportedModel(f"{file} is not a JSON object")
+    return values
+
+
+class _Tokens:
+    """The special tokens of the model's tokenizer, by what config.json calls them."""
+
+    def __init__(self, tokenizer: Tokenizer, config: Fields) -> None:
+        self._by_text = tokenizer.special_tokens
+        self._texts = {token: text for text, token in self._by_text.items()}
+        self._config = config
+
+    def named(self, *keys: str) -> tuple[str, int]:
+        """(text, id) of the token whose id the first of the keys has that is there."""
+        key = next((key for key in keys if key in self._config), keys[0])
+        token = self._config.integer(key)
+        if token not in self._texts:
+            raise UnsupportedModel(
+                f"{self._config.where}: {key} is {token}, which is no special token of "
+                "tokenizer.json; pictures have no place in a prompt then"
+            )
+        return self._texts[token], token
+
+    def check(self, text: str) -> None:
+        if text not in self._by_text:
+            raise UnsupportedModel(
+                f"beside {self._config.where}: tokenizer.json lacks the special token {text}, "
+                "which stands around pictures"
+            )
+
+
+def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+    vision = config.section("vision_config")
+    height, width, edge, resized = fixed_size(settings)
+    patch = _patch(vision)
+    _check_side(vision, height, width)
+    rows = (height // patch) * (width // patch)
+    rows += vision.text("model_type", "clip_vision_model") == "clip_vision_model"
+    rows -= config.text("vision_feature_select_strategy", "default") == "default"
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=_bounded(rows, settings),
+        shortest_edge=edge,
+        resized=resized,
+        squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
+    )
+    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+
+
+def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+    if settings.flag("do_pan_and_scan", False):
+        raise settings.wrong("do_pan_and_scan", "false")
+    height, width, edge, resized = fixed_size(settings)
+    _check_side(config.section("vision_config"), height, width)
+    begin, _ = tokens.named("boi_token_index", "boi_token_id")
+    end, _ = tokens.named("eoi_token_index", "eoi_token_id")
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
+        shortest_edge=edge,
+        resized=resized,
+    )
+    return MediaFacts(
+        image=image,
+        placeholder=begin,
+        token=token,
+        token_id=token_id,
+        before=f"\n\n{begin}",
+        behind=f"{end}\n\n",
+    )
+
+
+def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+    vision = config.section("vision_config")
+    tile = longest_edge(settings, "max_image_size", 364)
+    _check_side(vision, tile, tile)
+    side = tile // _patch(vision) // max(config.integer("scale_factor", 2), 1)
+    token, token_id = tokens.named("image_token_id")
+    image = TiledImages(
+        pixels=pixels_of(settings),
+        longest_edge=longest_edge(settings, "size", 4 * 364),
+        tile=tile,
+        rows=_bounded(side * side, settings),
+        split=settings.flag("do_image_splitting", True),
+    )
+    tokens.check(image.around)
+    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+
+
+def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+    vision, size = config.section("vision_config"), settings.sizes("size", 56 * 56, 28 * 28 * 1280)
+    image = PatchImages(
+        pixels=pixels_of(settings),
+        min_pixels=settings.integer("min_pixels", size[0]),
+        max_pixels=settings.integer("max_pixels", size[1]),
+        patch=settings.integer("patch_size", 14),
+        merge=settings.integer("merge_size", 2),
+        frames=settings.integer("temporal_patch_size", 2),
+    )
+    stated = (
+        ("patch_size", image.patch, vision.optional_integer("patch_size")),
+        ("merge_size", image.merge, vision.optional_integer("spatial_merge_size")),
+        ("temporal_patch_size", image.frames, vision.optional_integer("temporal_patch_size")),
+    )
+    for key, ours, tower in stated:
+        if not 1 <= ours <= 1024 or tower not in (None, ours):
+            raise settings.wrong(key, f"what the vision tower has ({tower})")
+    if not 1 <= image.min_pixels <= image.max_pixels <= 1 << 28:
+        raise UnsupportedModel(
+            f"{settings.where}: pictures are to have {image.min_pixels} to {image.max_pixels} "
+            f"pixels; 1 to {1 << 28}, ascending, are allowed"
+        )
+    token, token_id = tokens.named("image_token_id")
+    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+
+
+def _check_side(vision: Fields, height: int, width: int) -> None:
+    side = vision.optional_integer("image_size")
+    if side is not None and (height, width) != (side, side):
+        raise UnsupportedModel(
+            f"{vision.where}: image_size is {side}, but pictures are prepared as {height} × {width}"
+        )
+
+
+def _patch(vision: Fields) -> int:
+    patch = vision.integer("patch_size")
+    if not 1 <= patch <= 1024:
+        raise vision.wrong("patch_size", "1 to 1024 pixels")
+    return patch
+
+
+def _bounded(rows: int, settings: Fields) -> int:
+    if not 1 <= rows <= _MAX_ROWS:
+        raise UnsupportedModel(
+            f"{settings.where}: a picture has {rows} embeddings; 1 to {_MAX_ROWS} are allowed"
+        )
+    return rows
+
+
+Reader = Callable[[ImageSettings, Fields, _Tokens], MediaFacts]
+
+READERS: dict[str, Reader] = {
+    "LlavaForConditionalGeneration": _llava,
+    "Gemma3ForConditionalGeneration": _gemma3,
+    "Idefics3ForConditionalGeneration": _idefics3,
+    "SmolVLMForConditionalGeneration": _idefics3,
+    "Qwen2VLForConditionalGeneration": _qwen2_vl,
+    "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
+    "Qwen3VLForConditionalGeneration": _qwen2_vl,
+    "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+}
+"""config.json's architecture -> who reads how its pictures are prepared."""

@@ -1,0 +1,127 @@
+"""What stands in the attention's place in recurrent layers, as data.
+
+Such a layer keeps a state for each sequence, of one size however long the sequence is. All sizes
+are element counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ShortConvSpec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="short_conv"):
+    """A gated convolution over a sequence's last tokens (Liquid AI, LFM2, 2025)."""
+
+    width: int
+    """Channels, which are convolved each by itself."""
+    kernel: int
+    """Tokens that the convolution sees, the present one included."""
+    bias: bool = False
+    """Of the convolution, and of both products."""
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution."""
+        return self.width
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """Shape of the recurrent matrix: there is none."""
+        return ()
+
+
+class GatedDeltaSpec(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gated_delta"
+):
+    """Gated delta net (Yang et al., "Gated delta networks", 2024), as Qwen3-Next has it: a
+    convolution over queries, keys and values, then for each value head a matrix that decays and is
+    corrected towards the present value."""
+
+    key_heads: int
+    value_heads: int
+    """A multiple of key_heads: several share one's queries and keys."""
+    key_dim: int
+    value_dim: int
+    """Of a head."""
+    kernel: int
+    """Tokens that the convolution sees, the present one included."""
+    tiled: bool = False
+    """Whether value head n has the queries and keys of head n modulo key_heads, and not those of
+    head n * key_heads / value_heads."""
+
+    @property
+    def keys(self) -> int:
+        """Of all heads together."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """Shape of the recurrent matrix."""
+        return (self.value_heads, self.key_dim, self.value_dim)
+
+
+class Mamba2Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="mamba2"):
+    """Mamba 2 (Dao and Gu, "Transformers are SSMs", 2024): a convolution over inputs and both maps
+    of the state, then for each head a matrix that decays and takes up the present input."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    """A divisor of heads: the heads of a group share the maps into and out of the state."""
+    state: int
+    """Numbers of the state for each of a head's channels."""
+    kernel: int
+    """Tokens that the convolution sees, the present one included."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of both products."""
+    norm_groups: int = 1
+    """The result is normed in so many equal parts."""
+    time_step_min: float = 0.0
+    """Smallest step in time, after softplus."""
+    time_step_max: float | None = None
+    """None: there is no largest one."""
+
+    @property
+    def inner(self) -> int:
+        """Of all heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: inputs, and the maps into and out of the state."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """Shape of the recurrent matrix."""
+        return (self.heads, self.head_dim, self.state)
+
+
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | Mamba2Spec
+
+
+def result_numbers(spec: RecurrentSpec) -> int:
+    """Numbers of what such a layer's recurrence gives for a token, in front of the last product."""
+    if isinstance(spec, ShortConvSpec):
+        return spec.width
+    return spec.values if isinstance(spec, GatedDeltaSpec) else spec.inner
+
+
+def state_numbers(spec: RecurrentSpec) -> int:
+    """float32 numbers of one sequence's state in such a layer, on one rank: the convolution's last
+    kernel - 1 inputs, [kernel - 1, channels], then the recurrent matrix. A state of zeros is that
+    of no tokens."""
+    matrix = 1 if spec.matrix else 0
+    for size in spec.matrix:
+        matrix *= size
+    return (spec.kernel - 1) * spec.channels + matrix

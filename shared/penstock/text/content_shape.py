@@ -1,0 +1,64 @@
+"""Whether a chat template takes a message's content as one text, as a list of parts, or both.
+
+No template says so.  It is shown a message of either shape, and what it makes of that tells: one
+that loops over parts shows nothing of a text, and one that prints a text prints a list's brackets.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import InvalidRequest
+
+_WORD = "QUINCE"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentShape:
+    """texts: content may be a text.  parts: it may be a list of {"type": "text", "text": …} and
+    {"type": "image"}."""
+
+    texts: bool
+    parts: bool
+
+
+def one_message(content: Any) -> list[dict[str, Any]]:
+    """A conversation of the user's."""
+    return [{"role": "user", "content": content}]
+
+
+def shape_of(render: Callable[[Any], str]) -> ContentShape:
+    """render: fills the template with one message of that content; may raise InvalidRequest."""
+    texts = _shows(render, _WORD)
+    parts = _shows(render, [{"type": "text", "text": _WORD}])
+    return ContentShape(texts or not parts, parts)
+
+
+def _shows(render: Callable[[Any], str], content: Any) -> bool:
+    try:
+        text = render(content)
+    except InvalidRequest:
+        return False
+    return _WORD in text and "'type'" not in text and '"type"' not in text
+
+
+def stand_in() -> str:
+    """What stands for a picture in a text, where a template takes no parts. No client can know it,
+    and so write it."""
+    return f"PICTURE{secrets.token_hex(16)}"
+
+
+def shaped(messages: list[dict[str, Any]], shape: ContentShape, mark: str) -> list[dict[str, Any]]:
+    """The messages with contents that the template takes. mark: stands for a picture in a text."""
+    return [{**each, "content": _content(each["content"], shape, mark)} for each in messages]
+
+
+def _content(content: Any, shape: ContentShape, mark: str) -> Any:
+    if isinstance(content, str):
+        return content if shape.texts else [{"type": "text", "text": content}]
+    if shape.parts:
+        return content
+    return "\n".join(part["text"] if part["type"] == "text" else mark for part in content)

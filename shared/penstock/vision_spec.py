@@ -1,0 +1,141 @@
+"""What sees in a model, as data: a tower that makes vectors of a picture's patches, and a projector
+that makes embeddings of the decoder's size of them.
+
+A family of models fills these structs. Sizes are element counts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.layer_spec import NormSpec
+
+
+class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
+    """A table with a vector for each patch of a square, row by row; the class token's is the first
+    one, if there is such a token."""
+
+    side: int
+    """Patches of a row of the square."""
+    fractional: bool = False
+    """Whether a patch has the place that lies at the same share of its row and column: a picture
+    may have another form than the square (Dehghani et al., "Patch n' Pack", 2023)."""
+
+
+class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
+    """Queries and keys rotate by the patch's row and column: the first half of a head's rotary
+    pairs by the row, the others by the column."""
+
+    theta: float = 10_000.0
+
+
+class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention within squares of a picture (Qwen team, "Qwen2.5-VL technical report", 2025)."""
+
+    side: int
+    """Of a square, in patches."""
+    whole: tuple[int, ...]
+    """Layers that attend to the whole picture instead."""
+
+
+class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A vision transformer (Dosovitskiy et al., 2021). Patches of a picture attend to all of its
+    others. Attention and feed-forward follow a norm each, and are added to the residual; their
+    products have biases."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    """Those that are computed: what is behind the layer whose output is taken isn't read."""
+    num_heads: int
+    patch: int
+    """Rows and columns of pixels in a patch."""
+    channels: int = 3
+    frames: int = 1
+    """Pictures of a video that make up a patch. A single picture is repeated."""
+    norm: NormSpec
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu", "silu"] = "gelu"
+    """quick_gelu: x * sigmoid(1.702 x)."""
+    gated: bool = False
+    """Whether the feed-forward is activation(gate) * up."""
+    patch_bias: bool = False
+    positions: LearnedPositions | RotaryPositions
+    class_token: bool = False
+    """Whether a learned vector stands before the patches."""
+    keeps_class: bool = False
+    """Whether the class token's output is given to the decoder, too."""
+    first_norm: bool = False
+    """Of the embedded patches."""
+    last_norm: bool = False
+    """Of the last layer's output."""
+    windows: WindowSpec | None = None
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
+    """Two products with an activation between them; one row for each patch (Liu et al., "Improved
+    baselines with visual instruction tuning", 2023)."""
+
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+    bias: bool = True
+
+
+class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle"):
+    """A product of the vectors of each square of factor x factor patches, one behind the other
+    (Laurençon et al., "Building and better understanding vision-language models", 2024)."""
+
+    factor: int
+
+
+class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
+    """A norm of each patch, then two products with gelu between them over each square of side x
+    side patches (Wang et al., "Qwen2-VL", 2024). A picture's patches are ordered by such
+    squares."""
+
+    side: int
+    norm: NormSpec
+
+
+class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
+    """The mean of each square of patches, normalised by the root mean square with a factor 1 +
+    weight, and a product (Gemma team, "Gemma 3 technical report", 2025)."""
+
+    side: int
+    """Rows, and columns, of squares that a picture has."""
+    eps: float
+
+
+Projector = MLPProjector | ShuffleProjector | MergerProjector | PoolProjector
+
+
+class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model sees with. `tower` says how a picture's patches become vectors, `projector` how
+    these become rows: embeddings that stand in the place of a prompt's placeholders."""
+
+    tower: TowerSpec
+    projector: Projector
+    image_size: int | None = None
+    """Rows and columns of pixels of each picture; None: they differ."""
+    spans_whole: bool = False
+    """Whether the rows of a span of placeholders attend to one another in both directions, so that
+    they must be computed in the same step."""
+
+    @property
+    def patches_in_row(self) -> int:
+        """Patches that one row is made of, at least (MLP with a class token: not counting it)."""
+        projector = self.projector
+        match projector:
+            case MLPProjector():
+                return 1
+            case ShuffleProjector():
+                return projector.factor**2
+            case MergerProjector():
+                return projector.side**2
+            case PoolProjector():
+                side = (self.image_size or 0) // self.tower.patch
+                return (side // projector.side) ** 2

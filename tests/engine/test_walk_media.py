@@ -1,0 +1,118 @@
+"""Random histories of requests with pictures, under budgets so small that they want each other's
+room."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.fake_media import drawn_media, picture
+from tests.engine.harness import Harness
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.walker import POLICIES, Choices, Walker
+from tests.thinning import part
+
+
+def make_harness(choose: Choices) -> Harness:
+    h = Harness(
+        scheduling_policy=POLICIES[choose.whole(0, len(POLICIES) - 1)],
+        max_model_len=40,
+        block_size=choose.whole(1, 4),
+        max_num_seqs=choose.whole(2, 5),
+        max_num_batched_tokens=choose.whole(3, 8),
+        max_encoded_rows=choose.whole(1, 9),
+        max_steps_in_flight=choose.whole(1, 3),
+        prefix_caching=choose.whole(0, 3) > 0,
+        encoder_cache=choose.whole(0, 3) > 0,
+        preemption_mode=("auto", "recompute", "swap")[choose.whole(0, 2)],
+    )
+    h.media_at_once = False
+    h.media_rows = choose.whole(6, 12)
+    h.whole_spans = choose.whole(0, 1) == 0
+    h.by_file = choose.whole(0, 1) == 1
+    h.reads_files = choose.whole(0, 2) > 0
+    h.bad_media = {picture(0).digest}
+    return h
+
+
+class MediaWalker(Walker):
+    """Requests bring pictures, and little else."""
+
+    def __init__(self, choose: Choices) -> None:
+        super().__init__(make_harness(choose), choose)
+        self.has_media = True
+        names = ("submit", "step", "abort", "connect", "disconnect", "worker", "kill", "wait")
+        self._wheel = [name for name in (*names, "resume") for _ in range(self.walks[name][0])] + [
+            "media"
+        ] * 60
+
+    def walk(self) -> None:
+        super().walk()
+        media = self.h.core.state.media
+        asked = [front.in_step & {need.request} for front, need in self.h.asked_media]
+        self.met["asked for again"] += any(asked)
+        self.met["too short"] += media.short is not None
+        self.met["two held"] += len(media.encodings._pinned) > 1
+        self.met["room wanted"] += media.encodings._next is not None
+
+    def submit(self) -> None:
+        front, whole = self._front(), self.choose.whole
+        if front is None:
+            return
+        prompt = self._prompt(whole(4, 36))
+        self.h.submit(
+            front,
+            prompt,
+            n=1 + whole(0, 3) // 3,
+            seed=whole(0, 9),
+            tenant=("", "a")[whole(0, 1)],
+            media=drawn_media(whole, len(prompt)),
+            grammar=self._grammar() if whole(0, 7) == 0 else None,
+            prompt_logprobs=1 if whole(0, 3) == 0 else None,
+            time_left_ms=whole(0, 40_000) if whole(0, 9) == 0 else None,
+            max_tokens=whole(0, 6),
+        )
+
+    def step(self) -> None:
+        super().step()
+        for number in list(self.h.worker.asked) if self.h.worker is not None else ():
+            self.h.compiles(number)
+
+
+def walked(choose: Choices, operations: int) -> MediaWalker:
+    walker = MediaWalker(choose)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    return walker
+
+
+@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length).end()
+
+
+def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
+    met = Counter[str]()
+    for seed in range(10):
+        walker = walked(Seeded(seed), 250)
+        walker.end()
+        met += walker.met
+        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
+        met["reused"] += walker.h.num_reused
+    for what in (
+        "encodings dropped",
+        "asked for again",
+        "in line",
+        "two held",
+        "room wanted",
+        "too short",
+    ):
+        assert met[what], (what, met)
+    assert met["waited for media"] > 100
+    assert met["killed with media"]
+    assert met["preempted"]
+    assert met["reused"] > 100

@@ -1,0 +1,117 @@
+"""A gateway over an engine that sees: tiny pictures, a real tokenizer, a real template."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+
+from penstock.client import ModelText
+from penstock.config.settings import GatewayConfig, MediaSettings
+from penstock.media.desk import MediaDesk
+from penstock.media.fetch import Fetcher
+from penstock.media_facts import MediaFacts
+from penstock.protocol.common import Media
+from penstock.protocol.to_frontend import Limits
+from penstock.text.template import ChatTemplate
+from penstock.text.tokenizer import Tokenizer
+from penstock_gateway.app import create_app
+from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration, welcome
+from tests.shared.media.pictures import PREPARATION, picture, saved
+from tests.shared.media.processors import tokenizer
+
+PARTS = (
+    "{% for m in messages %}{{ m['role'] }}:"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for c in m['content'] %}{% if c['type'] == 'image' %}<image>"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+)
+"""Takes texts and parts."""
+ROWS = PREPARATION.rows
+
+
+class SeeingEngine(FakeEngineClient):
+    """media, prepared: of each submission."""
+
+    def __init__(self, template: str = PARTS, context: int = 512) -> None:
+        super().__init__()
+        content = tokenizer().to_str().encode()
+        tokens = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
+        self.text = ModelText(tokens, ChatTemplate(template, tokens))
+        image = tokens.special_tokens["<image>"]
+        facts = MediaFacts(
+            image=PREPARATION, placeholder="<image>", token="<image>", token_id=image
+        )
+        limits = Limits(
+            max_model_len=context, vocab_size=1000, max_waiting_requests=100, max_num_seqs=8
+        )
+        self.welcome = welcome(media=facts, limits=limits)
+        self.media: list[Media | None] = []
+        self.prepared: list[dict[str, bytes]] = []
+
+    async def submit(  # type: ignore[override]
+        self,
+        *arguments: Any,
+        media: Media | None = None,
+        prepared: dict[str, bytes] | None = None,
+        **named: Any,
+    ) -> FakeGeneration:
+        self.media.append(media)
+        self.prepared.append(prepared or {})
+        return await super().submit(*arguments, **named)
+
+
+class SeeingGateway:
+    """Use it as an async context manager: `post` asks, `desk` is its media's."""
+
+    def __init__(
+        self,
+        engine: FakeEngineClient | None = None,
+        *,
+        fetcher: Fetcher | None = None,
+        **settings: Any,
+    ) -> None:
+        self.engine = engine or SeeingEngine()
+        self.app = create_app(
+            self.engine,  # type: ignore[arg-type]
+            GatewayConfig(),
+            media=MediaSettings(**settings),
+        )
+        self.service = self.app.state.service
+        if fetcher is not None:
+            self.service.media = MediaDesk(MediaSettings(**settings), fetcher)
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://gateway"
+        )
+
+    @property
+    def desk(self) -> MediaDesk:
+        desk: MediaDesk = self.service.media
+        return desk
+
+    async def __aenter__(self) -> SeeingGateway:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.client.aclose()
+        self.desk.close()
+        self.engine.text.close()
+
+    async def ask(self, *content: dict[str, Any], path: str = "/v1/chat/completions", **more: Any):
+        messages = [{"role": "user", "content": list(content)}]
+        return await self.client.post(path, json={"messages": messages, **more})
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def data_uri(data: bytes | None = None, kind: str = "image/png") -> str:
+    data = saved(picture()) if data is None else data
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def image(url: str | None = None, **more: Any) -> dict[str, Any]:
+    """A part of a message."""
+    return {"type": "image_url", "image_url": {"url": data_uri() if url is None else url}, **more}

@@ -1,0 +1,89 @@
+"""AVX-512 without units for bfloat16 has the bits of AVX2."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.decoder import CACHE_KINDS
+from penstock_kernels.cpu.matrix import MatrixKind, product
+from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
+from tests.kernels.cpu.slow_recurrent import SlowRecurrent
+from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
+from tests.kernels.cpu.steps import Run, random_steps, random_tokens
+from tests.kernels.cpu.test_mechanisms import MODELS
+from tests.kernels.cpu.test_recurrent import SHAPES
+
+ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
+
+
+@pytest.fixture(autouse=True)
+def _needed(loaded: None) -> Iterator[None]:
+    before = library.instruction_set()
+    try:
+        library.use("avx512vnni")
+    except ValueError as error:
+        pytest.skip(str(error))
+    assert library.bits() == "avx2"
+    yield
+    library.use(before)
+
+
+def check(compute: Callable[[], np.ndarray]) -> None:
+    found = []
+    for name in ("avx2", "avx512vnni"):
+        library.use(name)
+        found.append(np.ascontiguousarray(compute()))
+    one, other = found
+    nan = np.isnan(one)
+    assert np.array_equal(np.isnan(other), nan)
+    assert np.array_equal(one[~nan].view(np.uint32), other[~nan].view(np.uint32))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=name_of)
+def test_products(way: tuple[str, MatrixKind | None]) -> None:
+    format, kind = way
+    inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
+    packed = random_source(format, 50, inputs).packed(kind=kind)
+    x = np.random.default_rng(3).standard_normal((19, inputs)).astype(np.float32)
+    for row, value in enumerate(ODD):
+        x[row, row] = value
+    x[len(ODD)], x[len(ODD) + 1] = 1e-38, -3e-37
+    check(lambda: product(x, packed))
+
+
+def check_steps(sizes: Sizes, **fields: object) -> None:
+    model = SlowDecoder(dataclasses.replace(sizes, **fields))
+    lengths = [1, 19, 290]
+    sequences = [random_tokens(model.sizes.vocab, length, length) for length in lengths]
+
+    def computed() -> np.ndarray:
+        run = Run(model.packed(num_blocks=40), sequences)
+        run.steps(random_steps(lengths, 1, largest=100))
+        return np.concatenate([run.of(which) for which in range(len(lengths))])
+
+    check(computed)
+
+
+@pytest.mark.parametrize("name", ["soft cap in a window", "experts", "gelu by tanh", "layer norms"])
+@pytest.mark.parametrize("cache", CACHE_KINDS)
+def test_steps(name: str, cache: str) -> None:
+    check_steps(MODELS[name], cache=cache)
+
+
+@pytest.mark.parametrize("cache", CACHE_KINDS)
+@pytest.mark.parametrize("head_dim", [48, 256])
+def test_sizes_of_heads(head_dim: int, cache: str) -> None:
+    check_steps(MODELS["window of 257, then all"], cache=cache, head_dim=head_dim)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_scans(name: str) -> None:
+    slow = SlowRecurrent(SHAPES[name])
+    slow.features[:6, ::3] = np.array(ODD, dtype=np.float32)[:, None]
+    sequences = [random_tokens(90, length, length) for length in (40, 3)]
+    check(lambda: np.concatenate(slow.run(2, finished=True).step(list(enumerate(sequences)))))

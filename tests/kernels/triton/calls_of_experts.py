@@ -1,0 +1,57 @@
+"""Calls of the kernels for mixtures of experts, for the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from penstock_kernels.triton.experts import gguf_products, placing, routing, sums
+from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.linear import gguf_weights
+from penstock_kernels.triton.rowwise import gated
+
+CPU = torch.device("cpu")
+
+
+def rows(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(sizes).to(dtype)
+
+
+def experts(count: int = 128, active: int = 8, **rule: Any) -> None:
+    """Of one row, of a few and of many."""
+    for number in (1, 2, 300):
+        raw = rows(number, count)
+        correction = rows(count, dtype=torch.float32) if rule else None
+        rules = routing.RoutingRule(count, active, **rule)
+        chosen, weights = routing.route(raw, rules, correction)
+        shape = expert_tiles(chosen.numel(), count, batch_invariant=False)
+        placed = placing.place_rows(chosen, count, shape.rows)
+        up, down = rows(count, 128, 64), rows(count, 64, 64)
+        x = expert_linear(rows(number, 64), up, placed, tiles=shape)
+        inner = gated.silu_mul(x)
+        x = expert_linear(inner, down, placed, down[:, 0], tiles=shape)
+        sums.sum_experts(x, weights)
+
+
+def packed_experts(layout: gguf_weights.Layout) -> None:
+    for number in (1, 300):
+        chosen = torch.zeros(number, 4, dtype=torch.int32)
+        shape = expert_tiles(4 * number, 32, batch_invariant=False)
+        placed = placing.place_rows(chosen, 32, shape.rows)
+        weights = gguf_weights.empty(layout, 32 * 128, 256, CPU)
+        gguf_products.expert_gguf(rows(number, 256), weights, 32, placed, tiles=shape)
+
+
+EXPERT_CALLS: dict[str, Callable[[], object]] = {
+    "experts": experts,
+    "experts-in-groups": partial(experts, 256, sigmoid=True, groups=8, active_groups=4),
+    "experts-mxfp4": partial(
+        packed_experts, gguf_weights.Layout(8, factors=torch.float32, unit=32)
+    ),
+    "experts-q4_k": partial(
+        packed_experts, gguf_weights.Layout(4, minima=True, factors=torch.uint8)
+    ),
+}

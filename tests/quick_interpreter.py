@@ -1,0 +1,118 @@
+"""Triton's interpreter without what it does again for every call and every tile.
+
+Wherever a kernel calls a function of its own, the interpreter looks through all members of
+`triton.language` once more and puts its own in their places, where they already are; for every tile
+it makes its table of types anew, and writes out its type and its shape. Together that is most
+of an interpreted test's time. What is computed stays the same.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def use_quick_interpreter() -> None:
+    """From now on, in this process."""
+    interpreter._patch_lang = Members().put
+    interpreter._get_np_dtype = Known(interpreter._get_np_dtype).dtype
+    tl.core.block_type.__init__ = _described_once(tl.core.block_type.__init__)
+    tl.core.tensor.__init__ = _shaped_once(tl.core.tensor.__init__)
+
+
+class Nothing:
+    """What a call within a launch has to put back."""
+
+    def restore(self) -> None:
+        pass
+
+
+class Members:
+    """The interpreter's own members of triton.language: found once, in place during a launch."""
+
+    def __init__(self) -> None:
+        self._find = interpreter._patch_lang
+        self._found: list[tuple[Any, str, Any, Any]] = []  # object, name, its member, the new one
+        self._in_place = False
+
+    def put(self, function: Any) -> Any:
+        """For a launch of that kernel, or a call from within one. Returns what ends it."""
+        if self._in_place:
+            return Nothing()
+        if not self._found:
+            self._look_through()
+        for owner, name, _, new in self._found:
+            setattr(owner, name, new)
+        self._in_place = True
+        return self
+
+    def restore(self) -> None:
+        self._in_place = False
+        for owner, name, old, _ in self._found:
+            if old is interpreter._MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
+
+    def _look_through(self) -> None:
+        """Both modules that kernels and triton.language's own functions refer to."""
+        scope = self._find(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        places = {(id(owner), name): (owner, name) for owner, name, _ in scope._changes}
+        new = {place: getattr(*where) for place, where in places.items()}
+        scope.restore()
+        self._found = [
+            (owner, name, vars(owner).get(name, interpreter._MISSING), new[place])
+            for place, (owner, name) in places.items()
+        ]
+
+
+class Known:
+    """NumPy's types of Triton's, asked for once each."""
+
+    def __init__(self, ask: Any) -> None:
+        self._ask = ask
+        self._known: dict[str, np.dtype[Any]] = {}
+
+    def dtype(self, of: Any) -> np.dtype[Any]:
+        """of: a scalar's, pointer's or tile's type; a tile's is its elements'."""
+        scalar = of.scalar
+        known = self._known.get(scalar.name)
+        if known is None:
+            known = self._known[scalar.name] = self._ask(scalar)
+        return known
+
+
+def _described_once(describe: Any) -> Any:
+    """block_type's own, for each element and shape."""
+    known: dict[Any, dict[str, Any]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = (getattr(size, "value", size) for size in shape)
+        key = (element_ty.name, *sizes)
+        described = known.get(key)
+        if described is None:
+            describe(self, element_ty, shape)
+            known[key] = dict(vars(self))
+        else:
+            vars(self).update(described, element_ty=element_ty)
+
+    return init
+
+
+def _shaped_once(make: Any) -> Any:
+    """tensor's own, for each type."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def init(self: Any, handle: Any, type: Any) -> None:
+        shaped = known.get(type.name)
+        if shaped is None:
+            make(self, handle, type)
+            known[type.name] = {"shape": self.shape, "numel": self.numel}
+        else:
+            vars(self).update(shaped, handle=handle, type=type, dtype=type.scalar)
+
+    return init

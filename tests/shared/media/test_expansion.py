@@ -1,0 +1,160 @@
+"""A prompt with pictures becomes the token ids that transformers' processors make of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import InvalidRequest, UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.media.expansion import ids_with_runs, with_rows, with_runs
+from penstock.media.layout import layout
+from penstock.media.pixels import inputs
+from penstock.media.resize import prepare
+from penstock.media_facts import MediaFacts
+from penstock.prepare.media import read_media
+from penstock.text.tokenizer import Tokenizer
+from tests.shared.media.pictures import picture
+from tests.shared.media.processors import FAMILIES, write_folder
+
+TEXTS = (
+    "{}",
+    "abc {} ab",
+    "\n{}\n",
+    "{}{}",
+    "\n\n{}\nabc\n\n{}\n\n\n",
+    "a {} b {} c {}",
+)
+
+
+def facts_of(folder: Path) -> MediaFacts | None:
+    config = Fields(json.loads((folder / "config.json").read_text()), "config.json")
+    return read_media(folder, config, (folder / "tokenizer.json").read_bytes())
+
+
+def tokens_of(folder: Path) -> Tokenizer:
+    content = (folder / "tokenizer.json").read_bytes()
+    return Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    processor = write_folder(tmp_path, family)
+    facts, tokenizer = facts_of(tmp_path), tokens_of(tmp_path)
+    assert facts is not None
+    for number, text in enumerate(TEXTS):
+        prompt = text.replace("{}", family.mark)
+        sizes = [(17 + 40 * i, 90 - 25 * number + i) for i in range(text.count("{}"))]
+        images = [picture(max(width, 1), max(height, 1)) for width, height in sizes]
+        theirs = processor(text=[prompt], images=images, return_tensors="np")
+        layouts = [layout(facts, (image.height, image.width)) for image in images]
+        run_ids = tokenizer.encode(with_runs(prompt, facts, layouts))
+        ids, spans = with_rows(run_ids, facts, layouts)
+        assert ids == theirs["input_ids"][0].tolist(), text
+        check_spans(ids, spans, facts, [one.rows for one in layouts])
+        ours = [inputs(facts.image, prepare(facts.image, image)) for image in images]
+        check_pixels(ours, theirs)
+
+
+def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) -> None:
+    """The spans are just the embeddings' tokens, in order, and each row of an item once."""
+    covered = [at for span in spans for at in range(span.offset, span.offset + span.tokens)]
+    assert covered == [at for at, token in enumerate(ids) if token == facts.token_id]
+    met = [(s.item, s.first + i) for s in spans for i in range(s.tokens)]
+    assert met == [(item, row) for item, count in enumerate(rows) for row in range(count)]
+
+
+def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
+    values = theirs["pixel_values"]
+    values = values[0] if values.ndim == 5 else values
+    assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), values)
+    if "image_grid_thw" in theirs:
+        assert [one["grid_thw"].tolist() for one in ours] == theirs["image_grid_thw"].tolist()
+
+
+def test_ids_that_come_tokenised(tmp_path: Path) -> None:
+    for name, family in FAMILIES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        write_folder(folder, family)
+        facts, tokenizer = facts_of(folder), tokens_of(folder)
+        assert facts is not None
+        prompt = f"ab {family.mark} abc"
+        layouts = [layout(facts, (30, 60))]
+        wanted = tokenizer.encode(with_runs(prompt, facts, layouts))
+        mark = tokenizer.special_tokens[facts.placeholder]
+        found = ids_with_runs(tokenizer.encode(prompt), facts, mark, layouts, tokenizer.encode)
+        assert found == wanted
+
+
+def test_as_many_placeholders_as_pictures(tmp_path: Path) -> None:
+    write_folder(tmp_path, FAMILIES["llava"])
+    facts = facts_of(tmp_path)
+    assert facts is not None
+    one = layout(facts, (30, 60))
+    for text, layouts in (("<image>", []), ("", [one]), ("<image><image>", [one])):
+        with pytest.raises(InvalidRequest, match="one for each"):
+            with_runs(text, facts, layouts)
+    with pytest.raises(InvalidRequest, match="can't stand in a prompt"):
+        with_rows([facts.token_id, facts.token_id], facts, [one])
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "another class": ("llava", {"image_processor_type": "FooImageProcessor"}, {}, "FooImage"),
+    "no class": ("llava", {"image_processor_type": None}, {}, "image_processor_type"),
+    "an unknown setting": ("llava", {"sharpen": True}, {}, "sharpen"),
+    "no resize": ("llava", {"do_resize": False}, {}, "do_resize"),
+    "a strange filter": ("llava", {"resample": 77}, {}, "resample"),
+    "a zero": ("llava", {"image_std": [0.5, 0.0, 0.5]}, {}, "image_std"),
+    "two colours": ("llava", {"image_mean": [0.5, 0.5]}, {}, "image_mean"),
+    "no number": ("llava", {"rescale_factor": "x"}, {}, "rescale_factor"),
+    "a huge crop": ("llava", {"crop_size": {"height": 1 << 40, "width": 1}}, {}, "crop_size"),
+    "a negative edge": ("llava", {"size": {"shortest_edge": -1}}, {}, "size"),
+    "another side": ("llava", {"crop_size": 42}, {}, "image_size"),
+    "no patch": ("llava", {}, {"vision_config": {"patch_size": 0}}, "patch_size"),
+    "an id of no token": ("llava", {}, {"image_token_index": 5}, "special token"),
+    "pan and scan": ("gemma3", {"do_pan_and_scan": True}, {}, "do_pan_and_scan"),
+    "no rows": ("gemma3", {}, {"mm_tokens_per_image": 0}, "embeddings"),
+    "many rows": ("gemma3", {}, {"mm_tokens_per_image": 1 << 40}, "embeddings"),
+    "no tile": ("idefics3", {"max_image_size": {"longest_edge": 0}}, {}, "max_image_size"),
+    "no scale": ("idefics3", {}, {"scale_factor": 1 << 30}, "embeddings"),
+    "another patch": ("qwen2_vl", {"patch_size": 16}, {}, "patch_size"),
+    "no patches": ("qwen2_vl", {"patch_size": 0}, {"vision_config": {}}, "patch_size"),
+    "more than there is": ("qwen2_vl", {"max_pixels": 1 << 60}, {}, "pixels"),
+    "the wrong way round": ("qwen2_vl", {"min_pixels": 99, "max_pixels": 9}, {}, "ascending"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_settings_that_cant_be_followed_are_named(case: str, tmp_path: Path) -> None:
+    name, processor, config, words = WRONG[case]
+    write_folder(tmp_path, FAMILIES[name])
+    for file, changes in (("preprocessor_config.json", processor), ("config.json", config)):
+        values = json.loads((tmp_path / file).read_text())
+        (tmp_path / file).write_text(json.dumps({**values, **changes}))
+    with pytest.raises(UnsupportedModel, match=words):
+        facts_of(tmp_path)
+
+
+def test_a_processor_saved_as_a_whole(tmp_path: Path) -> None:
+    """transformers' newer way: one file with a section for each part."""
+    write_folder(tmp_path, FAMILIES["llava"])
+    plain = facts_of(tmp_path)
+    saved = tmp_path / "preprocessor_config.json"
+    whole = {"processor_class": "LlavaProcessor", "image_processor": json.loads(saved.read_text())}
+    (tmp_path / "processor_config.json").write_text(json.dumps(whole))
+    saved.unlink()
+    assert facts_of(tmp_path) == plain
+
+
+def test_models_without_eyes(tmp_path: Path) -> None:
+    write_folder(tmp_path, FAMILIES["llava"])
+    (tmp_path / "preprocessor_config.json").unlink()
+    assert facts_of(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert facts_of(tmp_path) is None

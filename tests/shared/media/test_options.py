@@ -1,0 +1,85 @@
+"""What a request may change of how its pictures are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock.config.settings import MediaSettings
+from penstock.errors import InvalidRequest
+from penstock.media.desk import MediaDesk
+from penstock.media.options import changed, narrowed
+from penstock.media.sources import MediaSource
+from penstock.media_facts import (
+    ImagePreparation,
+    MediaFacts,
+    PatchImages,
+    Pixels,
+    TiledImages,
+)
+from tests.shared.media.pictures import PREPARATION, picture, saved
+
+PATCHES = PatchImages(
+    pixels=Pixels(resample=3), min_pixels=784, max_pixels=10_000, patch=14, merge=2
+)
+TILES = TiledImages(pixels=Pixels(resample=1), longest_edge=64, tile=16, rows=4)
+WHOLE = TiledImages(pixels=Pixels(resample=1), longest_edge=64, tile=16, rows=4, split=False)
+
+
+@pytest.mark.parametrize(
+    ("image", "given"),
+    [
+        (PATCHES, {"max_pixels": 9_000, "min_pixels": 800}),
+        (PATCHES, {"size": {"longest_edge": 10_000}}),
+        (TILES, {"longest_edge": 64, "do_image_splitting": False}),
+        (WHOLE, {"longest_edge": 16, "do_image_splitting": False}),
+        (PREPARATION, {}),
+    ],
+)
+def test_a_request_may_have_its_pictures_smaller(
+    image: ImagePreparation, given: dict[str, Any]
+) -> None:
+    assert narrowed(image, given, "kwargs") == changed(image, given, "kwargs")
+
+
+@pytest.mark.parametrize(
+    ("image", "given", "words"),
+    [
+        (PATCHES, {"max_pixels": 10_001}, "max_pixels is 10001; at most 10000 are accepted"),
+        (PATCHES, {"size": {"longest_edge": 1 << 28}}, "max_pixels is 268435456; at most 10000"),
+        (PATCHES, {"min_pixels": 1 << 26}, "ascending"),
+        (PATCHES, {"min_pixels": 1 << 26, "max_pixels": 1 << 26}, "at most 10000"),
+        (TILES, {"longest_edge": 65}, "longest_edge is 65; at most 64"),
+        (WHOLE, {"do_image_splitting": True}, "doesn't split"),
+    ],
+)
+def test_a_request_may_not_have_them_larger(
+    image: ImagePreparation, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        narrowed(image, given, "kwargs")
+    assert caught.value.param == "kwargs"
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[MediaDesk]:
+    desk = MediaDesk(MediaSettings(mm_processor_kwargs='{"max_pixels": 20000}'))
+    yield desk
+    desk.close()
+
+
+async def test_the_operators_settings_are_the_bound(desk: MediaDesk) -> None:
+    facts = MediaFacts(image=PATCHES, placeholder="<image>", token="<image>", token_id=1)
+    source = MediaSource("here", data=saved(picture(400, 400)))
+    with desk.lease("") as lease:
+        items = await desk.prepare(facts, [source], lease, {"max_pixels": 20_000})
+        assert items is not None
+        assert items.facts.image == PatchImages(
+            pixels=PATCHES.pixels, min_pixels=784, max_pixels=20_000, patch=14, merge=2
+        )
+        pids = desk.pool.pids
+        with pytest.raises(InvalidRequest, match="at most 20000"):
+            await desk.prepare(facts, [source], lease, {"max_pixels": 20_001})
+        assert (desk.pool.pids, desk.pool.counts.items) == (pids, 1)

@@ -1,0 +1,163 @@
+"""Pixels and sizes are those of transformers' image processors, to the bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+from penstock.media.geometry import BadShape
+from penstock.media.layout import layout
+from penstock.media.pixels import inputs
+from penstock.media.resize import prepare
+from penstock.media_facts import FixedImages, ImagePreparation, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import Pixels as P
+from tests.thinning import part
+
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def pixels(resample: int, colours: Any) -> P:
+    return P(resample=resample, rescale=1 / 255, mean=colours[0], std=colours[1])
+
+
+CASES: dict[str, tuple[Any, ImagePreparation]] = {
+    "clip": (
+        CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}),
+        FixedImages(pixels=pixels(3, CLIP), height=28, width=28, shortest_edge=28, rows=4),
+    ),
+    "clip with bars": (
+        CLIPImageProcessorPil(size={"shortest_edge": 20}, crop_size={"height": 33, "width": 26}),
+        FixedImages(pixels=pixels(3, CLIP), height=33, width=26, shortest_edge=20, rows=4),
+    ),
+    "clip of one size": (
+        CLIPImageProcessorPil(
+            size={"height": 40, "width": 30},
+            do_center_crop=True,
+            crop_size={"height": 28, "width": 28},
+        ),
+        FixedImages(pixels=pixels(3, CLIP), height=28, width=28, resized=(40, 30), rows=4),
+    ),
+    "llava": (
+        LlavaImageProcessorPil(
+            size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}, do_pad=True
+        ),
+        FixedImages(
+            pixels=pixels(3, CLIP), height=28, width=28, shortest_edge=28, squared=True, rows=4
+        ),
+    ),
+    "siglip": (
+        SiglipImageProcessorPil(size={"height": 32, "width": 32}, resample=2),
+        FixedImages(pixels=pixels(2, HALF), height=32, width=32, rows=4),
+    ),
+    "gemma3": (
+        Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, do_pan_and_scan=False),
+        FixedImages(pixels=pixels(2, HALF), height=32, width=32, rows=4),
+    ),
+    "idefics3": (
+        Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 16}),
+        TiledImages(pixels=pixels(1, HALF), longest_edge=64, tile=16, rows=4),
+    ),
+    "idefics3 in small": (
+        Idefics3ImageProcessorPil(size={"longest_edge": 16}, max_image_size={"longest_edge": 16}),
+        TiledImages(pixels=pixels(1, HALF), longest_edge=16, tile=16, rows=4),
+    ),
+    "smolvlm": (
+        SmolVLMImageProcessorPil(size={"longest_edge": 60}, max_image_size={"longest_edge": 16}),
+        TiledImages(pixels=pixels(1, HALF), longest_edge=60, tile=16, rows=4),
+    ),
+    "smolvlm whole": (
+        SmolVLMImageProcessorPil(
+            size={"longest_edge": 64}, max_image_size={"longest_edge": 16}, do_image_splitting=False
+        ),
+        TiledImages(pixels=pixels(1, HALF), longest_edge=64, tile=16, rows=4, split=False),
+    ),
+    "qwen2_vl": (
+        Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+        PatchImages(
+            pixels=pixels(3, CLIP), min_pixels=56 * 56, max_pixels=112 * 112, patch=14, merge=2
+        ),
+    ),
+    "qwen3_vl": (
+        Qwen2VLImageProcessorPil(
+            size={"shortest_edge": 64 * 64, "longest_edge": 128 * 128},
+            patch_size=16,
+            image_mean=HALF[0],
+            image_std=HALF[1],
+        ),
+        PatchImages(
+            pixels=pixels(3, HALF), min_pixels=64 * 64, max_pixels=128 * 128, patch=16, merge=2
+        ),
+    ),
+}
+SIZES = [(1, 1), (1, 9), (33, 32), (28, 28), (200, 31), (31, 200), (64, 48), (16, 16), (17, 15)]
+
+
+def pictures(count: int) -> Iterator[Image.Image]:
+    chance = random.Random(7)
+    sizes = SIZES + [(chance.randrange(1, 300), chance.randrange(1, 300)) for _ in range(count)]
+    for width, height in sizes:
+        noise = np.random.default_rng(width * 1000 + height)
+        yield Image.fromarray(noise.integers(0, 256, (height, width, 3), np.uint8))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pixels_are_those_of_transformers(case: str) -> None:
+    processor, preparation = CASES[case]
+    for picture in pictures(part(40, 1 / 4)):
+        theirs = processor(picture, return_tensors="np")
+        try:
+            ours = inputs(preparation, prepare(preparation, picture))
+        except BadShape:
+            pytest.fail(f"{picture.size} was refused")
+        values = theirs["pixel_values"]
+        values = values[0] if values.ndim == 5 else values
+        assert ours["pixel_values"].dtype == np.float32
+        assert np.array_equal(ours["pixel_values"], values.astype(np.float32)), picture.size
+        if "image_grid_thw" in theirs:
+            assert np.array_equal(ours["grid_thw"], theirs["image_grid_thw"][0])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("qwen", "idef", "s"))])
+def test_rows_are_known_from_the_size_alone(case: str) -> None:
+    _, preparation = CASES[case]
+    facts = MediaFacts(image=preparation, placeholder="<image>", token="<image>", token_id=1)
+    for picture in pictures(part(40, 1 / 4)):
+        found = layout(facts, (picture.height, picture.width))
+        tiles = prepare(preparation, picture)["pixels"]
+        if isinstance(preparation, PatchImages):
+            side = preparation.patch * preparation.merge
+            assert found.rows == tiles.shape[1] // side * (tiles.shape[2] // side)
+        else:
+            assert found.rows == preparation.rows * len(tiles)
+
+
+def test_a_picture_that_is_too_long_is_refused_with_the_bound() -> None:
+    _, preparation = CASES["qwen2_vl"]
+    with pytest.raises(BadShape, match="200 times"):
+        prepare(preparation, Image.new("RGB", (1000, 4)))
+
+
+def test_what_no_preparation_yields_is_refused() -> None:
+    _, preparation = CASES["qwen2_vl"]
+    for arrays in (
+        {},
+        {"pixels": np.zeros((1, 56, 56, 3), np.float32)},
+        {"pixels": np.zeros((1, 56, 56, 4), np.uint8)},
+        {"pixels": np.zeros((1, 57, 56, 3), np.uint8)},
+        {"pixels": np.zeros((2, 56, 56, 3), np.uint8)},
+    ):
+        with pytest.raises(ValueError):
+            inputs(preparation, arrays)

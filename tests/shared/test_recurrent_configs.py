@@ -1,0 +1,386 @@
+"""Families with recurrent layers: config.json as well-known models have it, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.errors import UnsupportedModel
+from penstock.families import GGUF_ARCHITECTURES
+from penstock.families.gguf_reading import GGUFMetadata
+from penstock.formats.fields import Fields
+from penstock.mechanisms import GATED_DELTA, MAMBA2, ONE_HALF, OUTPUT_GATE, SHORT_CONV, mechanisms
+from penstock.model_config import ModelConfig
+from penstock.prepare.checkpoint import check_config
+from penstock.prepare.hub_config import read_config
+from penstock.recurrent_spec import GatedDeltaSpec, Mamba2Spec, ShortConvSpec, state_numbers
+
+QWEN35_TEXT = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_output_gate": True,
+    "dtype": "bfloat16",
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "initializer_range": 0.02,
+    "intermediate_size": 17408,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_5_text",
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "num_attention_heads": 24,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 4,
+    "output_gate_type": "swish",
+    "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [11, 11, 10],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000,
+        "rope_type": "default",
+    },
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": 248320,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "block_auto_adjust_ff_dim": True,
+        "block_dim": 2048,
+        "block_ff_dim": 12288,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_mlp_init_scale": 1.0,
+        "block_multiple_of": 256,
+        "block_norm_eps": 1e-05,
+        "block_out_init_scale": 1.0,
+        "block_use_swiglu": True,
+        "block_use_xavier_init": True,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "conv_dim": 2048,
+        "conv_dim_out": 2048,
+        "conv_use_xavier_init": True,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "hidden_size": 2048,
+        "max_position_embeddings": 128000,
+        "model_type": "lfm2",
+        "norm_eps": 1e-05,
+        "num_attention_heads": 32,
+        "num_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
+        "rope_theta": 1000000.0,
+        "use_pos_enc": True,
+        "vocab_size": 65536,
+    },
+    "qwen3-next-80b": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "max_position_embeddings": 262144,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_next",
+        "moe_intermediate_size": 512,
+        "norm_topk_prob": True,
+        "num_attention_heads": 16,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 10000000,
+        "shared_expert_intermediate_size": 512,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "qwen3.5-27b": {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "image_token_id": 248056,
+        "model_type": "qwen3_5",
+        "text_config": QWEN35_TEXT,
+        "tie_word_embeddings": False,
+        "vision_config": {"depth": 27},
+    },
+    "granite-4.0-h-1b": {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "attention_bias": False,
+        "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12,
+        "hidden_act": "silu",
+        "hidden_size": 1536,
+        "init_method": "mup",
+        "intermediate_size": 4096,
+        "layer_types": [*["mamba"] * 5, "attention", *["mamba"] * 4] * 4,
+        "logits_scaling": 6,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 48,
+        "mamba_proj_bias": False,
+        "max_position_embeddings": 131072,
+        "model_type": "granitemoehybrid",
+        "normalization_function": "rmsnorm",
+        "num_attention_heads": 12,
+        "num_experts_per_tok": 0,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 4,
+        "num_local_experts": 0,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "shared_intermediate_size": 4096,
+        "tie_word_embeddings": True,
+        "vocab_size": 100352,
+    },
+    "nemotron-3-nano-30b": {
+        "architectures": ["NemotronHForCausalLM"],
+        "attention_bias": False,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "expand": 2,
+        "head_dim": 128,
+        "hidden_size": 2688,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*E" * 3 + "MEMEM*EMEM",
+        "intermediate_size": 1856,
+        "layer_norm_epsilon": 1e-05,
+        "mamba_head_dim": 64,
+        "mamba_hidden_act": "silu",
+        "mamba_num_heads": 64,
+        "mamba_proj_bias": False,
+        "mamba_ssm_cache_dtype": "float32",
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "model_type": "nemotron_h",
+        "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712,
+        "n_group": 1,
+        "n_groups": 8,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "norm_eps": 1e-05,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 52,
+        "num_key_value_heads": 2,
+        "num_logits_to_keep": 1,
+        "rescale_prenorm_residual": True,
+        "residual_in_fp32": False,
+        "routed_scaling_factor": 2.5,
+        "ssm_state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "topk_group": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "use_mamba_kernels": True,
+        "vocab_size": 131072,
+    },
+}
+
+
+def read(model: str, **change: Any) -> ModelConfig:
+    values = CONFIGS[model]
+    if "text_config" in values:
+        return read_config(Fields(values | {"text_config": values["text_config"] | change}, model))
+    return read_config(Fields(values | change, model))
+
+
+@pytest.mark.parametrize(
+    ("model", "needs", "recurrent", "attending", "inner"),
+    [
+        ("lfm2-1.2b", {SHORT_CONV}, 10, 6, 8192),
+        ("qwen3-next-80b", {GATED_DELTA, OUTPUT_GATE}, 36, 12, 5120),
+        ("qwen3.5-27b", {GATED_DELTA, OUTPUT_GATE}, 48, 16, 17408),
+        ("granite-4.0-h-1b", {MAMBA2}, 36, 4, 4096),
+        ("nemotron-3-nano-30b", {MAMBA2, ONE_HALF}, 23, 7, 1856),
+    ],
+)
+def test_well_known_models_are_read(
+    model: str, needs: set[str], recurrent: int, attending: int, inner: int
+) -> None:
+    config = read(model)
+    assert needs <= mechanisms(config)
+    assert len(config.layers) == config.num_layers
+    assert sum(layer.recurrent is not None for layer in config.layers) == recurrent
+    assert sum(layer.attends for layer in config.layers) == attending
+    assert config.intermediate_size == inner
+    assert msgspec.json.decode(msgspec.json.encode(config), type=ModelConfig) == config
+
+
+def test_numbers_of_a_state() -> None:
+    """By the shapes that the releases' own code keeps."""
+    assert state_numbers(ShortConvSpec(width=2048, kernel=3)) == 2 * 2048
+    next_spec = read("qwen3-next-80b").layers[0].recurrent
+    assert isinstance(next_spec, GatedDeltaSpec)
+    assert state_numbers(next_spec) == 3 * 8192 + 32 * 128 * 128
+    nano = read("nemotron-3-nano-30b").layers[0].recurrent
+    assert isinstance(nano, Mamba2Spec)
+    assert state_numbers(nano) == 3 * 6144 + 64 * 64 * 128
+    assert (nano.time_step_min, nano.time_step_max, nano.norm_groups) == (0.0, None, 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("lfm2-1.2b", {"conv_L_cache": 1}, "kernel is 1; 2 to 64"),
+        ("lfm2-1.2b", {"conv_dim": 4096}, "conv_dim is 4096"),
+        ("lfm2-1.2b", {"block_use_swiglu": False}, "block_use_swiglu is False"),
+        ("lfm2-1.2b", {"block_multiple_of": 0}, "block_multiple_of is 0"),
+        ("lfm2-1.2b", {"layer_types": ["mlp"] * 16}, "full_attention, conv are served"),
+        ("lfm2-1.2b", {"layer_types": ["conv"]}, "names 1 layers"),
+        ("lfm2-1.2b", {"block_ffn_dim_multiplier": 1e300}, "intermediate_size is"),
+        ("lfm2-1.2b", {"a_new_thing": 1}, "a_new_thing is 1"),
+        ("qwen3-next-80b", {"linear_num_key_heads": 5}, "32 value heads can't share 5"),
+        ("qwen3-next-80b", {"linear_num_key_heads": 0}, "key_heads is 0"),
+        ("qwen3-next-80b", {"linear_value_head_dim": 1 << 19}, "a recurrent layer's state has"),
+        ("qwen3-next-80b", {"full_attention_interval": 0}, "full_attention_interval is 0"),
+        ("qwen3-next-80b", {"partial_rotary_factor": 0.0}, "makes 0 numbers"),
+        ("qwen3.5-27b", {"attn_output_gate": False}, "attn_output_gate is False"),
+        ("qwen3.5-27b", {"output_gate_type": "sigmoid"}, "output_gate_type is 'sigmoid'"),
+        ("granite-4.0-h-1b", {"mamba_n_heads": 0}, "0 Mamba heads"),
+        ("granite-4.0-h-1b", {"mamba_d_head": 32}, "48 Mamba heads of 32"),
+        ("granite-4.0-h-1b", {"mamba_n_groups": 7}, "48 heads in 7 groups"),
+        ("granite-4.0-h-1b", {"time_step_limit": [0.5, 0.1]}, "from 0.5 to 0.1"),
+        ("granite-4.0-h-1b", {"time_step_limit": [float("nan"), 1]}, "a finite number"),
+        ("granite-4.0-h-1b", {"time_step_limit": "x"}, "a list of two numbers"),
+        ("granite-4.0-h-1b", {"position_embedding_type": "alibi"}, "nope and rope are served"),
+        ("granite-4.0-h-1b", {"normalization_function": "layernorm"}, "'layernorm'"),
+        ("nemotron-3-nano-30b", {"hybrid_override_pattern": "MX"}, "has 'X'"),
+        ("nemotron-3-nano-30b", {"hybrid_override_pattern": ""}, "0 layers are described"),
+        ("nemotron-3-nano-30b", {"num_hidden_layers": 50}, "50"),
+        ("nemotron-3-nano-30b", {"n_groups": 0}, "groups is 0"),
+        ("nemotron-3-nano-30b", {"topk_group": 3}, "can't be chosen from 3 of 1 groups"),
+        ("nemotron-3-nano-30b", {"moe_latent_size": 1024}, "moe_latent_size is 1024"),
+        ("nemotron-3-nano-30b", {"attention_bias": True}, "attention_bias is True"),
+        ("nemotron-3-nano-30b", {"residual_in_fp32": True}, "residual_in_fp32 is True"),
+        ("nemotron-3-nano-30b", {"mlp_hidden_act": "silu"}, "relu2 is"),
+    ],
+)
+def test_other_variants_are_refused(model: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read(model, **change)
+
+
+GGUF_FILES: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        "attention.head_count": 4,
+        "attention.head_count_kv": [0, 2, 0],
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "block_count": 3,
+        "context_length": 128,
+        "embedding_length": 32,
+        "feed_forward_length": 48,
+        "shortconv.l_cache": 3,
+    },
+    "nemotron_h": {
+        "attention.head_count": 4,
+        "attention.head_count_kv": [0, 2, 0, 0],
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "block_count": 4,
+        "context_length": 128,
+        "embedding_length": 32,
+        "feed_forward_length": [0, 0, 48, 0],
+        "nextn_predict_layers": 1,
+        "ssm.conv_kernel": 4,
+        "ssm.group_count": 2,
+        "ssm.inner_size": 32,
+        "ssm.state_size": 16,
+        "ssm.time_step_rank": 4,
+    },
+    "qwen35": {
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "block_count": 4,
+        "context_length": 128,
+        "embedding_length": 32,
+        "feed_forward_length": 48,
+        "ssm.conv_kernel": 4,
+        "ssm.group_count": 2,
+        "ssm.inner_size": 32,
+        "ssm.state_size": 16,
+        "ssm.time_step_rank": 4,
+    },
+}
+
+
+def read_gguf(name: str, **change: Any) -> ModelConfig:
+    keys = Fields(GGUF_FILES[name] | {key.replace("__", "."): change[key] for key in change}, name)
+    reader = GGUF_ARCHITECTURES[name].read_gguf
+    assert reader is not None
+    return check_config(reader(GGUFMetadata(keys, (), 64)), name)
+
+
+def test_layers_of_gguf_files() -> None:
+    lfm2 = read_gguf("lfm2")
+    assert [layer.attends for layer in lfm2.layers] == [False, True, False]
+    assert (lfm2.num_kv_heads, lfm2.intermediate_size) == (2, 48)
+    nemotron = read_gguf("nemotron_h")
+    assert [layer.halves for layer in nemotron.layers] == ["mixer", "mixer", "feed_forward"]
+    assert [layer.attends for layer in nemotron.layers] == [False, True, False]
+    qwen = read_gguf("qwen35")
+    assert [layer.attends for layer in qwen.layers] == [False, False, False, True]
+    delta = qwen.layers[0].recurrent
+    assert isinstance(delta, GatedDeltaSpec)
+    assert delta.tiled
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("lfm2", {"attention__head_count_kv": [0, 2]}, "has 2 numbers for 3 layers"),
+        ("lfm2", {"attention__head_count_kv": [0, 2, 4]}, "head_count_kv is 2, 4"),
+        ("lfm2", {"attention__head_count_kv": [0, 0, 0]}, "head_count_kv is 0"),
+        ("lfm2", {"attention__head_count_kv": [0, "x", 0]}, "a whole number"),
+        ("lfm2", {"attention__head_count_kv": [0, -2, 0]}, "num_kv_heads is -2"),
+        ("lfm2", {"shortconv__l_cache": 1 << 30}, "kernel is"),
+        ("nemotron_h", {"feed_forward_length": [0, 48, 40, 0]}, "feed_forward_length is 40, 48"),
+        ("nemotron_h", {"nextn_predict_layers": 4}, "0 to 3 are allowed"),
+        ("nemotron_h", {"ssm__time_step_rank": 5}, "5 Mamba heads don't make up"),
+        ("nemotron_h", {"ssm__time_step_rank": 0}, "0 Mamba heads"),
+        ("nemotron_h", {"ssm__state_size": 1 << 40}, "state is"),
+        ("qwen35", {"ssm__group_count": 3}, "4 value heads can't share 3"),
+        ("qwen35", {"ssm__inner_size": 33}, "4 value heads don't make up"),
+        ("qwen35", {"full_attention_interval": -1}, "full_attention_interval is -1"),
+    ],
+)
+def test_other_gguf_files_are_refused(name: str, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        read_gguf(name, **change)

@@ -1,0 +1,306 @@
+"""config.json of models that see: as releases have it, and as a stranger may write it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.mechanisms import VISION, mechanisms
+from penstock.model_config import ModelConfig
+from penstock.prepare.hub_config import read_config
+from penstock.vision_spec import LearnedPositions, WindowSpec
+
+USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
+QWEN: dict[str, Any] = {
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "vision_start_token_id": 151652,
+    "vision_end_token_id": 151653,
+    "vision_token_id": 151654,
+    "image_token_id": 151655,
+    "video_token_id": 151656,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+RELEASES: dict[str, dict[str, Any]] = {
+    "llava-1.5-7b": {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_seq_length": 576,
+        "image_token_index": 32000,
+        "model_type": "llava",
+        "pad_token_id": 32001,
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "_name_or_path": "lmsys/vicuna-7b-v1.5",
+            "architectures": ["LlamaForCausalLM"],
+            "max_position_embeddings": 4096,
+            "model_type": "llama",
+            "rms_norm_eps": 1e-05,
+            "torch_dtype": "float16",
+            "vocab_size": 32064,
+        },
+        "tie_word_embeddings": False,
+        "vision_config": {
+            "hidden_size": 1024,
+            "image_size": 336,
+            "intermediate_size": 4096,
+            "model_type": "clip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 24,
+            "patch_size": 14,
+            "projection_dim": 768,
+            "vocab_size": 32000,
+        },
+        "vision_feature_layer": -2,
+        "vision_feature_select_strategy": "default",
+        "vocab_size": 32064,
+    },
+    "smolvlm-256m": {
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "image_seq_len": 64,
+        "image_token_id": 49190,
+        "model_type": "idefics3",
+        "scale_factor": 4,
+        "text_config": {
+            "_flash_attn_2_enabled": True,
+            "architectures": ["VLlama3ForCausalLM"],
+            "head_dim": 64,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "is_llama_config": True,
+            "max_position_embeddings": 8192,
+            "model_type": "llama",
+            "neftune_noise_alpha": 0.0,
+            "num_attention_heads": 9,
+            "num_hidden_layers": 30,
+            "num_key_value_heads": 3,
+            "pad_token_id": 2,
+            "perceiver_config": {"resampler_depth": 6},
+            "pixel_shuffle_factor": 4,
+            "qk_layer_norms": False,
+            "rms_norm_eps": 1e-05,
+            "rope_interleaved": False,
+            "rope_theta": 100000,
+            "transformers.js_config": {"dtype": {"q4": "q4"}},
+            "use_resampler": False,
+            "vocab_size": 49280,
+        },
+        "tie_word_embeddings": False,
+        "use_reentrant_checkpointing": False,
+        "vision_config": {
+            "hidden_size": 768,
+            "image_size": 512,
+            "initializer_range": 0.02,
+            "intermediate_size": 3072,
+            "max_image_size": {"longest_edge": 512},
+            "model_type": "idefics3_vision",
+            "num_attention_heads": 12,
+            "num_hidden_layers": 12,
+            "patch_size": 16,
+            "size": {"longest_edge": 2048},
+            "use_base_siglip": False,
+        },
+        "vocab_size": 49280,
+    },
+    "qwen2-vl-2b": QWEN
+    | {
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "max_window_layers": 28,
+        "model_type": "qwen2_vl",
+        "num_attention_heads": 12,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 2,
+        "vision_config": {
+            "depth": 32,
+            "embed_dim": 1280,
+            "hidden_size": 1536,
+            "in_chans": 3,
+            "mlp_ratio": 4,
+            "num_heads": 16,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "spatial_patch_size": 14,
+            "temporal_patch_size": 2,
+        },
+    },
+    "qwen2.5-vl-3b": QWEN
+    | {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+        "hidden_size": 2048,
+        "intermediate_size": 11008,
+        "max_window_layers": 70,
+        "model_type": "qwen2_5_vl",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 2,
+        "vision_config": {
+            "depth": 32,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+            "hidden_act": "silu",
+            "hidden_size": 1280,
+            "in_chans": 3,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 2048,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "spatial_patch_size": 14,
+            "temporal_patch_size": 2,
+            "tokens_per_second": 2,
+            "window_size": 112,
+        },
+    },
+    "gemma-3-4b": {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "boi_token_index": 255999,
+        "eoi_token_index": 256000,
+        "image_token_index": 262144,
+        "initializer_range": 0.02,
+        "mm_tokens_per_image": 256,
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+    },
+}
+
+
+def read(model: str, *, language_model_only: bool = False, **changes: Any) -> ModelConfig:
+    """changes: of nested values, `vision_config__depth=3`."""
+    values = copy.deepcopy(USUAL | RELEASES[model])
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        section = values
+        for each in sections:
+            section = section[each]
+        section[key] = value
+    return read_config(Fields(values, model), language_model_only=language_model_only)
+
+
+@pytest.mark.parametrize("model", RELEASES)
+def test_a_release_sees(model: str) -> None:
+    config = read(model)
+    assert config.vision is not None
+    assert VISION in mechanisms(config)
+    text = read(model, language_model_only=True)
+    assert text.vision is None
+    assert VISION not in mechanisms(text)
+    assert msgspec.structs.replace(config, vision=None) == text
+    encoded = msgspec.json.encode(config)
+    assert msgspec.json.decode(encoded, type=ModelConfig) == config
+
+
+def test_what_releases_are_made_of() -> None:
+    llava, qwen = read("llava-1.5-7b"), read("qwen2.5-vl-3b")
+    assert (llava.hidden_size, llava.num_layers, llava.num_kv_heads) == (4096, 32, 32)
+    assert llava.vision is not None
+    assert llava.vision.tower.num_layers == 23, "of 24; the last one's output isn't taken"
+    assert llava.vision.tower.positions == LearnedPositions(side=24)
+    assert qwen.ropes[0].sections == (16, 24, 24)
+    assert qwen.vision is not None
+    assert qwen.vision.tower.windows == WindowSpec(side=8, whole=(7, 15, 23, 31))
+    smol, gemma = read("smolvlm-256m").vision, read("gemma-3-4b").vision
+    assert smol is not None
+    assert (smol.patches_in_row, smol.image_size) == (16, None)
+    assert gemma is not None
+    assert (gemma.patches_in_row, gemma.spans_whole) == (16, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "named"),
+    [
+        ("llava-1.5-7b", {"vision_config__hidden_size": 10**9}, "hidden_size"),
+        ("llava-1.5-7b", {"vision_config__intermediate_size": 10**12}, "intermediate_size"),
+        ("llava-1.5-7b", {"vision_config__num_hidden_layers": 10**9}, "num_layers"),
+        ("llava-1.5-7b", {"vision_config__num_attention_heads": 7}, "heads"),
+        ("llava-1.5-7b", {"vision_config__num_attention_heads": 0}, "num_attention_heads"),
+        ("llava-1.5-7b", {"vision_config__image_size": 10**6}, "image_size"),
+        ("llava-1.5-7b", {"vision_config__image_size": 7}, "image_size"),
+        ("llava-1.5-7b", {"vision_config__image_size": [336, 336]}, "image_size"),
+        ("llava-1.5-7b", {"vision_config__patch_size": 0}, "patch_size"),
+        ("llava-1.5-7b", {"vision_config__num_channels": 1}, "num_channels"),
+        ("llava-1.5-7b", {"vision_config__hidden_act": "tanh"}, "hidden_act"),
+        ("llava-1.5-7b", {"vision_config__layer_norm_eps": "small"}, "layer_norm_eps"),
+        ("llava-1.5-7b", {"vision_config__model_type": "dinov2"}, "model_type"),
+        ("llava-1.5-7b", {"vision_config__rotated": True}, "rotated"),
+        ("llava-1.5-7b", {"vision_feature_layer": [-2, -5]}, "vision_feature_layer"),
+        ("llava-1.5-7b", {"vision_feature_layer": 25}, "layer 25"),
+        ("llava-1.5-7b", {"vision_feature_select_strategy": "some"}, "select_strategy"),
+        ("llava-1.5-7b", {"projector_hidden_act": "silu"}, "projector_hidden_act"),
+        ("llava-1.5-7b", {"text_config__model_type": "opt"}, "llama, mistral, qwen2"),
+        ("llava-1.5-7b", {"image_newline": True}, "image_newline"),
+        ("llava-1.5-7b", {"vision_config": [1]}, "vision_config"),
+        ("smolvlm-256m", {"scale_factor": 5}, "scale_factor"),
+        ("smolvlm-256m", {"scale_factor": 10**9}, "scale_factor"),
+        ("qwen2-vl-2b", {"rope_scaling__mrope_section": [16, 24]}, "mrope_section"),
+        ("qwen2-vl-2b", {"rope_scaling__mrope_section": [-8, 48, 24]}, "mrope_section"),
+        ("qwen2-vl-2b", {"rope_scaling__mrope_section": [1] * 10**5}, "mrope_section"),
+        ("qwen2-vl-2b", {"vision_config__mlp_ratio": 10**9}, "mlp_ratio"),
+        ("qwen2-vl-2b", {"vision_config__hidden_size": 1537}, "hidden_size"),
+        ("qwen2-vl-2b", {"vision_config__num_heads": 640}, "multiple of 4"),
+        ("qwen2-vl-2b", {"vision_config__spatial_merge_size": 999}, "spatial_merge_size"),
+        ("qwen2-vl-2b", {"vision_config__temporal_patch_size": 10**9}, "temporal_patch_size"),
+        ("qwen2.5-vl-3b", {"vision_config__window_size": 10}, "window_size"),
+        ("qwen2.5-vl-3b", {"vision_config__fullatt_block_indexes": [32]}, "fullatt_block"),
+        ("qwen2.5-vl-3b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        ("gemma-3-4b", {"mm_tokens_per_image": 250}, "mm_tokens_per_image"),
+        ("gemma-3-4b", {"mm_tokens_per_image": 10**12}, "mm_tokens_per_image"),
+        ("gemma-3-4b", {"mm_tokens_per_image": 0}, "mm_tokens_per_image"),
+    ],
+)
+def test_a_hostile_tower_is_refused_by_name(
+    model: str, changes: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=named):
+        read(model, **changes)
+
+
+def test_a_tower_that_nobody_knows_is_left_out() -> None:
+    """As before: the text half is served."""
+    values = USUAL | {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "text_config": {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "max_position_embeddings": 128,
+            "model_type": "mistral",
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "vocab_size": 100,
+        },
+        "vision_config": {"model_type": "pixtral", "hidden_size": 10**12},
+    }
+    assert read_config(Fields(values, "mistral")).vision is None

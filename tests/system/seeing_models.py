@@ -1,0 +1,99 @@
+"""A tiny LLaVA with random weights as a folder of the hub, and what transformers says with it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from tests.shared.media.processors import tokenizer
+
+SIDE, PATCH = 28, 7
+ROWS = (SIDE // PATCH) ** 2
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %};"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""Takes parts alone, as LLaVA's own does."""
+
+
+def write_llava(folder: Path) -> Path:
+    """The folder, with weights, tokenizer, template and the image processor's settings."""
+    import torch
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = LlavaConfig(
+        text_config=LlamaConfig(
+            vocab_size=len(ids),
+            hidden_size=72,
+            intermediate_size=100,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=0.25,
+            bos_token_id=ids["<s>"],
+            eos_token_id=ids["</s>"],
+            pad_token_id=ids["</s>"],
+        ),
+        vision_config=CLIPVisionConfig(
+            hidden_size=48,
+            intermediate_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            image_size=SIDE,
+            patch_size=PATCH,
+            initializer_range=0.2,
+        ),
+        image_token_index=ids["<image>"],
+    )
+    torch.manual_seed(17)
+    model = Llava(config).eval()
+    model.generation_config.eos_token_id = ids["</s>"]
+    folder.mkdir(exist_ok=True)
+    model.save_pretrained(folder)
+    size = {"height": SIDE, "width": SIDE}
+    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size).save_pretrained(folder)
+    tokens.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@cache
+def _theirs(folder: Path) -> tuple[Any, Any]:
+    from transformers import LlavaForConditionalGeneration, LlavaProcessor, PreTrainedTokenizerFast
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>")
+    processor = LlavaProcessor(
+        CLIPImageProcessorPil.from_pretrained(folder),
+        fast,
+        patch_size=PATCH,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+    return LlavaForConditionalGeneration.from_pretrained(folder).eval(), processor
+
+
+def said_by_transformers(
+    folder: Path, prompt: str, pictures: list[Image.Image], count: int
+) -> tuple[list[int], list[int]]:
+    """(the prompt's ids, so many tokens, the likeliest each, that come after it)."""
+    import torch
+
+    model, processor = _theirs(folder)
+    given = processor(text=[prompt], images=pictures, return_tensors="pt")
+    prompt_token_ids = given["input_ids"][0].tolist()
+    with torch.no_grad():
+        found = model.generate(**given, max_new_tokens=count, min_new_tokens=count, do_sample=False)
+    return prompt_token_ids, found[0, len(prompt_token_ids) :].tolist()

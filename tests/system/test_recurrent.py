@@ -1,0 +1,172 @@
+"""Models with recurrent layers: the same bits in every way of running, wherever checkpoints of
+states lie, and while everything that is free is poisoned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from penstock.config.settings import PreemptionMode
+from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
+from penstock.protocol.to_worker import Plan, ToWorker
+from penstock_worker.forward import reference
+from penstock_worker.forward.cpu import backend as cpu
+from penstock_worker.states.slot_states import SlotStates
+from penstock_worker.steps.generate import Generate
+from penstock_worker.weights.weights import Weights
+from tests.system.in_process import Numerics, System, Way
+from tests.system.test_matrix import BLOCK, OURS, Results, prompt, results, submit_crowd
+from tests.worker.checkpoints import TINY
+from tests.worker.models.test_recurrent_models import read
+from tests.worker.random_weights import RandomWeights
+
+pytestmark = [pytest.mark.timeout(300)]
+
+FLOAT = Numerics("reference", "float32")
+WAYS: list[tuple[bool, int, PreemptionMode | None, int, int]] = [
+    # (prefix cache, step budget, preemption, steps in flight, tokens between checkpoints)
+    (True, 64, "recompute", 2, 32),
+    (True, 16, "swap", 2, 16),
+    (False, 64, "swap", 1, 48),
+    (True, 2048, None, 2, 64),
+]
+INT8 = Numerics("reference", "float32", "int8")
+ON_CPU = Numerics("cpu", "float32")
+CASES = [
+    # The last: blocks of the pool, where sequences are to be preempted.
+    ("lfm2", FLOAT, 40),
+    pytest.param("qwen3-next", FLOAT, 40, marks=pytest.mark.long),
+    pytest.param("qwen3-next", Numerics("reference", "bfloat16"), 40, marks=pytest.mark.slow),
+    pytest.param("granite-hybrid", INT8, 130, marks=pytest.mark.slow),
+    pytest.param("nemotron-h", FLOAT, 40, marks=pytest.mark.slow),
+    ("qwen3-next", ON_CPU, 40),
+    pytest.param("lfm2-moe", Numerics("cpu", "bfloat16"), 40, marks=pytest.mark.slow),
+    pytest.param("granite-hybrid", Numerics("cpu", "float32", "int8"), 130, marks=pytest.mark.slow),
+    pytest.param("nemotron-h-moe", ON_CPU, 40, marks=pytest.mark.slow),
+]
+
+
+class Poisoned(System):
+    """Fills blocks that nobody holds or can find, and the states of empty slots, with
+    not-a-number before each step."""
+
+    def _work(self, message: ToWorker) -> None:
+        if isinstance(message, Plan) and self.loaded is not None:
+            kind = self.loaded.runner._kind
+            assert isinstance(kind, Generate)
+            self._poison(kind)
+        super()._work(message)
+
+    def _poison(self, kind: Generate) -> None:
+        scheduling = self.core.state.scheduling
+        cache = scheduling.cache
+        assert cache is not None
+        free = np.array([each == 0 for each in cache.pool.owner_classes()])
+        findable = np.frombuffer(bytes(cache.findable), np.uint8) > 0
+        for part in kind._forward.kv_blocks():
+            part[free & ~findable] = 255
+        states = kind._states
+        assert isinstance(states, SlotStates)
+        for slot in set(range(scheduling.max_num_seqs)) - set(kind.slots):
+            states._live[slot] = float("nan")
+
+
+@pytest.fixture
+def folder_of(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Path]:
+    """Prepared folders with a manifest alone; weights are random."""
+
+    def random_weights(files: object, config: object, dtype: torch.dtype, **_: object) -> Weights:
+        return RandomWeights(dtype)
+
+    monkeypatch.setattr(reference, "open_weights", random_weights)
+    monkeypatch.setattr(cpu, "open_weights", random_weights)
+
+    def make(case: str) -> Path:
+        path = tmp_path_factory.mktemp(case)
+        manifest = PreparedModel(
+            format_version=FORMAT_VERSION,
+            name=case,
+            source=case,
+            config=msgspec.structs.replace(read(case), vocab_size=TINY.vocab_size),
+            generation=GenerationDefaults(),
+            weights=WeightFiles(format="safetensors", files=(), dtype="float32"),
+            digest="0",
+            has_chat_template=False,
+        )
+        (path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        return path
+
+    return make
+
+
+def undisturbed(folder: Path, numerics: Numerics) -> Results:
+    """Each request by itself, in one chunk, step by step, with no cache to find it in."""
+    found: Results = {}
+    for number, ours in OURS.items():
+        way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1, checkpoints=256)
+        system = System(folder, numerics, way)
+        system.submit(number, *ours)
+        system.run()
+        found |= results(system)
+    return found
+
+
+@pytest.mark.parametrize(("case", "numerics", "blocks"), CASES, ids=str)
+def test_no_bit_depends_on_the_way_of_running(
+    folder_of: Callable[[str], Path], case: str, numerics: Numerics, blocks: int
+) -> None:
+    folder = folder_of(case)
+    true = undisturbed(folder, numerics)
+    assert all(len(set(tokens)) > 3 for tokens, _, _ in true.values() if len(tokens) > 10)
+    preemptions = swaps = reused = 0
+    for caching, budget, mode, steps, checkpoints in WAYS:
+        way = Way(
+            BLOCK,
+            budget,
+            num_blocks=1024 if mode is None else blocks,
+            prefix_caching=caching,
+            preemption=mode or "auto",
+            host_kib=4096 if mode == "swap" else 0,
+            steps=steps,
+            checkpoints=checkpoints,
+        )
+        system = Poisoned(folder, numerics, way)
+        submit_crowd(system)
+        system.run()
+        assert results(system) == true, way
+        scheduling = system.core.state.scheduling
+        assert scheduling.kv_groups.states is not None
+        assert scheduling.cache is not None
+        preemptions += scheduling.num_preemptions
+        swaps += scheduling.cache.num_swapped_in
+        reused += system.reused
+    assert preemptions > 3
+    assert swaps > 3
+    assert reused > 300
+
+
+@pytest.mark.parametrize("numerics", [FLOAT, ON_CPU], ids=str)
+@pytest.mark.parametrize("shared", [15, 16, 17, 31, 32, 33, 64])
+def test_a_prefix_of_any_length_is_found_up_to_its_last_checkpoint(
+    folder_of: Callable[[str], Path], shared: int, numerics: Numerics
+) -> None:
+    way = Way(BLOCK, 2048, 64, checkpoints=16)
+    first, second = prompt(80, 1), prompt(80, 1)[:shared] + prompt(90, 2)[60:80]
+    cold = System(folder_of("lfm2"), numerics, way)
+    cold.submit(2, second, *OURS[1][1:])
+    cold.run()
+    warm = Poisoned(folder_of("lfm2"), numerics, way)
+    warm.submit(1, first, *OURS[1][1:])
+    warm.run()
+    warm.submit(2, second, *OURS[1][1:])
+    warm.run()
+    assert warm.heard[2, 0] == cold.heard[2, 0]
+    assert warm.reused == shared // 16 * 16

@@ -1,0 +1,119 @@
+"""Settings of tiny models with recurrent layers, as family_cases has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.worker.models.family_cases import GROUPED, QUARTER, WHOLE
+
+LINEAR, FULL = "linear_attention", "full_attention"
+
+DELTA = {
+    "initializer_range": 0.1,
+    "head_dim": 16,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+GRANITE = WHOLE | {
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.5,
+    "shared_intermediate_size": 56,
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}
+NEMOTRON = GROUPED | {
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 10,
+    "n_groups": 3,
+    "ssm_state_size": 14,
+    "chunk_size": 16,
+    "time_step_min": 1e-9,  # transformers takes it for a limit, NVIDIA's own code doesn't
+    "rescale_prenorm_residual": False,
+}
+
+RECURRENT_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": (
+        "Lfm2",
+        WHOLE | {"layer_types": ["conv", FULL, "conv"], "block_multiple_of": 8},
+    ),
+    "lfm2-biases-no-adjustment": (
+        "Lfm2",
+        WHOLE
+        | {
+            "full_attn_idxs": [2],
+            "conv_bias": True,
+            "conv_L_cache": 5,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2-moe": (
+        "Lfm2Moe",
+        WHOLE
+        | {
+            "layer_types": ["conv", FULL, "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
+    "qwen3-next": ("Qwen3Next", DELTA | EXPERTS | {"mlp_only_layers": [1]}),
+    "qwen3-next-biases": (
+        "Qwen3Next",
+        DELTA
+        | EXPERTS
+        | {"attention_bias": True, "norm_topk_prob": False, "linear_num_value_heads": 2},
+    ),
+    "qwen35": ("Qwen3_5", DELTA | {"num_hidden_layers": 4, "layer_types": None}),
+    "qwen35-moe": ("Qwen3_5Moe", DELTA | EXPERTS),
+    "granite-hybrid": ("GraniteMoeHybrid", GRANITE | {"num_local_experts": 0}),
+    "granite-moe-hybrid": (
+        "GraniteMoeHybrid",
+        GRANITE
+        | {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "position_embedding_type": "rope",
+            "mamba_proj_bias": True,
+            "time_step_limit": (0.05, 2.0),
+        },
+    ),
+    "nemotron-h": (
+        "NemotronH",
+        NEMOTRON | {"layers_block_type": [LINEAR, "mlp", FULL, LINEAR]},
+    ),
+    "nemotron-h-moe": (
+        "NemotronH",
+        NEMOTRON
+        | {
+            "layers_block_type": ["moe", LINEAR, FULL, "moe"],
+            "use_bias": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+}

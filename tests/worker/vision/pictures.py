@@ -1,0 +1,192 @@
+"""Random pictures in prompts, for our runner and for transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.media.pixels import inputs
+from penstock.media.prepared import write
+from penstock.media_facts import FixedImages, ImagePreparation, PatchImages
+from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.from_worker import MediaFailed, MediaReady
+from penstock.protocol.to_worker import LoadMedia
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.sampler import choose
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.vision.sight import Sight
+from tests.worker.driver import Job
+from tests.worker.runners import Observer, host_runner
+from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT, Ours
+
+WORDS = TEXT["vocab_size"] - 10
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A picture: what the worker gets, and what a processor of transformers gives."""
+
+    item: MediaItem
+    content: bytes
+    inputs: dict[str, np.ndarray]
+    spans: tuple[int, ...]
+    """Placeholders of each of its spans."""
+
+
+def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
+    """size: of whatever may differ, tiles or rows of patches."""
+    random_ = np.random.default_rng(seed)
+    shape, rows, grid = (1, 0, 0), 0, (0, 0)
+    match preparation:
+        case FixedImages():
+            shape = (1, preparation.height, preparation.width)
+            rows, grid, spans = preparation.rows, (), (preparation.rows,)
+        case PatchImages():
+            side = preparation.patch * preparation.merge
+            shape = (1, size * side, (size + 2) * side)
+            rows, grid = size * (size + 2), (1, size, size + 2)
+            spans = (rows,)
+        case _:
+            shape = (size, preparation.tile, preparation.tile)
+            rows, grid, spans = size * preparation.rows, (1, size), (preparation.rows,) * size
+    arrays = {"pixels": random_.integers(0, 256, (*shape, 3), np.uint8)}
+    content = write(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    item = MediaItem(digest, "image", rows, len(content), digest, grid)
+    return Prepared(item, content, inputs(preparation, arrays), spans)
+
+
+Part = list[int] | Prepared
+
+
+def prompt_of(parts: Sequence[Part]) -> tuple[list[int], Media | None]:
+    """Token ids with placeholders, and what these stand for. A tile is followed by a token."""
+    tokens: list[int] = []
+    items: list[MediaItem] = []
+    spans: list[MediaSpan] = []
+    for part in parts:
+        if isinstance(part, list):
+            tokens += part
+            continue
+        if part.item not in items:
+            items.append(part.item)
+        first = 0
+        for count in part.spans:
+            spans.append(MediaSpan(items.index(part.item), len(tokens), count, first))
+            tokens += [PLACEHOLDER] * count + [7] * (len(part.spans) > 1)
+            first += count
+    return tokens, Media(tuple(items), tuple(spans)) if items else None
+
+
+def words(count: int, seed: int) -> list[int]:
+    choose_ = random.Random(seed)
+    return [choose_.randrange(3, WORDS) for _ in range(count)]
+
+
+def prompts(preparation: ImagePreparation) -> list[list[Part]]:
+    """Text; a picture between words, at the beginning, and twice; two of different sizes."""
+    small, large = picture(preparation, 1, 1), picture(preparation, 3, 2)
+    return [
+        [words(40, 0)],
+        [words(5, 1), large, words(9, 2)],
+        [large, words(3, 3)],
+        [words(70, 4), small, words(1, 5), large, words(20, 6)],
+        [words(2, 7), small, words(4, 8), small, words(30, 9)],
+    ]
+
+
+def job_of(parts: Sequence[Part], wanted: int, *, whole_spans: bool = False) -> Job:
+    tokens, media = prompt_of(parts)
+    return Job(tokens, wanted, media=media, whole_spans=whole_spans)
+
+
+def text_of(tokens: list[int]) -> list[int]:
+    """Of an answer what is before a placeholder, which transformers would take for a picture."""
+    return tokens[: tokens.index(PLACEHOLDER)] if PLACEHOLDER in tokens else tokens
+
+
+def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> torch.Tensor:
+    """transformers' logits of the prompt and more tokens, [tokens, vocab]."""
+    tokens, _ = prompt_of(parts)
+    given = torch.tensor([tokens + list(more)])
+    shown = [part for part in parts if isinstance(part, Prepared)]
+    also: dict[str, Any] = {}
+    if shown:
+        pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
+        also["pixel_values"] = torch.cat(pixels)
+        if "grid_thw" in shown[0].inputs:
+            grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in shown]
+            also["image_grid_thw"] = torch.stack(grids)
+        elif len(shown[0].spans) > 1 or hasattr(model.config, "scale_factor"):
+            also["pixel_values"] = also["pixel_values"][None]
+        kinds = (given == PLACEHOLDER).int()
+        name = type(model).__name__
+        if "Qwen" in name:
+            also["mm_token_type_ids"] = kinds
+        if "Gemma" in name:
+            also["token_type_ids"] = kinds
+    with torch.inference_mode():
+        found: torch.Tensor = model(given, **also).logits[0].float()
+    return found
+
+
+def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
+    vision = ours.config.vision
+    assert vision is not None
+    return MediaEncodings(
+        vision,
+        rows=rows,
+        row_bytes=4 * ours.config.hidden_size,
+        load_bytes=1 << 20,
+        sections=any(rope.sections for rope in ours.config.ropes),
+    )
+
+
+def runner_of(
+    ours: Ours,
+    preparation: ImagePreparation,
+    *,
+    observer: Observer | None = None,
+    slots: int = 8,
+    blocks: int = 128,
+    rows: int = 256,
+) -> StepRunner[Any]:
+    shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+    forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
+    media = encodings(ours, rows)
+    media.see_with(Sight(ours.tower, preparation, forward.count_layer))
+    bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
+    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
+
+
+def load(runner: StepRunner[Any], folder: Path, *shown: Prepared) -> None:
+    """Gives a runner the items as files, and waits until it has them."""
+    for each in shown:
+        path = folder / each.item.name
+        path.write_bytes(each.content)
+        answer = answered(runner, message_of(each.item, str(path)))
+        assert answer == MediaReady(each.item.name), answer
+
+
+def answered(runner: StepRunner[Any], message: LoadMedia) -> MediaReady | MediaFailed:
+    from queue import SimpleQueue
+
+    answers: SimpleQueue[Any] = SimpleQueue()
+    runner.media.receive(message, (), answers.put)
+    found: MediaReady | MediaFailed = answers.get(timeout=60)
+    return found
+
+
+def message_of(item: MediaItem, path: str = "") -> LoadMedia:
+    return LoadMedia(item.name, item.kind, item.rows, item.size, item.digest, item.grid, path)

@@ -1,0 +1,141 @@
+"""Files of models that see: every naming that releases have had, and a quantised decoder beside a
+plain tower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.prepare.quantised import read_quantisation
+from penstock_worker.vision.model import VisionModel, open_tower
+from tests.worker.quantised_checkpoints import compressed
+from tests.worker.quantised_writers import packed
+from tests.worker.vision.pictures import picture
+from tests.worker.vision.vision_cases import CASES, Ours, make_theirs, opened, saved
+
+Rename = Callable[[str], str]
+
+
+def renamed(*rules: tuple[str, str]) -> Rename:
+    def rename(name: str) -> str:
+        for pattern, target in rules:
+            name = re.sub(pattern, target, name)
+        return name
+
+    return rename
+
+
+CLIP_4 = renamed(
+    (r"^(?:model\.)?language_model\.(?:model\.)?", "language_model.model."),
+    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision_tower.vision_model."),
+    (r"^(?:model\.)?multi_modal_projector", "multi_modal_projector"),
+    (r"^lm_head", "language_model.lm_head"),
+)
+CLIP_5 = renamed(
+    (r"^language_model\.lm_head", "lm_head"),
+    (r"^(?:model\.)?language_model\.(?:model\.)?", "model.language_model."),
+    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", "model.vision_tower."),
+    (r"^(?:model\.)?multi_modal_projector", "model.multi_modal_projector"),
+)
+QWEN_4 = renamed(
+    (r"^(?:model\.)?language_model\.", "model."),
+    (r"^(?:model\.)?visual\.", "visual."),
+)
+QWEN_5 = renamed(
+    (r"^model\.(?!visual|language_model)", "model.language_model."),
+    (r"^(?:model\.)?visual\.", "model.visual."),
+)
+NAMINGS = {
+    "llava as releases have it": ("llava", CLIP_4),
+    "llava as transformers 5 names it": ("llava", CLIP_5),
+    "gemma 3 as releases have it": ("gemma3", CLIP_4),
+    "gemma 3 as transformers 5 names it": ("gemma3", CLIP_5),
+    "qwen as releases have it": ("qwen2.5-vl", QWEN_4),
+    "qwen as transformers 5 names it": ("qwen2.5-vl", QWEN_5),
+}
+
+
+def encoding(ours: Ours, case: str) -> Tensor:
+    shown = picture(CASES[case].preparation, 2, 3)
+    with torch.inference_mode():
+        return ours.tower.encode(ours.tower.read(shown.inputs))
+
+
+def rewritten(files: WeightFiles, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    (file,) = files.files
+    save_file(change(load_file(file)), file)
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_naming_changes_nothing(naming: str, tmp_path: Path) -> None:
+    case, rename = NAMINGS[naming]
+    config, files = saved(make_theirs(case), tmp_path)
+    before = opened(config, files)
+    names: set[str] = set()
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        names.update(map(rename, tensors))
+        return {rename(name): tensor.clone() for name, tensor in tensors.items()}
+
+    rewritten(files, change)
+    after = opened(config, files)
+    assert torch.equal(encoding(before, case), encoding(after, case))
+    assert torch.equal(before.decoder.embedding, after.decoder.embedding)
+    assert any("visual." in name or "vision_tower." in name for name in names)
+
+
+def test_a_quantised_decoder_has_a_plain_tower(tmp_path: Path) -> None:
+    config, files = saved(make_theirs("llava"), tmp_path)
+    before = opened(config, files)
+    write = packed(8, None, torch.float32, symmetric=True)
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, tensor in tensors.items():
+            module = name.removesuffix(".weight")
+            if "language_model" in name and "_proj.weight" in name:
+                parts, _ = write(tensor)
+                found |= {f"{module}.{part}": each for part, each in parts.items()}
+            else:
+                found[name] = tensor.clone()
+        return found
+
+    rewritten(files, change)
+    said = compressed("pack-quantized", strategy="channel", symmetric=True)
+    stated = said | {"ignore": ["lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*"]}
+    quantised = read_quantisation(Fields({"quantization_config": stated}, "config.json"))
+    after = opened(config, msgspec.structs.replace(files, quantised=quantised))
+    assert torch.equal(encoding(before, "llava"), encoding(after, "llava"))
+    assert torch.equal(before.decoder.embedding, after.decoder.embedding)
+
+
+def test_tensors_that_nobody_needs_are_refused(tmp_path: Path) -> None:
+    """What is behind the output that is taken isn't among them."""
+    config, files = saved(make_theirs("llava"), tmp_path)
+    names = load_file(files.files[0])
+    assert any("layers.2." in name and "vision" in name for name in names), "one too many"
+    rewritten(files, lambda all_: all_ | {"vision_tower.vision_model.gate.weight": torch.ones(3)})
+    with pytest.raises(UnsupportedModel, match=r"no use for: vision_tower.vision_model.gate"):
+        opened(config, files)
+
+
+def test_a_table_of_other_positions_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    config, files = saved(make_theirs("gemma3"), tmp_path)
+    assert config.vision is not None
+    tower = config.vision.tower
+    positions = msgspec.structs.replace(tower.positions, side=1024)
+    large = msgspec.structs.replace(tower, positions=positions, hidden_size=48)
+    vision = msgspec.structs.replace(config.vision, tower=large)
+    other: ModelConfig = msgspec.structs.replace(config, vision=vision)
+    with pytest.raises(UnsupportedModel, match=r"position_embedding.weight has shape \(64, 48\)"):
+        VisionModel(other, open_tower(files, torch.float32))

@@ -1,0 +1,92 @@
+"""Models that see, against transformers on the same weights, in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worker.driver import Driver, LogitsOf
+from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
+from tests.worker.vision.pictures import (
+    Prepared,
+    job_of,
+    load,
+    picture,
+    prompts,
+    runner_of,
+    text_of,
+    theirs_of,
+)
+from tests.worker.vision.vision_cases import CASES, both
+
+pytestmark = pytest.mark.slow
+
+WANTED = 12
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", CASES)
+def test_encodings_equal_transformers(case: str) -> None:
+    theirs, ours = both(case)
+    for size, seed in ((1, 0), (2, 1), (5, 2)):
+        shown = picture(CASES[case].preparation, size, seed)
+        pixels = torch.from_numpy(shown.inputs["pixel_values"])
+        with torch.inference_mode():
+            found = ours.tower.encode(ours.tower.read(shown.inputs))
+            if "grid_thw" in shown.inputs:
+                grid = torch.from_numpy(shown.inputs["grid_thw"]).long()[None]
+                features = theirs.model.get_image_features(pixels, grid).pooler_output[0]
+            elif hasattr(theirs.config, "scale_factor"):
+                features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
+            else:
+                said = {
+                    key: getattr(theirs.config, key)
+                    for key in ("vision_feature_layer", "vision_feature_select_strategy")
+                    if hasattr(theirs.config, key)
+                }
+                features = theirs.model.get_image_features(pixels, **said).pooler_output[0]
+        assert found.shape == (shown.item.rows, ours.config.hidden_size) == features.shape
+        allowed = RELATIVE_TOLERANCE * features.abs().max()
+        assert bool(((found - features).abs() <= allowed).all())
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", CASES)
+def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
+    """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends."""
+    theirs, ours = both(case)
+    asked = prompts(CASES[case].preparation)
+    vision = ours.config.vision
+    assert vision is not None
+    seen = LogitsOf()
+    runner = runner_of(ours, CASES[case].preparation, observer=seen)
+    shown = {
+        part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
+    }
+    load(runner, tmp_path, *shown.values())
+    driver = Driver(runner, num_blocks=128, slots=8, budget=37)
+    driver.encode = list(shown)
+    jobs = [job_of(parts, WANTED, whole_spans=vision.spans_whole) for parts in asked]
+    slots: dict[int, int] = {}
+    while any(not job.done for job in jobs):
+        driver._step([job for job in jobs if not job.done])
+        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
+    compared = 0
+    for at, (job, parts) in enumerate(zip(jobs, asked, strict=True)):
+        assert job.error is None
+        found = seen.of(slots[at])
+        tokens = text_of(job.tokens)
+        true = theirs_of(theirs, parts, tokens)[: len(found)]
+        prompt = slice(0, len(job.prompt))
+        difference = (found[prompt] - true[prompt]).abs().amax(-1)
+        allowed = RELATIVE_TOLERANCE * true[prompt].abs().amax(-1)
+        assert bool((difference <= allowed).all()), (at, (difference / allowed).max())
+        for step, token in enumerate(tokens):
+            best = true[len(job.prompt) - 1 + step].topk(2)
+            if best.values[0] - best.values[1] < CLEAR_MARGIN:
+                break
+            assert token == int(best.indices[0]), (at, step)
+            compared += 1
+    assert compared >= len(jobs) * WANTED // 2

@@ -1,0 +1,76 @@
+"""Pictures over ranks: the first stage's ranks encode, and all of them have the positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.protocol.from_worker import MediaReady
+from penstock.protocol.to_worker import Plan
+from penstock_worker.batch.prepare_inputs import prepare_inputs
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.backends import choose
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from tests.worker.parallel.together import Formed
+from tests.worker.vision.pictures import message_of, picture, prompt_of, words
+from tests.worker.vision.test_vision_bits import new, work
+from tests.worker.vision.test_vision_loading import setup
+from tests.worker.vision.vision_cases import CASES, prepared_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("case", ["qwen2.5-vl", "gemma3"])
+def test_ranks_see_what_one_worker_sees(
+    case: str, tensor: int, pipeline: int, tmp_path: Path
+) -> None:
+    prepared = prepared_folder(case, tmp_path)
+    asked = setup(tmp_path, attention_backend="reference")
+    shown = picture(CASES[case].preparation, 2, 1)
+    tokens, media = prompt_of([words(9, 1), shown, words(12, 2)])
+    assert media is not None
+    blocks = list(range(6))
+    plan = Plan(
+        1,
+        0,
+        [],
+        [new(0, tokens, media, blocks)],
+        [work(0, 0, tokens)],
+        encode=[shown.item.name],
+    )
+    file = tmp_path / "item"
+    file.write_bytes(shown.content)
+
+    def logits(ranks: Ranks) -> torch.Tensor:
+        with torch.inference_mode():
+            recipe = choose(prepared, asked, 1, ranks)
+            forward = recipe.build()(16)
+            held = recipe.media
+            assert held is not None
+            answers: SimpleQueue[Any] = SimpleQueue()
+            if ranks.place.first:
+                held.receive(message_of(shown.item, str(file)), (), answers.put)
+                assert answers.get(timeout=60) == MediaReady(shown.item.name)
+            held.encode(plan)
+            bounds = SlotBounds.of(asked, prepared.config.vocab_size, 16, recipe.kv_groups)
+            slots = Slots(bounds)
+            slots.apply(plan)
+            batch = prepare_inputs(plan.work, slots, held)
+            found = forward.logits(batch, np.arange(len(tokens)))
+            held.close()
+        assert slots[0].failed is None
+        return found
+
+    true = logits(ALONE)
+    with Formed(tensor, pipeline) as formed:
+        found = [each for each in formed.each(logits) if len(each)]
+    assert len(found) == tensor
+    for each in found:
+        assert torch.allclose(each, true, rtol=1e-3, atol=1e-3)
+        assert pipeline == 1 or torch.equal(each, true)

@@ -1,0 +1,271 @@
+"""Tiny models that see, with random weights: transformers' own, and ours of the same files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import torch
+
+from penstock.formats.fields import Fields
+from penstock.formats.weight_files import find_safetensors
+from penstock.media_facts import (
+    FixedImages,
+    ImagePreparation,
+    MediaFacts,
+    PatchImages,
+    Pixels,
+    TiledImages,
+)
+from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
+from penstock.prepare.hub_config import read_config
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.vision.model import VisionModel, open_tower
+from penstock_worker.weights.opening import open_weights
+
+PLACEHOLDER = 190
+POSITIONS = 256
+TEXT: dict[str, Any] = {
+    "vocab_size": 199,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.25,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+SEES: dict[str, Any] = {
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "initializer_range": 0.2,
+}
+SECTIONS = {"rope_type": "default", "mrope_section": [1, 2, 3], "rope_theta": 100.0}
+QWEN_TOKENS = {
+    "image_token_id": PLACEHOLDER,
+    "video_token_id": 191,
+    "vision_start_token_id": 192,
+    "vision_end_token_id": 193,
+}
+QWEN_TOWER = {"num_heads": 4, "patch_size": 4, "initializer_range": 0.2}
+COLOURS = Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
+
+
+@dataclass(frozen=True)
+class Case:
+    """transformers' class (without its end), its settings, and how pictures are prepared."""
+
+    family: str
+    settings: dict[str, Any]
+    preparation: ImagePreparation
+
+    def config(self) -> Any:
+        import transformers
+
+        def made(section: dict[str, Any]) -> Any:
+            name = section.get("class")
+            rest = {key: value for key, value in section.items() if key != "class"}
+            return rest if name is None else getattr(transformers, name)(**rest)
+
+        parts = {
+            key: made(value) if isinstance(value, dict) else value
+            for key, value in self.settings.items()
+        }
+        return getattr(transformers, f"{self.family}Config")(**parts)
+
+
+def _fixed(size: int, rows: int) -> FixedImages:
+    return FixedImages(pixels=COLOURS, height=size, width=size, rows=rows)
+
+
+LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
+MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
+CLIP = SEES | {"class": "CLIPVisionConfig", "image_size": 28, "patch_size": 7}
+SIGLIP = SEES | {"class": "SiglipVisionConfig", "image_size": 30, "patch_size": 7}
+CASES: dict[str, Case] = {
+    "llava": Case(
+        "Llava",
+        {"text_config": LLAMA, "vision_config": CLIP, "image_token_index": PLACEHOLDER},
+        _fixed(28, 16),
+    ),
+    "llava-mistral-with-the-class-token": Case(
+        "Llava",
+        {
+            "text_config": MISTRAL | {"sliding_window": 21},
+            "vision_config": CLIP | {"hidden_act": "gelu"},
+            "image_token_index": PLACEHOLDER,
+            "vision_feature_select_strategy": "full",
+            "vision_feature_layer": -1,
+        },
+        _fixed(28, 17),
+    ),
+    "llava-siglip": Case(
+        "Llava",
+        {
+            "text_config": LLAMA,
+            "vision_config": SIGLIP,
+            "image_token_index": PLACEHOLDER,
+            "vision_feature_select_strategy": "full",
+            "multimodal_projector_bias": False,
+        },
+        _fixed(30, 16),
+    ),
+    "llava-qwen2": Case(
+        "Llava",
+        {
+            "text_config": TEXT | {"class": "Qwen2Config"},
+            "vision_config": CLIP,
+            "image_token_index": PLACEHOLDER,
+            "vision_feature_layer": 1,
+            "projector_hidden_act": "gelu_pytorch_tanh",
+        },
+        _fixed(28, 16),
+    ),
+    "idefics3": Case(
+        "Idefics3",
+        {
+            "text_config": LLAMA,
+            "vision_config": SEES | {"image_size": 32, "patch_size": 4},
+            "image_token_id": PLACEHOLDER,
+        },
+        TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=9),
+    ),
+    "smolvlm": Case(
+        "SmolVLM",
+        {
+            "text_config": LLAMA,
+            "vision_config": SEES | {"image_size": 24, "patch_size": 4},
+            "image_token_id": PLACEHOLDER,
+            "scale_factor": 3,
+            "tie_word_embeddings": True,
+        },
+        TiledImages(pixels=COLOURS, longest_edge=96, tile=24, rows=4),
+    ),
+    "qwen2-vl": Case(
+        "Qwen2VL",
+        {
+            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "vision_config": QWEN_TOWER
+            | {"depth": 2, "embed_dim": 48, "hidden_size": 72, "mlp_ratio": 2},
+        }
+        | QWEN_TOKENS,
+        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+    ),
+    "qwen2.5-vl": Case(
+        "Qwen2_5_VL",
+        {
+            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "vision_config": QWEN_TOWER
+            | {
+                "depth": 3,
+                "hidden_size": 48,
+                "out_hidden_size": 72,
+                "intermediate_size": 52,
+                "window_size": 16,
+                "fullatt_block_indexes": [1],
+            },
+        }
+        | QWEN_TOKENS,
+        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+    ),
+    "gemma3": Case(
+        "Gemma3",
+        {
+            "text_config": TEXT
+            | {"class": "Gemma3TextConfig", "head_dim": 16, "sliding_window": 11},
+            "vision_config": SIGLIP | {"image_size": 32, "patch_size": 4},
+            "mm_tokens_per_image": 16,
+            "image_token_index": PLACEHOLDER,
+        },
+        _fixed(32, 16),
+    ),
+}
+
+
+def make_theirs(case: str) -> Any:
+    """transformers' model with random weights; biases, norms and tables too, which start at 0
+    and 1."""
+    import transformers
+
+    torch.manual_seed(5)
+    config = CASES[case].config()
+    config._attn_implementation = "eager"
+    model: Any = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")(
+        config
+    ).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+            elif "norm" in name or "ln_q" in name:
+                parameter.normal_(0 if "Gemma" in type(model).__name__ else 1, 0.3)
+            elif "mm_input" in name or ("vision" in name and "embed" in name):
+                parameter.normal_(0, 0.3)
+    return model
+
+
+@dataclass(frozen=True)
+class Ours:
+    """The same model, read from the files that transformers wrote."""
+
+    config: ModelConfig
+    decoder: DecoderModel
+    tower: VisionModel
+
+
+def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
+    model.save_pretrained(folder)
+    path = folder / "config.json"
+    config = read_config(Fields(json.loads(path.read_text()), str(path)))
+    files = tuple(map(str, find_safetensors(folder)))
+    return config, WeightFiles(format="safetensors", files=files, dtype="float32")
+
+
+def prepared_folder(case: str, folder: Path) -> PreparedModel:
+    """As far as a worker reads it."""
+    config, files = saved(make_theirs(case), folder)
+    prepared = PreparedModel(
+        format_version=FORMAT_VERSION,
+        name=case,
+        source="test",
+        config=config,
+        generation=GenerationDefaults(),
+        weights=files,
+        digest="0" * 64,
+        has_chat_template=False,
+        media=MediaFacts(
+            image=CASES[case].preparation,
+            placeholder="<image>",
+            token="<image>",
+            token_id=PLACEHOLDER,
+        ),
+    )
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(prepared))
+    return prepared
+
+
+def opened(config: ModelConfig, files: WeightFiles, dtype: torch.dtype = torch.float32) -> Ours:
+    return Ours(
+        config,
+        DecoderModel(config, open_weights(files, config, dtype), POSITIONS),
+        VisionModel(config, open_tower(files, dtype)),
+    )
+
+
+@cache
+def both(case: str) -> tuple[Any, Ours]:
+    """Made once for all tests of a file."""
+    theirs = make_theirs(case)
+    with TemporaryDirectory() as folder:
+        return theirs, opened(*saved(theirs, Path(folder)))
