@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any module of tests is imported: some count their examples by it."""
     thinning.every = config.getoption("--long")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Whoever is collected first and imports Triton, as parts of transformers do, gets the one
+    that is interpreted (tests/interpreted_triton.py). Not longer: what tests start would inherit
+    it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not preloaded.GPUS.exists():
+            patch.setenv("TRITON_INTERPRET", "1")
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied

@@ -78,8 +78,8 @@ def _work(worker: Worker, session: CoreSession) -> None:
     session.start()
     try:
         _preload()
-        if not signals.asked:
-            worker.run()
+        signals.interrupt()
+        worker.run()
     except BaseException:
         # What the signal interrupted may have wrapped our exception in one of its own.
         if not signals.asked:
@@ -114,15 +114,17 @@ class _Leave(BaseException):
 
 
 class Signals:
-    """Raises _Leave in the main thread when SIGTERM or SIGINT comes for the first time.
+    """Notes SIGTERM and SIGINT, and from `interrupt` on raises _Leave in the main thread when the
+    first one comes.
 
+    Not before: torch's own initialisation calls Python, and ends the process where that raises.
     asked: whether one has come.  To be looked at beside the exception, which may come out as
     another or not at all: Python 3.11 makes a RuntimeError of what is raised while a class is made,
     and an import may be in the middle of one.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self._raises = False
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._take)
 
@@ -130,7 +132,14 @@ class Signals:
         self.asked = True
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
-        raise _Leave
+        if self._raises:
+            raise _Leave
+
+    def interrupt(self) -> None:
+        """Raises _Leave now if a signal has come, and when one comes."""
+        self._raises = True
+        if self.asked:
+            raise _Leave
 
 
 def _preload() -> None:
