@@ -56,6 +56,7 @@ OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
+WHOLE_SPANS = "pictures whose rows see one another"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -70,6 +71,8 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     Mamba2Spec: MAMBA2,
 }
 RECURRENT = frozenset(_RECURRENT.values())
+OF_PICTURES = frozenset({VISION, WHOLE_SPANS})
+"""What a model needs for pictures only."""
 
 
 def mechanisms(config: ModelConfig) -> frozenset[str]:
@@ -101,6 +104,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+        if config.vision.spans_whole:
+            yield WHOLE_SPANS
     for layer in set(config.layers):
         yield from _of_layer(layer)
 

@@ -18,7 +18,6 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
-from penstock_worker.media.planning import TEXT_TOO
 
 BACKENDS = ("triton", "cpu", "reference")
 """Fastest first."""
@@ -64,7 +63,8 @@ def _media(prepared: PreparedModel) -> list[Finding]:
     size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
-    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and pictures that wait; {TEXT_TOO}"
+    held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and pictures that wait"
+    text = f"{held}; --language-model-only leaves pictures out"
     return [Finding("pictures", True, text)]
 
 

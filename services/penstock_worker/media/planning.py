@@ -12,11 +12,6 @@ from penstock_worker.media.memory import load_bytes, media_rows
 
 log = logs.get(__name__)
 
-TEXT_TOO = (
-    "text is computed by a backend that takes pictures too; where nobody brings any,"
-    " --language-model-only may be faster"
-)
-
 
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
     """Returns None for a model that takes no media."""
