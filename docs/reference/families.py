@@ -11,7 +11,7 @@ from docs.reference.pages import WRITTEN
 from penstock.families import FAMILIES, Family
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
+from penstock.mechanisms import WHOLE_SPANS, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.backends import backend_module
@@ -62,13 +62,15 @@ def _seeing() -> str:
     """The families of models that see, and what tests show of each."""
     text = (
         "\n## Models that see\n\n"
-        "Pictures are encoded and put in the place of a prompt's placeholders by `reference`; the "
-        "other backends lack a tower. With `--language-model-only` the tower is left out, and the "
-        "decoder behind it is served as above. Where a tower isn't known here, so it is by "
-        "itself.\n\n"
+        "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
+        "threads. Their rows are put in the place of a prompt's placeholders on every backend. "
+        f"What `triton` lacks is {WHOLE_SPANS} (Gemma 3): such a model is served on the CPU, or "
+        "with `--language-model-only`, which leaves a tower out. Where a tower isn't known here, "
+        "so it is by itself.\n\n"
         "A model of each case is compared with transformers in float32: encodings, "
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
-        "and greedy tokens (`tests/worker/vision`).\n\n"
+        "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
+        "are compared with `reference` in Triton's interpreter.\n\n"
         "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
     )
     for family in VISION_FAMILIES.values():

@@ -28,6 +28,7 @@ from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
+from penstock_worker.media.planning import told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
@@ -95,7 +96,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
-        **_told_of_media(recipe),
+        **told_of(recipe.media),
     )
     log.info(
         "model loaded",
@@ -161,7 +162,7 @@ def _load_on_device(
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
-        **_told_of_media(recipe),
+        **told_of(recipe.media),
     )
     log.info(
         "model loaded",
@@ -196,18 +197,6 @@ def _load_on_device(
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
-
-
-def _told_of_media(recipe: Recipe) -> dict[str, Any]:
-    """Fields of Ready."""
-    media = recipe.media
-    if media is None:
-        return {}
-    return {
-        "media_rows": media.rows,
-        "whole_spans": media.whole_spans,
-        "media_bytes": media.load_bytes,
-    }
 
 
 def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGrammars:

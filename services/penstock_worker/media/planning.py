@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from penstock import logs
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
+from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.memory import load_bytes, media_rows
 
@@ -29,3 +32,14 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
     )
+
+
+def told_of(media: HeldMedia | None) -> dict[str, Any]:
+    """Fields of Ready."""
+    if media is None:
+        return {}
+    return {
+        "media_rows": media.rows,
+        "whole_spans": media.whole_spans,
+        "media_bytes": media.load_bytes,
+    }

@@ -102,7 +102,8 @@ class Tower:
         hidden = self._patches(patches)[:count]
         places = None
         if isinstance(spec.positions, LearnedPositions) and self._table is not None:
-            places = self._table[table_rows(picture, spec.positions) + spec.class_token]
+            rows = table_rows(picture, spec.positions) + spec.class_token
+            places = self._table[rows.to(self._table.device)]
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
             tiles = tiles + places
