@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,10 @@ _PROGRAM = (
     "import sys; n = int(sys.argv[3]); sys.path[:0] = sys.argv[4:4 + n]; "
     "from penstock.media.child import run; run()"
 )
-_PACKAGES = ("penstock", "numpy", "PIL", "msgspec", "setproctitle")
+_PACKAGES = (
+    *("penstock", "numpy", "PIL", "msgspec", "setproctitle"),
+    *("soundfile", "_cffi_backend", "cffi", "pycparser", "soxr"),
+)
 _OVERTIME = {-signal.SIGPROF, -signal.SIGXCPU}
 _CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 _ANSWER = msgspec.msgpack.Decoder(Answer)
@@ -177,5 +181,10 @@ def _environment() -> dict[str, str]:
 def _import_paths() -> list[str]:
     """Where this process has the child's few packages from: it skips `site`, to start fast."""
     specs = [importlib.util.find_spec(name) for name in _PACKAGES]
-    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return list(dict.fromkeys(str(Path(origin).parent.parent) for origin in origins))
+    return list(dict.fromkeys(_folder(spec) for spec in specs if spec and spec.origin))
+
+
+def _folder(spec: ModuleSpec) -> str:
+    """That a module or a package lies in."""
+    own = Path(spec.origin or "").parent
+    return str(own if spec.submodule_search_locations is None else own.parent)
