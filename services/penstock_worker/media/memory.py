@@ -13,17 +13,26 @@ of the families takes."""
 
 def media_rows(config: ModelConfig, max_model_len: int, wanted: int | None = None) -> int:
     """How many rows of encodings are kept; wanted: what a setting says."""
-    if config.vision is None:
+    if config.vision is None and config.audio is None:
         return 0
-    return wanted or min(max_model_len, USUAL_ROWS)
+    # All prompts of an encoder-decoder model begin with an item, however short they are.
+    usual = max(config.encoder_rows, USUAL_ROWS)
+    return wanted or (usual if config.encoder_rows else min(max_model_len, usual))
 
 
 def load_bytes(config: ModelConfig, max_model_len: int, wanted: int = 0) -> int:
     """Bytes of prepared items that the engine core may have wait at a time: those of the longest
     prompt, but no more than `wanted`, what a setting says; 0: it says nothing."""
-    if config.vision is None:
+    each = max(
+        0 if config.vision is None else pixel_bytes(config.vision),
+        0 if config.audio is None else config.audio.row_bytes,
+    )
+    if not each:
         return 0
-    longest = max_model_len * pixel_bytes(config.vision) + MAX_MEDIA_ITEMS * MEDIA_OVERHEAD
+    rows = max_model_len
+    if config.encoder_rows:
+        rows = media_rows(config, max_model_len)  # of several prompts
+    longest = rows * each + MAX_MEDIA_ITEMS * MEDIA_OVERHEAD
     return min(longest, wanted or longest)
 
 
