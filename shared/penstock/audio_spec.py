@@ -1,4 +1,5 @@
-"""What hears in a model, as data: a tower that makes vectors of a spectrogram's frames.
+"""What hears in a model, as data: a tower that makes vectors of a log-mel spectrogram, and a
+projector that makes embeddings of the decoder's size of them.
 
 A family of models fills these structs. Sizes are element counts.
 """
@@ -13,10 +14,9 @@ from penstock.layer_spec import NormSpec
 
 
 class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A transformer over sound (Radford et al., "Robust speech recognition via large-scale weak
-    supervision", 2022): two convolutions over three frames each, the second one of every other
-    frame; a table of positions; layers in which the vectors of a chunk attend to one another; a
-    norm. Products have biases, but for keys."""
+    """Whisper's encoder (Radford et al., 2022): two convolutions of three windows each, the second
+    of which goes two windows at a time; a table of positions; layers in which all of a chunk's
+    vectors attend to one another; a norm."""
 
     hidden_size: int
     intermediate_size: int
@@ -24,36 +24,52 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     num_heads: int
     mel_bins: int
     positions: int
-    """Vectors of a chunk at most: half as many as it has frames."""
-    norm: NormSpec = NormSpec(kind="layer", eps=1e-5, bias=True)
+    """Vectors of a whole chunk: half its windows."""
+    norm: NormSpec
     activation: Literal["gelu", "gelu_tanh", "silu"] = "gelu"
+    """Of the convolutions too, where it is gelu always."""
     pooled: bool = False
-    """Whether each two of the last layer's vectors become their mean, before the norm."""
-    gated: bool = False
-    """Whether the feed-forward is activation(gate) * up."""
+    """Whether the norm is behind the mean of each two of the last layer's vectors."""
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
     @property
-    def row_frames(self) -> int:
-        """Frames of a vector."""
-        return 4 if self.pooled else 2
+    def chunk_frames(self) -> int:
+        """Windows of a whole chunk."""
+        return 2 * self.positions
+
+
+class LinearProjector(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
+    """A product with a bias (Chu et al., "Qwen2-Audio technical report", 2024)."""
+
+
+class StackProjector(msgspec.Struct, frozen=True, kw_only=True, tag="stack"):
+    """Two products without biases, with gelu between them, of `factor` vectors one behind the other
+    (Mistral AI, "Voxtral", 2025)."""
+
+    factor: int
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
 
 
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model hears with."""
+    """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
+    which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
+    decoder attends to them."""
 
     tower: AudioTowerSpec
+    projector: LinearProjector | StackProjector | None
     cut: bool = False
-    """Whether a sound's last chunk may have fewer frames than others."""
+    """Whether the silence that fills up a chunk is left out."""
 
     @property
-    def chunk_frames(self) -> int:
-        return 2 * self.tower.positions
+    def row_frames(self) -> int:
+        """Windows that a row is made of."""
+        stacked = self.projector.factor if isinstance(self.projector, StackProjector) else 1
+        return 2 * (2 if self.tower.pooled else 1) * stacked
 
     @property
-    def row_bytes(self) -> int:
-        """Of a prepared sound, for each of its rows: float32 of each band of its frames."""
-        return 4 * self.tower.mel_bins * self.tower.row_frames
+    def chunk_rows(self) -> int:
+        """Of a whole chunk."""
+        return self.tower.chunk_frames // self.row_frames

@@ -68,6 +68,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     embeddings; 0: there is no table."""
 
     @property
+    def takes_media(self) -> bool:
+        return self.vision is not None or self.audio is not None
+
+    @property
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent

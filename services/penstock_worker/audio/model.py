@@ -12,6 +12,7 @@ from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.audio import names
+from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.weights.dummy import DummyWeights
@@ -21,7 +22,7 @@ from penstock_worker.weights.weights import Weights
 from penstock_worker.weights.zero_biases import add_zero_biases
 
 MEL = "mel"
-"""Of a prepared sound: float32 [chunks, bins, frames]."""
+"""Of a prepared sound: float32 [chunks, bins, windows]."""
 
 
 class UnfitSound(UnfitItem):
@@ -48,30 +49,32 @@ class AudioModel:
             raise UnsupportedModel("the model has nothing to hear with")
         self.spec: AudioSpec = config.audio
         self._tower = AudioTower(self.spec.tower, weights)
+        self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
         weights.finish()
 
     def rows(self, chunks: int, frames: int) -> int:
-        """Embeddings that a sound becomes."""
-        return chunks * ((frames + 1) // 2 // (2 if self.spec.tower.pooled else 1))
+        """Embeddings that a sound becomes. frames: windows of each chunk."""
+        return chunks * (frames // self.spec.row_frames)
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the spectrogram that an item's tensors hold, [chunks, bins, frames]. Raises
+        """Returns the spectrogram that an item's tensors hold, [chunks, bins, windows]. Raises
         UnfitSound."""
         if set(tensors) != {MEL}:
             raise UnfitSound(
                 f"a prepared sound has {MEL}, and not {', '.join(sorted(tensors)) or 'nothing'}"
             )
         mel, spec = tensors[MEL], self.spec
-        whole = spec.chunk_frames
+        whole = spec.tower.chunk_frames
         bins = spec.tower.mel_bins
         if mel.dtype != np.float32 or mel.ndim != 3 or not mel.size or mel.shape[1] != bins:
             raise UnfitSound(
-                f"a sound is {mel.dtype} of shape {mel.shape}; float32 [chunks, {bins}, frames] is "
+                f"a sound is {mel.dtype} of shape {mel.shape}; float32 [chunks, {bins}, windows] is "
                 "needed"
             )
         chunks, _, frames = mel.shape
-        if frames != whole and not (spec.cut and chunks == 1 and frames < whole):
-            raise UnfitSound(f"a sound has {chunks} chunks of {frames} frames; {whole} are needed")
+        cut = spec.cut and chunks == 1 and spec.row_frames <= frames < whole
+        if frames != whole and not cut:
+            raise UnfitSound(f"a sound has {chunks} chunks of {frames} windows; {whole} are needed")
         return mel
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
@@ -89,4 +92,5 @@ class AudioModel:
         self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
     ) -> Tensor:
         """Returns [rows, hidden], in order of time. `layer_done` is called after each layer."""
-        return self._tower(torch.from_numpy(self.read(tensors).copy()), layer_done).contiguous()
+        mel = torch.from_numpy(self.read(tensors).copy())
+        return self._projector(self._tower(mel, layer_done)).contiguous()

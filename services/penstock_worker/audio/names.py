@@ -1,4 +1,4 @@
-"""Names of the tensors of towers that hear in checkpoints of the hub, and ours."""
+"""Names of the tensors of towers that hear, and of their projectors, in checkpoints of the hub, and ours."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ _IN_LAYER = {
     "fc2": "down_proj",
 }
 _OF_TOWER = {"embed_positions": "position_embedding", "layer_norm": "last_norm"}
+_PROJECTOR = re.compile(r"^(?:model\.)?multi_modal_projector\.")
+_OF_PROJECTOR = {"linear": "projector", "linear_1": "projector.1", "linear_2": "projector.2"}
 ZERO_BIASES = ("k_proj",)
 """Modules of every layer without biases, where others that share the product have some."""
 
 
 def from_hub(name: str) -> str | None:
-    """Returns our name for a tensor of a tower; None for another half's. An unknown name stays as
-    it is, without its prefix."""
+    """Returns our name for a tensor of a tower or a projector; None for another half's. An unknown
+    name stays as it is, without its prefix."""
+    if _PROJECTOR.match(name):
+        return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
     if not _TOWER.match(name):
         return None
     inner = _TOWER.sub("", name)
@@ -33,5 +37,9 @@ def from_hub(name: str) -> str | None:
     if layer is not None:
         number, module, kind = layer.groups()
         return f"layers.{number}.{_IN_LAYER.get(module, module)}{kind}"
-    match = _MODULE.fullmatch(inner)
-    return inner if match is None else _OF_TOWER.get(match[1], match[1]) + match[2]
+    return _known(inner, _OF_TOWER)
+
+
+def _known(name: str, modules: dict[str, str]) -> str:
+    match = _MODULE.fullmatch(name)
+    return name if match is None else modules.get(match[1], match[1]) + match[2]

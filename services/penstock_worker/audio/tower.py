@@ -1,4 +1,4 @@
-"""A transformer over the frames of a sound (AudioTowerSpec).
+"""A transformer over the windows of a sound (AudioTowerSpec).
 
 A sound is encoded by itself, chunk by chunk, so the shapes of all products depend on the sound
 alone, and so do its bits.
@@ -20,21 +20,21 @@ from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
-"""Frames of a convolution."""
+"""Windows that a convolution reads."""
 
 
 class Convolution:
-    """A convolution over frames, with silence before the first and behind the last, and gelu."""
+    """A convolution over time, with zeros before the first and behind the last, and gelu."""
 
     def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, step: int) -> None:
-        """step: every so many frames there is a result."""
+        """step: after every so many there is a result."""
         weight = weights.take(f"{name}.weight", (outputs, inputs, REACH))
         self._product = TowerProduct(weight.flatten(1), weights.take(f"{name}.bias", (outputs,)))
         self._step = step
 
-    def __call__(self, frames: Tensor) -> Tensor:
-        """Maps [frames, inputs] to [ceil(frames / step), outputs]."""
-        around = functional.pad(frames, (0, 0, 1, 1))
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps [count, inputs] to [ceil(count / step), outputs]."""
+        around = functional.pad(x, (0, 0, 1, 1))
         windows = around.unfold(0, REACH, self._step).flatten(1)
         return reference.plain_activation(in_tiles(windows, self._product), "gelu")
 
@@ -56,16 +56,19 @@ class AudioTower:
         self._spec = spec
 
     def __call__(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Tensor:
-        """Maps float32 [chunks, bins, frames] to [rows, hidden]. `layer_done` is called after each
-        layer of each chunk."""
+        """Maps float32 [chunks, bins, windows] to [vectors, hidden]. `layer_done` is called after
+        each layer of each chunk.
+
+        A chunk with a window more than two for each vector is cut there: the last window is read,
+        and has no vector of its own."""
         return torch.cat([self._encoded(chunk, layer_done) for chunk in mel])
 
     def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Tensor:
         hidden = mel.t().to(self.dtype)
         for convolution in self._convolutions:
             hidden = convolution(hidden)
-        count = len(hidden)
-        hidden = kernels.pad_tiles(hidden + self._positions[:count])
+        count = mel.shape[1] // 2
+        hidden = kernels.pad_tiles(hidden[:count] + self._positions[:count])
         for layer in self._layers:
             hidden = layer(hidden, [count])
             layer_done()

@@ -21,7 +21,7 @@ TEXT_TOO = (
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
     """Returns None for a model that takes no media."""
     config = prepared.decoder
-    if config.vision is None and config.audio is None:
+    if not config.takes_media:
         return None
     if prepared.media is None:
         log.warning("the model takes no media: its files don't say how they are prepared")

@@ -27,5 +27,5 @@ def load_senses(prepared: PreparedModel, dtype: torch.dtype, load_format: str) -
         weights = open_audio_tower(prepared.weights, dtype, load_format=load_format)
         hears = AudioModel(config, weights)
         return lambda layer_done: Hearing(hears, layer_done)
-    sees, preparation = load_tower(prepared, dtype, load_format), media.image
+    sees, preparation = load_tower(prepared, dtype, load_format), media.kinds["image"].preparation
     return lambda layer_done: Sight(sees, preparation, layer_done)

@@ -30,14 +30,15 @@ class LayerSizes(Protocol):
     def norm(self) -> NormSpec: ...
     @property
     def activation(self) -> str: ...
-    @property
-    def gated(self) -> bool: ...
 
 
 class TowerLayer:
     """Maps [rows, hidden] to the same shape."""
 
-    def __init__(self, spec: LayerSizes, weights: Weights, number: int) -> None:
+    def __init__(
+        self, spec: LayerSizes, weights: Weights, number: int, *, gated: bool = False
+    ) -> None:
+        """gated: whether the feed-forward is activation(gate) * up."""
         at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
         self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
         qkv = [(f"{at}.qkv", 3 * size)]
@@ -45,10 +46,11 @@ class TowerLayer:
             qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
         self._qkv = TowerProduct.load(weights, qkv, size)
         self._mixed = TowerProduct.load(weights, [(f"{at}.out_proj", size)], size)
-        names = ("gate_proj", "up_proj") if spec.gated else ("up_proj",)
+        names = ("gate_proj", "up_proj") if gated else ("up_proj",)
         self._up = TowerProduct.load(weights, [(f"{at}.{name}", inner) for name in names], size)
         self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner)
         self._spec = spec
+        self._gated = gated
 
     def __call__(
         self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
@@ -62,7 +64,7 @@ class TowerLayer:
             query, key = (reference.apply_rope(each, *angles) for each in (query, key))
         hidden = hidden + self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
         inner = self._up(self._norms[1](hidden))
-        if spec.gated:
+        if self._gated:
             inner = reference.gated_activation(inner, spec.activation)
         else:
             inner = reference.plain_activation(inner, spec.activation)

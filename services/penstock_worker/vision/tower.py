@@ -36,7 +36,9 @@ class Tower:
             rows = spec.positions.side**2 + spec.class_token
             self._table = weights.take("position_embedding.weight", (rows, size))
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        self._layers = [TowerLayer(spec, weights, number) for number in range(spec.num_layers)]
+        self._layers = [
+            TowerLayer(spec, weights, number, gated=spec.gated) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec

@@ -74,6 +74,7 @@ def _hub(fields: Fields) -> ModelConfig:
     )
     rows, positions = (_positions(fields, f"max_{which}_positions") for which in _HALVES)
     fields.ignore(*_TRAINING, *_OF_OTHERS)
+    norm = NormSpec(kind="layer", eps=1e-5, bias=True)
     tower = AudioTowerSpec(
         hidden_size=hidden,
         intermediate_size=fields.integer("encoder_ffn_dim"),
@@ -81,6 +82,7 @@ def _hub(fields: Fields) -> ModelConfig:
         num_heads=fields.integer("encoder_attention_heads"),
         mel_bins=fields.integer("num_mel_bins"),
         positions=rows,
+        norm=norm,
         activation=act,
     )
     _check_tower(tower, fields)
@@ -98,11 +100,11 @@ def _hub(fields: Fields) -> ModelConfig:
         num_kv_heads=heads,
         head_dim=hidden // heads,
         max_position=rows + positions,
-        norm=NormSpec(kind="layer", eps=1e-5, bias=True),
+        norm=norm,
         ropes=(),
         layers=(layer,),
         tie_word_embeddings=fields.flag("tie_word_embeddings", True),
-        audio=AudioSpec(tower=tower),
+        audio=AudioSpec(tower=tower, projector=None),
         cross_attention=CrossAttentionSpec(rows=rows),
         learned_positions=positions,
     )
