@@ -11,8 +11,8 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.planning import media_of
+from penstock_worker.media.senses import load_senses
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.placing import CPU
 
 Connect = Callable[[Callable[[], None]], None]
@@ -42,11 +42,11 @@ class ModelMedia:
     def load(self) -> Connect:
         """Reads the tower. Returns what connects it. Raises UnsupportedModel for weights that don't
         fit."""
-        encodings, facts = self.encodings, self._prepared.media
-        if encodings is None or facts is None or not self._encodes:
+        encodings = self.encodings
+        if encodings is None or not self._encodes:
             return connect_nothing
-        tower = load_tower(self._prepared, self._dtype, self._load_format, self._device)
-        return lambda done: encodings.see_with(Sight(tower, facts.image, done))
+        senses = load_senses(self._prepared, self._dtype, self._load_format, self._device)
+        return lambda done: encodings.see_with(senses(done))
 
 
 def connect_nothing(done: Callable[[], None]) -> None:
