@@ -56,6 +56,7 @@ OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
+DEEPSTACK = "rows that are added behind the first layers (DeepStack)"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -101,6 +102,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+        if config.vision.taps:
+            yield DEEPSTACK
     for layer in set(config.layers):
         yield from _of_layer(layer)
 

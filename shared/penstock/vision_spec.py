@@ -29,6 +29,10 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     pairs by the row, the others by the column."""
 
     theta: float = 10_000.0
+    table: int = 0
+    """Side of a square table whose vectors are added to the patches before: it is stretched over
+    the picture, corner on corner, and a patch has the mean of the four vectors around it, each the
+    more the nearer it is (Qwen3-VL). 0: there is none."""
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,8 @@ class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
 
     side: int
     norm: NormSpec
+    behind: bool = False
+    """Whether the norm is one of all the square's patches together."""
 
 
 class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
@@ -121,9 +127,18 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     projector: Projector
     image_size: int | None = None
     """Rows and columns of pixels of each picture; None: they differ."""
+    taps: tuple[int, ...] = ()
+    """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
+    squares. Those of the first one are added to the rows behind the decoder's first layer, and so
+    on (Meng et al., "DeepStack", 2024)."""
     spans_whole: bool = False
     """Whether the rows of a span of placeholders attend to one another in both directions, so that
     they must be computed in the same step."""
+
+    def row_width(self, hidden: int) -> int:
+        """Numbers of a row's encoding, for a decoder of that hidden size: what stands in the
+        token's place, then what each tap adds."""
+        return hidden * (1 + len(self.taps))
 
     @property
     def patches_in_row(self) -> int:

@@ -13,7 +13,7 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import VISION, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
-from penstock.vision_spec import LearnedPositions, WindowSpec
+from penstock.vision_spec import LearnedPositions, RotaryPositions, WindowSpec
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
 QWEN: dict[str, Any] = {
@@ -35,6 +35,37 @@ QWEN: dict[str, Any] = {
     "tie_word_embeddings": True,
     "use_sliding_window": False,
     "vocab_size": 151936,
+}
+QWEN3: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "dtype": "bfloat16",
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 262144,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+        "rope_type": "default",
+    },
+    "rope_theta": 5000000,
+    "use_cache": True,
+    "vocab_size": 151936,
+}
+QWEN3_TOWER: dict[str, Any] = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "num_heads": 16,
+    "num_position_embeddings": 2304,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
 }
 RELEASES: dict[str, dict[str, Any]] = {
     "llava-1.5-7b": {
@@ -167,6 +198,66 @@ RELEASES: dict[str, dict[str, Any]] = {
             "window_size": 112,
         },
     },
+    "qwen3-vl-4b": {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl",
+        "text_config": QWEN3
+        | {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "model_type": "qwen3_vl_text",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 36,
+            "tie_word_embeddings": True,
+        },
+        "tie_word_embeddings": True,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [5, 11, 17],
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "model_type": "qwen3_vl",
+            "out_hidden_size": 2560,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
+    "qwen3-vl-30b-a3b": {
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl_moe",
+        "text_config": QWEN3
+        | {
+            "decoder_sparse_step": 1,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "mlp_only_layers": [],
+            "model_type": "qwen3_vl_moe_text",
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": True,
+            "num_attention_heads": 32,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 4,
+        },
+        "tie_word_embeddings": False,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [8, 16, 24],
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "model_type": "qwen3_vl_moe",
+            "out_hidden_size": 2048,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
     "gemma-3-4b": {
         "architectures": ["Gemma3ForConditionalGeneration"],
         "boi_token_index": 255999,
@@ -231,6 +322,15 @@ def test_what_releases_are_made_of() -> None:
     assert qwen.ropes[0].sections == (16, 24, 24)
     assert qwen.vision is not None
     assert qwen.vision.tower.windows == WindowSpec(side=8, whole=(7, 15, 23, 31))
+    third = read("qwen3-vl-4b")
+    assert third.vision is not None
+    assert third.vision.tower.positions == RotaryPositions(table=48)
+    assert (third.vision.taps, third.vision.row_width(2560)) == ((5, 11, 17), 4 * 2560)
+    assert third.ropes[0].axes == (0, 1, 2) * 20 + (0,) * 4
+    assert qwen.ropes[0].axes == (0,) * 16 + (1,) * 24 + (2,) * 24
+    experts = read("qwen3-vl-30b-a3b").layers[0].feed_forward.experts
+    assert experts is not None
+    assert (experts.count, experts.active, experts.inner) == (128, 8, 768)
     smol, gemma = read("smolvlm-256m").vision, read("gemma-3-4b").vision
     assert smol is not None
     assert (smol.patches_in_row, smol.image_size) == (16, None)
@@ -275,6 +375,13 @@ def test_what_releases_are_made_of() -> None:
         ("qwen2.5-vl-3b", {"vision_config__window_size": 10}, "window_size"),
         ("qwen2.5-vl-3b", {"vision_config__fullatt_block_indexes": [32]}, "fullatt_block"),
         ("qwen2.5-vl-3b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        ("qwen3-vl-4b", {"vision_config__num_position_embeddings": 2300}, "num_position_emb"),
+        ("qwen3-vl-4b", {"vision_config__num_position_embeddings": 10**12}, "num_position_emb"),
+        ("qwen3-vl-4b", {"vision_config__deepstack_visual_indexes": [24]}, "deepstack"),
+        ("qwen3-vl-4b", {"vision_config__deepstack_visual_indexes": [9, 5]}, "deepstack"),
+        ("qwen3-vl-4b", {"text_config__num_hidden_layers": 2}, "deepstack"),
+        ("qwen3-vl-4b", {"text_config__rope_scaling": {"mrope_interleaved": False}}, "interleaved"),
+        ("qwen3-vl-4b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
         ("gemma-3-4b", {"mm_tokens_per_image": 250}, "mm_tokens_per_image"),
         ("gemma-3-4b", {"mm_tokens_per_image": 10**12}, "mm_tokens_per_image"),
         ("gemma-3-4b", {"mm_tokens_per_image": 0}, "mm_tokens_per_image"),

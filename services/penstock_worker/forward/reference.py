@@ -74,6 +74,7 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.DEEPSTACK,
     }
 )
 """What this backend has beyond Llama's layers."""

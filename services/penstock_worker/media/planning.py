@@ -30,7 +30,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
     return MediaEncodings(
         config.vision,
         rows=rows,
-        row_bytes=config.hidden_size * dtype.itemsize,
+        row_bytes=config.vision.row_width(config.hidden_size) * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
     )

@@ -157,7 +157,7 @@ class DecoderModel:
             inputs = self._inputs(tokens, residual)
         if self._streams is not None:
             residual = self._streams.begin(residual)
-        step = Step(rotations, attention, states, inputs)
+        step = Step(rotations, attention, states, inputs, media)
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()

@@ -27,6 +27,8 @@ _IN_LAYER = {
     "attn.qkv": "qkv",
     "attn.proj": "out_proj",
     "mlp.fc1": "up_proj",
+    "mlp.linear_fc1": "up_proj",
+    "mlp.linear_fc2": "down_proj",
     "mlp.fc2": "down_proj",
     "mlp.gate_proj": "gate_proj",
     "mlp.up_proj": "up_proj",
@@ -42,7 +44,12 @@ _OF_TOWER = {
     "merger.ln_q": "projector.norm",
     "merger.mlp.0": "projector.1",
     "merger.mlp.2": "projector.2",
+    "merger.norm": "projector.norm",
+    "merger.linear_fc1": "projector.1",
+    "merger.linear_fc2": "projector.2",
+    "pos_embed": "position_embedding",
 }
+_TAP = re.compile(r"^deepstack_merger_list\.(\d+)\.")
 _OF_PROJECTOR = {
     "linear_1": "projector.1",
     "linear_2": "projector.2",
@@ -67,6 +74,10 @@ def from_hub(name: str) -> str | None:
 
 
 def _in_tower(name: str) -> str:
+    tap = _TAP.match(name)
+    if tap is not None:
+        inner = _known(_TAP.sub("merger.", name), _OF_TOWER)
+        return inner.replace("projector.", f"projector.taps.{tap[1]}.", 1)
     layer = _LAYER.fullmatch(name)
     if layer is None:
         return _known(name, _OF_TOWER)

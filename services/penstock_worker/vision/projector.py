@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -58,15 +59,24 @@ class _Shuffle(Projector):
 
 
 class _Merger(Projector):
-    def __init__(self, spec: MergerProjector, weights: Weights, inputs: int, outputs: int) -> None:
-        self._norm = TowerNorm(weights, "projector.norm", inputs, spec.norm)
+    def __init__(
+        self,
+        spec: MergerProjector,
+        weights: Weights,
+        inputs: int,
+        outputs: int,
+        at: str = "projector",
+    ) -> None:
+        """`at`: how the tensors' names begin."""
         wide = inputs * spec.side**2
         self._wide = wide
-        self._first = TowerProduct.load(weights, [("projector.1", wide)], wide)
-        self._second = TowerProduct.load(weights, [("projector.2", outputs)], wide)
+        self._normed = wide if spec.behind else inputs
+        self._norm = TowerNorm(weights, f"{at}.norm", self._normed, spec.norm)
+        self._first = TowerProduct.load(weights, [(f"{at}.1", wide)], wide)
+        self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], wide)
 
     def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        squares = self._norm(vectors).view(-1, self._wide)
+        squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
         inner = reference.plain_activation(in_tiles(squares, self._first), "gelu")
         return in_tiles(inner, self._second)
 
@@ -102,3 +112,15 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Merger(projector, weights, inputs, outputs)
         case PoolProjector():
             return _Pool(projector, weights, inputs, outputs)
+
+
+def load_taps(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:
+    """The projectors of VisionSpec.taps. Raises UnsupportedModel for weights that don't fit."""
+    projector = spec.projector
+    if not isinstance(projector, MergerProjector):
+        return []
+    behind = msgspec.structs.replace(projector, behind=True)
+    return [
+        _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.taps.{number}")
+        for number in range(len(spec.taps))
+    ]

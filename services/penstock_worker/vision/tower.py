@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from penstock.vision_spec import LearnedPositions, TowerSpec
+from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
@@ -66,10 +66,8 @@ class Tower:
         bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
         self._patches = TowerProduct(weight.flatten(1), bias)
         self._class = weights.take("class_embedding", (size,)) if spec.class_token else None
-        self._table: Tensor | None = None
-        if isinstance(spec.positions, LearnedPositions):
-            rows = spec.positions.side**2 + spec.class_token
-            self._table = weights.take("position_embedding.weight", (rows, size))
+        rows = _rows_of_table(spec)
+        self._table = weights.take("position_embedding.weight", (rows, size)) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
         self._layers = [_Layer(spec, weights, number) for number in range(spec.num_layers)]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
@@ -77,10 +75,11 @@ class Tower:
         self._spec = spec
 
     def __call__(
-        self, picture: Picture, layout: PatchLayout, layer_done: Callable[[], None]
+        self, picture: Picture, layout: PatchLayout, layer_done: Callable[[int, Tensor], None]
     ) -> Tensor:
         """Returns [rows, hidden]: each tile's patches, in the layout's order, behind its class
-        token where that is kept. `layer_done` is called after each layer."""
+        token where that is kept. `layer_done` is called after each layer, with its number and its
+        output, where a class token is kept in any case."""
         hidden, spec = self._embedded(picture, layout), self._spec
         rows = sum(layout.lengths)
         hidden = kernels.pad_tiles(hidden)
@@ -90,7 +89,7 @@ class Tower:
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = layer(hidden, within, angles)
-            layer_done()
+            layer_done(number, hidden[:rows])
         hidden = hidden[:rows] if self._last is None else self._last(hidden)[:rows]
         if spec.class_token and not spec.keeps_class:
             return hidden.unflatten(0, (picture.tiles, -1))[:, 1:].flatten(0, 1)
@@ -100,9 +99,7 @@ class Tower:
         spec, count = self._spec, len(picture.patches)
         patches = kernels.pad_tiles(picture.patches.to(self._patches.dtype))
         hidden = self._patches(patches)[:count]
-        places = None
-        if isinstance(spec.positions, LearnedPositions) and self._table is not None:
-            places = self._table[table_rows(picture, spec.positions) + spec.class_token]
+        places = self._places(picture, layout)
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
             tiles = tiles + places
@@ -111,6 +108,25 @@ class Tower:
             tiles = torch.cat((first.expand(picture.tiles, 1, -1), tiles), 1)
         flat = layout.ordered(tiles.flatten(0, 1))
         return flat if self._first is None else self._first(flat)
+
+
+    def _places(self, picture: Picture, layout: PatchLayout) -> Tensor | None:
+        """What is added to the patches of each tile, [patches, hidden]."""
+        positions, table = self._spec.positions, self._table
+        if table is None:
+            return None
+        if isinstance(positions, LearnedPositions):
+            return table[table_rows(picture, positions) + self._spec.class_token]
+        if layout.table is None:
+            return None
+        rows, shares = layout.table
+        return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
+
+
+def _rows_of_table(spec: TowerSpec) -> int:
+    if isinstance(spec.positions, RotaryPositions):
+        return spec.positions.table**2
+    return spec.positions.side**2 + spec.class_token
 
 
 def _padded(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

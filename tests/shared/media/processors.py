@@ -18,6 +18,7 @@ from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 SPECIAL = (
     "<s>",
@@ -83,6 +84,15 @@ class _PicturesOnly(Qwen2VLProcessor):
         return None
 
 
+class _PicturesOnly3(Qwen3VLProcessor):
+    """As the one above."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        if argument is not None:
+            return super().check_argument_for_proper_class(argument_name, argument)
+        return None
+
+
 FAMILIES: dict[str, Family] = {
     "llava": Family(
         "LlavaForConditionalGeneration",
@@ -141,6 +151,20 @@ FAMILIES: dict[str, Family] = {
         },
         lambda fast: _PicturesOnly(
             Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+            fast,
+        ),
+        "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "qwen3_vl": Family(
+        "Qwen3VLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 16, "spatial_merge_size": 2},
+        },
+        lambda fast: _PicturesOnly3(
+            Qwen2VLImageProcessorPil(
+                size={"shortest_edge": 64 * 64, "longest_edge": 128 * 128}, patch_size=16
+            ),
             fast,
         ),
         "<|vision_start|><|image_pad|><|vision_end|>",

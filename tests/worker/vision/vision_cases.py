@@ -59,7 +59,19 @@ QWEN_TOKENS = {
     "vision_end_token_id": 193,
 }
 QWEN_TOWER = {"num_heads": 4, "patch_size": 4, "initializer_range": 0.2}
+SECTIONS_3 = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 100.0}
+QWEN3_TOWER = QWEN_TOWER | {
+    "depth": 3,
+    "hidden_size": 48,
+    "out_hidden_size": 72,
+    "intermediate_size": 52,
+    "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 2],
+}
 COLOURS = Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
+
+
+QWEN_PATCHES = PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,7 @@ CASES: dict[str, Case] = {
             | {"depth": 2, "embed_dim": 48, "hidden_size": 72, "mlp_ratio": 2},
         }
         | QWEN_TOKENS,
-        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+        QWEN_PATCHES,
     ),
     "qwen2.5-vl": Case(
         "Qwen2_5_VL",
@@ -177,7 +189,34 @@ CASES: dict[str, Case] = {
             },
         }
         | QWEN_TOKENS,
-        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+        QWEN_PATCHES,
+    ),
+    "qwen3-vl": Case(
+        "Qwen3VL",
+        {
+            "text_config": TEXT | {"head_dim": 16, "rope_parameters": SECTIONS_3},
+            "vision_config": QWEN3_TOWER,
+        }
+        | QWEN_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "qwen3-vl-moe": Case(
+        "Qwen3VLMoe",
+        {
+            "text_config": TEXT
+            | {
+                "head_dim": 16,
+                "rope_parameters": SECTIONS_3,
+                "num_experts": 5,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 40,
+                "mlp_only_layers": [1],
+            },
+            "vision_config": QWEN3_TOWER | {"num_position_embeddings": 9, "depth": 2}
+            | {"deepstack_visual_indexes": [0]},
+        }
+        | QWEN_TOKENS,
+        QWEN_PATCHES,
     ),
     "gemma3": Case(
         "Gemma3",
@@ -210,7 +249,7 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0, 0.3)
             elif "norm" in name or "ln_q" in name:
                 parameter.normal_(0 if "Gemma" in type(model).__name__ else 1, 0.3)
-            elif "mm_input" in name or ("vision" in name and "embed" in name):
+            elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
     return model
 
