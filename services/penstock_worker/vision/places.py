@@ -96,11 +96,14 @@ def _by_squares(picture: Picture, side: int) -> tuple[Tensor, Tensor]:
 def _angles(
     picture: Picture, positions: RotaryPositions, head_dim: int, side: int
 ) -> tuple[Tensor, Tensor]:
-    frequencies = reference.inverse_frequencies(head_dim // 2, positions.theta)
+    own = [reference.inverse_frequencies(head_dim // 2, positions.theta)] * 2
+    if positions.alternating:
+        whole = reference.inverse_frequencies(head_dim, positions.theta)
+        own = [whole[0::2].contiguous(), whole[1::2].contiguous()]
     longest = max(picture.rows, picture.columns)
-    cos, sin = reference.rope_table(frequencies, longest)
+    of_row, of_column = (reference.rope_table(each, longest) for each in own)
     row, column = _by_squares(picture, side)
-    cos, sin = (torch.cat((table[row], table[column]), 1) for table in (cos, sin))
+    cos, sin = (torch.cat((of_row[i][row], of_column[i][column]), 1) for i in (0, 1))
     return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
 
 

@@ -6,11 +6,12 @@ Zhai et al., "SigLIP", 2023; Wang et al., "Qwen2-VL", 2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from penstock.layer_spec import NormSpec
 from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
@@ -20,6 +21,7 @@ from penstock_worker.vision.places import PatchLayout, table_rows
 from penstock_worker.weights.weights import Weights
 
 LAYER_OF = "layers."
+QUERY_NORM = NormSpec(eps=1e-6)
 
 
 class _Layer:
@@ -31,28 +33,46 @@ class _Layer:
         qkv = [(f"{at}.qkv", 3 * size)]
         if not weights.has(f"{at}.qkv.weight"):
             qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = TowerProduct.load(weights, qkv, size)
-        self._mixed = TowerProduct.load(weights, [(f"{at}.out_proj", size)], size)
-        names = ("gate_proj", "up_proj") if spec.gated else ("up_proj",)
-        self._up = TowerProduct.load(weights, [(f"{at}.{name}", inner) for name in names], size)
-        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner)
+        self._qkv = TowerProduct.load(weights, qkv, size, bias=spec.qkv_bias)
+        self._query_norms: list[TowerNorm] = []
+        if spec.query_norms:
+            self._query_norms = [
+                TowerNorm(weights, f"{at}.{which}_norm", size, QUERY_NORM) for which in "qk"
+            ]
+        out, bias = [(f"{at}.out_proj", size)], spec.bias
+        self._mixed = TowerProduct.load(weights, out, size, bias=bias)
+        names = [f"{at}.{name}" for name in ("gate_proj", "up_proj")[not spec.gated :]]
+        self._up = TowerProduct.load(weights, [(name, inner) for name in names], size, bias=bias)
+        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner, bias=bias)
+        self._scales: list[Tensor] = []
+        if spec.layer_scale:
+            self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
         self._spec = spec
 
     def __call__(
         self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         spec = self._spec
-        heads = self._qkv(self._norms[0](hidden)).unflatten(1, (3, spec.num_heads, spec.head_dim))
-        query, key, value = heads.unbind(1)
+        query, key, value = self._queries(hidden)
         if angles is not None:
             query, key = (reference.apply_rope(each, *angles) for each in (query, key))
-        hidden = hidden + self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
+        mixed = self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
+        hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
         inner = self._up(self._norms[1](hidden))
         if spec.gated:
             inner = reference.gated_activation(inner, spec.activation)
         else:
             inner = reference.plain_activation(inner, spec.activation)
-        return hidden + self._down(inner)
+        added = self._down(inner)
+        return hidden + (added if not self._scales else self._scales[1] * added)
+
+    def _queries(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values, each [rows, heads, head size]."""
+        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1)).unbind(1)
+        if self._query_norms:
+            of_query, of_key = self._query_norms
+            three = (of_query(three[0]), of_key(three[1]), three[2])
+        return [each.unflatten(1, (self._spec.num_heads, -1)) for each in three]
 
 
 class Tower:
@@ -65,9 +85,9 @@ class Tower:
         weight = weights.take("patch_embedding.weight", (size, spec.channels, *kernel))
         bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
         self._patches = TowerProduct(weight.flatten(1), bias)
-        self._class = weights.take("class_embedding", (size,)) if spec.class_token else None
+        self._class = _class_token(weights, size) if spec.class_token else None
         rows = _rows_of_table(spec)
-        self._table = weights.take("position_embedding.weight", (rows, size)) if rows else None
+        self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
         self._layers = [_Layer(spec, weights, number) for number in range(spec.num_layers)]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
@@ -121,6 +141,20 @@ class Tower:
             return None
         rows, shares = layout.table
         return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
+
+
+def _class_token(weights: Weights, size: int) -> Tensor:
+    """[size]."""
+    if weights.has("cls_token"):
+        return weights.take("cls_token", (1, 1, size))[0, 0]
+    return weights.take("class_embedding", (size,))
+
+
+def _table(weights: Weights, rows: int, size: int) -> Tensor:
+    """[rows, size]."""
+    if weights.has("position_embeddings"):
+        return weights.take("position_embeddings", (1, rows, size))[0]
+    return weights.take("position_embedding.weight", (rows, size))
 
 
 def _rows_of_table(spec: TowerSpec) -> int:

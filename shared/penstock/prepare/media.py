@@ -23,6 +23,7 @@ from penstock.prepare.image_processor import (
     pixels_of,
 )
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.picture_readers import internvl, onevision, pixtral
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
@@ -94,6 +95,8 @@ class _Tokens:
 
 def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     vision = config.section("vision_config")
+    if vision.text("model_type", "") == "pixtral":
+        return pixtral(settings, config, tokens)
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
     _check_side(vision, height, width)
@@ -217,5 +220,8 @@ READERS: dict[str, Reader] = {
     "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+    "InternVLForConditionalGeneration": internvl,
+    "Mistral3ForConditionalGeneration": pixtral,
+    "LlavaOnevisionForConditionalGeneration": onevision,
 }
 """config.json's architecture -> who reads how its pictures are prepared."""

@@ -14,6 +14,7 @@ from tests.worker.vision.pictures import (
     job_of,
     load,
     picture,
+    pixels_of,
     prompts,
     runner_of,
     text_of,
@@ -48,7 +49,9 @@ def test_encodings_equal_transformers(case: str) -> None:
                     for key in ("vision_feature_layer", "vision_feature_select_strategy")
                     if hasattr(theirs.config, key)
                 }
-                features = theirs.model.get_image_features(pixels, **said).pooler_output[0]
+                given = pixels_of(theirs, [shown])
+                seen = theirs.model.get_image_features(**given, **said).pooler_output
+                features = torch.cat(list(seen)).flatten(0, -2)
         width = ours.tower.spec.row_width(ours.config.hidden_size)
         assert found.shape == (shown.item.rows, width) == features.shape
         allowed = RELATIVE_TOLERANCE * features.abs().max()

@@ -15,12 +15,15 @@ import torch
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
     FixedImages,
     ImagePreparation,
     KindFacts,
     MediaFacts,
     PatchImages,
     Pixels,
+    RowImages,
     TiledImages,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
@@ -106,6 +109,14 @@ LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
 MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
 CLIP = SEES | {"class": "CLIPVisionConfig", "image_size": 28, "patch_size": 7}
 SIGLIP = SEES | {"class": "SiglipVisionConfig", "image_size": 30, "patch_size": 7}
+INTERNVIT = SEES | {
+    "class": "InternVLVisionConfig",
+    "image_size": [24, 24],
+    "patch_size": [6, 6],
+    "layer_scale_init_value": 0.8,
+}
+PIXTRAL = SEES | {"class": "PixtralVisionConfig", "image_size": 64, "patch_size": 4}
+FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
 CASES: dict[str, Case] = {
     "llava": Case(
         "Llava",
@@ -218,6 +229,59 @@ CASES: dict[str, Case] = {
         }
         | QWEN_TOKENS,
         QWEN_PATCHES,
+    ),
+    "internvl": Case(
+        "InternVL",
+        {
+            "text_config": TEXT | {"class": "Qwen2Config"},
+            "vision_config": INTERNVIT | {"attention_bias": True},
+            "image_token_id": PLACEHOLDER,
+        },
+        CanvasImages(pixels=COLOURS, tile=24, rows=4),
+    ),
+    "internvl-with-norms-of-queries": Case(
+        "InternVL",
+        {
+            "text_config": TEXT | {"class": "Qwen3Config", "head_dim": 16},
+            "vision_config": INTERNVIT | {"use_qk_norm": True, "norm_type": "rms_norm"},
+            "image_token_id": PLACEHOLDER,
+            "projector_hidden_act": "gelu_pytorch_tanh",
+            "vision_feature_layer": -2,
+        },
+        CanvasImages(pixels=COLOURS, tile=24, rows=4),
+    ),
+    "pixtral": Case(
+        "Llava",
+        {
+            "text_config": MISTRAL,
+            "vision_config": PIXTRAL,
+            "image_token_index": PLACEHOLDER,
+            "vision_feature_select_strategy": "full",
+            "vision_feature_layer": -1,
+        },
+        RowImages(pixels=COLOURS, longest_edge=64, patch=4),
+    ),
+    "mistral3": Case(
+        "Mistral3",
+        {
+            "text_config": MISTRAL,
+            "vision_config": PIXTRAL | {"hidden_act": "silu"},
+            "image_token_index": PLACEHOLDER,
+        },
+        RowImages(pixels=COLOURS, longest_edge=64, patch=8),
+    ),
+    "llava-onevision": Case(
+        "LlavaOnevision",
+        {
+            "text_config": TEXT | {"class": "Qwen2Config"},
+            "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
+            "image_token_index": PLACEHOLDER,
+            "image_grid_pinpoints": FORMS,
+            "vision_aspect_ratio": "anyres_max_2",
+        },
+        AnyresImages(
+            pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
+        ),
     ),
     "gemma3": Case(
         "Gemma3",
