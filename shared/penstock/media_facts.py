@@ -46,6 +46,28 @@ class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Whether a picture is made square first, with bars in the colour of the mean."""
 
 
+class ScannedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gemma3"):
+    """Gemma 3's: one size for all. With pan and scan, crops of a picture that is long or high
+    follow it.
+
+    height, width: of what the tower gets.  rows: embeddings of a picture, and of a crop.  scan:
+    whether there are crops.  most: crops of a picture.  least: pixels of a crop's shorter side, at
+    least.  ratio: of a picture's sides, from which on it is cropped.
+    """
+
+    pixels: Pixels
+    height: int
+    width: int
+    rows: int
+    begin: str
+    end: str
+    """Around the embeddings of a picture, and of a crop."""
+    scan: bool = False
+    most: int = 4
+    least: int = 256
+    ratio: float = 1.2
+
+
 class TiledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="idefics3"):
     """Idefics 3's and SmolVLM's: a picture is resized, cut into square tiles, and followed by the
     whole of it as one tile.
@@ -155,7 +177,13 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
 
 
 ImagePreparation = (
-    FixedImages | TiledImages | PatchImages | CanvasImages | RowImages | AnyresImages
+    FixedImages
+    | ScannedImages
+    | TiledImages
+    | PatchImages
+    | CanvasImages
+    | RowImages
+    | AnyresImages
 )
 Preparation = ImagePreparation | LogMel
 

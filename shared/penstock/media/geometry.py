@@ -123,6 +123,19 @@ def canvas(size: Size, tile: int, least: int, most: int) -> Size:
     return best
 
 
+def crops(size: Size, most: int, least: int, ratio: float) -> Size:
+    """(rows, columns) of crops of a picture, in a row or a column; (0, 0): it isn't cropped. Gemma
+    3's pan and scan: as many as the picture is longer than wide, at least two."""
+    long, short = max(size), min(size)
+    if long / short < ratio:
+        return 0, 0
+    count = min(math.floor(long / short + 0.5), math.floor(long / least))
+    count = min(max(count, 2), most)
+    if min(math.ceil(long / count), short) < least:
+        return 0, 0
+    return (1, count) if size[1] >= size[0] else (count, 1)
+
+
 def rows_of_patches(size: Size, longest: int, patch: int) -> Size:
     """(rows, columns) of patches of a picture that is made smaller, in proportion, until no side is
     longer than `longest`; a patch that isn't full counts."""

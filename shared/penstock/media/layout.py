@@ -9,6 +9,7 @@ from penstock.media.geometry import (
     Size,
     by_longest_edge,
     canvas,
+    crops,
     rows_of_patches,
     tiles,
     whole_patches,
@@ -24,6 +25,7 @@ from penstock.media_facts import (
     PatchImages,
     Preparation,
     RowImages,
+    ScannedImages,
     TiledImages,
 )
 from penstock.protocol.common import MediaKind
@@ -78,6 +80,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
+        case ScannedImages():
+            return _of_crops(preparation, _size(shape))
         case PatchImages():
             grid = patch_grid(preparation, _size(shape))
             return _Runs((ItemRun("", grid[0] * grid[1]),), grid=(1, *grid))
@@ -108,6 +112,23 @@ def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     newlines = "\n\n" if runs else ""
     runs.append(ItemRun(f"{newlines}{image.around}{image.whole}", image.rows))
     return _Runs(tuple(runs), image.around, (height, width))
+
+
+def _of_crops(image: ScannedImages, size: Size) -> _Runs:
+    rows, columns = crop_grid(image, size)
+    if not rows:
+        return _Runs((ItemRun(image.begin, image.rows),), image.end)
+    runs = [ItemRun(f"Here is the original image {image.begin}", image.rows)]
+    between = " and here are some crops to help you see better "
+    for _ in range(rows * columns):
+        runs.append(ItemRun(f"{image.end}{between}{image.begin}", image.rows))
+        between = " "
+    return _Runs(tuple(runs), image.end)
+
+
+def crop_grid(image: ScannedImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of crops; (0, 0): the picture alone."""
+    return crops(size, image.most, image.least, image.ratio) if image.scan else (0, 0)
 
 
 def _of_rows(image: RowImages, size: Size) -> _Runs:

@@ -15,6 +15,7 @@ from penstock.media_facts import (
     PatchImages,
     Preparation,
     RowImages,
+    ScannedImages,
     TiledImages,
 )
 from penstock.protocol.common import MediaKind
@@ -76,9 +77,21 @@ _CHANGES: dict[type, dict[str, str]] = {
     PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     RowImages: {"longest_edge": "longest_edge"},
+    ScannedImages: {
+        "do_pan_and_scan": "scan",
+        "pan_and_scan_max_num_crops": "most",
+        "pan_and_scan_min_crop_size": "least",
+        "pan_and_scan_min_ratio_to_activate": "ratio",
+    },
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
 }
 """mm_processor_kwargs' names, of those that don't need another model."""
+
+
+_NO_COST = frozenset(
+    {"min_pixels", "pan_and_scan_min_crop_size", "pan_and_scan_min_ratio_to_activate"}
+)
+"""Those that another one bounds."""
 
 
 def facts_with(
@@ -116,8 +129,9 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
                 param=where,
             )
         switch = isinstance(getattr(image, known[name]), bool)
-        if isinstance(value, bool) != switch or not isinstance(value, int):
-            wanted = "true or false" if switch else "a whole number"
+        number = (int, float) if isinstance(getattr(image, known[name]), float) else int
+        if isinstance(value, bool) != switch or not isinstance(value, number):
+            wanted = "true or false" if switch else "a number" if number != int else "a whole number"
             raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
     made = msgspec.structs.replace(image, **{known[name]: value for name, value in values.items()})
     _check(made, where)
@@ -130,7 +144,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     made = changed(image, given, where)
     for name, field in _CHANGES.get(type(image), {}).items():
         has, wants = getattr(image, field), getattr(made, field)
-        if name == "min_pixels" or wants <= has:  # a switch that is on is more than one that's off
+        if name in _NO_COST or wants <= has:  # a switch that is on is more than one that's off
             continue
         wider = f"{name} is {wants}; at most {has} is accepted"
         if wants is True:
@@ -161,8 +175,24 @@ def _check(image: Preparation, where: str) -> None:
         raise InvalidRequest(
             f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
         )
+    if isinstance(image, ScannedImages):
+        _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
         raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+
+
+def _check_crops(image: ScannedImages, where: str) -> None:
+    # A crop has as many pixels as there are crops, so that the last one isn't empty.
+    if not 2 <= image.most <= MAX_TILES or not MAX_TILES <= image.least <= 8192:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
+            f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
+            param=where,
+        )
+    if not 1.0 <= image.ratio <= 1000.0:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=where
+        )
 
 
 def processor_settings(settings: MediaSettings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from penstock.media.geometry import (
     rows_of_patches,
     whole_tiles,
 )
-from penstock.media.layout import canvas_grid, patch_grid, tile_grid
+from penstock.media.layout import canvas_grid, crop_grid, patch_grid, tile_grid
 from penstock.media.pixels import PIXELS, SIZE
 from penstock.media_facts import (
     AnyresImages,
@@ -28,6 +28,7 @@ from penstock.media_facts import (
     PatchImages,
     Pixels,
     RowImages,
+    ScannedImages,
     TiledImages,
 )
 
@@ -37,6 +38,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
     match image:
         case FixedImages():
             pixels = _fixed(image, picture)[None]
+        case ScannedImages():
+            pixels = _scanned(image, picture)
         case PatchImages():
             factor = image.patch * image.merge
             height, width = patch_grid(image, _size(picture))
@@ -73,6 +76,19 @@ def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:
     if image.shortest_edge:
         size = by_shortest_edge(_size(picture), image.shortest_edge)
     return _middle(_resized(picture, size, image.pixels), target)
+
+
+def _scanned(image: ScannedImages, picture: Image.Image) -> np.ndarray:
+    """The whole, then its crops."""
+    shown, (rows, columns) = [picture], crop_grid(image, _size(picture))
+    if rows:
+        width, height = -(-picture.width // columns), -(-picture.height // rows)
+        shown += [
+            picture.crop((left, top, min(left + width, picture.width), min(top + height, picture.height)))
+            for top in range(0, rows * height, height)
+            for left in range(0, columns * width, width)
+        ]
+    return np.stack([_resized(each, (image.height, image.width), image.pixels) for each in shown])
 
 
 def _square(picture: Image.Image, pixels: Pixels) -> Image.Image:

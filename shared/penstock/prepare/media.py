@@ -14,7 +14,14 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import FixedImages, KindFacts, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    FixedImages,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    ScannedImages,
+    TiledImages,
+)
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -119,27 +126,22 @@ def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFact
 def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
-    height, width, edge, resized = fixed_size(settings)
+    height, width, edge, _ = fixed_size(settings)
+    if edge:
+        raise settings.wrong("size", "height and width")
     _check_side(config.section("vision_config"), height, width)
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
     token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = FixedImages(
+    image = ScannedImages(
         pixels=pixels_of(settings),
         height=height,
         width=width,
         rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
-        shortest_edge=edge,
-        resized=resized,
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
     )
-    return KindFacts(
-        preparation=image,
-        placeholder=begin,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind=f"{end}\n\n",
-    )
+    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
 
 
 def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
