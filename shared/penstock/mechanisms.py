@@ -57,6 +57,9 @@ PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
 DEEPSTACK = "rows that are added behind the first layers (DeepStack)"
+AUDIO = "a tower that hears"
+CROSS_ATTENTION = "attention to an encoder's output"
+LEARNED_POSITIONS = "a table of positions"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -104,6 +107,12 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield VISION
         if config.vision.taps:
             yield DEEPSTACK
+    if config.audio is not None:
+        yield AUDIO
+    if config.cross_attention is not None:
+        yield CROSS_ATTENTION
+    if config.learned_positions:
+        yield LEARNED_POSITIONS
     for layer in set(config.layers):
         yield from _of_layer(layer)
 

@@ -22,6 +22,7 @@ from penstock.vision_spec import (
     SquareMLPProjector,
     VisionSpec,
 )
+from penstock_worker.media.unfit import UnfitItem
 
 PIXELS = "pixel_values"
 GRID = "grid_thw"
@@ -29,7 +30,7 @@ SIZE = "image_size"
 MAX_SIDE = 1 << 20
 
 
-class UnfitPicture(Exception):
+class UnfitPicture(UnfitItem):
     """The tower can't take the picture. The message is for whoever sent it."""
 
 

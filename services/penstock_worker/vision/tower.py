@@ -6,73 +6,18 @@ Zhai et al., "SigLIP", 2023; Wang et al., "Qwen2-VL", 2024.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from penstock.layer_spec import NormSpec
 from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
-from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
 from penstock_worker.weights.weights import Weights
-
-LAYER_OF = "layers."
-QUERY_NORM = NormSpec(eps=1e-6)
-
-
-class _Layer:
-    """Maps [rows, hidden] to the same shape."""
-
-    def __init__(self, spec: TowerSpec, weights: Weights, number: int) -> None:
-        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
-        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
-        qkv = [(f"{at}.qkv", 3 * size)]
-        if not weights.has(f"{at}.qkv.weight"):
-            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = TowerProduct.load(weights, qkv, size, bias=spec.qkv_bias)
-        self._query_norms: list[TowerNorm] = []
-        if spec.query_norms:
-            self._query_norms = [
-                TowerNorm(weights, f"{at}.{which}_norm", size, QUERY_NORM) for which in "qk"
-            ]
-        out, bias = [(f"{at}.out_proj", size)], spec.bias
-        self._mixed = TowerProduct.load(weights, out, size, bias=bias)
-        names = [f"{at}.{name}" for name in ("gate_proj", "up_proj")[not spec.gated :]]
-        self._up = TowerProduct.load(weights, [(name, inner) for name in names], size, bias=bias)
-        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner, bias=bias)
-        self._scales: list[Tensor] = []
-        if spec.layer_scale:
-            self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
-        self._spec = spec
-
-    def __call__(
-        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None
-    ) -> Tensor:
-        spec = self._spec
-        query, key, value = self._queries(hidden)
-        if angles is not None:
-            query, key = (reference.apply_rope(each, *angles) for each in (query, key))
-        mixed = self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
-        hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
-        inner = self._up(self._norms[1](hidden))
-        if spec.gated:
-            inner = reference.gated_activation(inner, spec.activation)
-        else:
-            inner = reference.plain_activation(inner, spec.activation)
-        added = self._down(inner)
-        return hidden + (added if not self._scales else self._scales[1] * added)
-
-    def _queries(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values, each [rows, heads, head size]."""
-        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1)).unbind(1)
-        if self._query_norms:
-            of_query, of_key = self._query_norms
-            three = (of_query(three[0]), of_key(three[1]), three[2])
-        return [each.unflatten(1, (self._spec.num_heads, -1)) for each in three]
 
 
 class Tower:
@@ -89,7 +34,12 @@ class Tower:
         rows = _rows_of_table(spec)
         self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        self._layers = [_Layer(spec, weights, number) for number in range(spec.num_layers)]
+        form = LayerForm(
+            spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale
+        )
+        self._layers = [
+            TowerLayer(spec, weights, number, form) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec

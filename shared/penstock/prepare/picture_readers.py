@@ -3,13 +3,12 @@ LLaVA-OneVision's."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.llava_onevision import most_tiles, pinpoints
 from penstock.formats.fields import Fields
 from penstock.media_facts import AnyresImages, CanvasImages, KindFacts, RowImages
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
+from penstock.prepare.media_tokens import MediaTokens
 
 BEGIN, END = "<img>", "</img>"
 """Around InternVL's embeddings."""
@@ -17,18 +16,7 @@ MAX_TILES = 64
 _MAX_ROWS = 65_536
 
 
-class SpecialTokens(Protocol):
-    """Of the model's tokenizer."""
-
-    def named(self, *keys: str) -> tuple[str, int]:
-        """Returns text and id of the token whose id the first of config.json's keys has that is
-        there. Raises UnsupportedModel."""
-
-    def check(self, text: str) -> None:
-        """Raises UnsupportedModel for a text that is no special token."""
-
-
-def internvl(settings: ImageSettings, config: Fields, tokens: SpecialTokens) -> KindFacts:
+def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """`crop_to_patches` is on whatever the file says, as in transformers' InternVLProcessor."""
     settings.ignore("crop_to_patches")
     side, patch = _tile(settings, config)
@@ -55,7 +43,7 @@ def internvl(settings: ImageSettings, config: Fields, tokens: SpecialTokens) -> 
     )
 
 
-def pixtral(settings: ImageSettings, config: Fields, tokens: SpecialTokens) -> KindFacts:
+def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     """Of a tower alone, or of one before a product that merges squares of its patches."""
     longest = settings.section("size").integer("longest_edge", 1024)
     if not 1 <= longest <= MAX_SIDE:
@@ -78,7 +66,7 @@ def pixtral(settings: ImageSettings, config: Fields, tokens: SpecialTokens) -> K
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def onevision(settings: ImageSettings, config: Fields, tokens: SpecialTokens) -> KindFacts:
+def onevision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     if settings.flag("do_center_crop", False):
         raise settings.wrong("do_center_crop", "false")
     settings.ignore("do_pad", "crop_size")  # of a batch; of a crop that isn't made

@@ -1,0 +1,106 @@
+"""A layer of a tower: attention within each part of an item, then feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from penstock.layer_spec import NormSpec
+from penstock_kernels import reference
+from penstock_kernels.reference import encoder as kernels
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.weights.weights import Weights
+
+LAYER_OF = "layers."
+QUERY_NORM = NormSpec(eps=1e-6)
+
+
+class LayerSizes(Protocol):
+    """What towers' specs have in common."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def norm(self) -> NormSpec: ...
+    @property
+    def activation(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """What layers of towers differ in beyond sizes: see TowerSpec."""
+
+    gated: bool = False
+    qkv_bias: bool = True
+    bias: bool = True
+    query_norms: bool = False
+    layer_scale: bool = False
+
+
+PLAIN = LayerForm()
+
+
+class TowerLayer:
+    """Maps [rows, hidden] to the same shape."""
+
+    def __init__(
+        self, spec: LayerSizes, weights: Weights, number: int, form: LayerForm = PLAIN
+    ) -> None:
+        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
+        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
+        qkv = [(f"{at}.qkv", 3 * size)]
+        if not weights.has(f"{at}.qkv.weight"):
+            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
+        self._qkv = TowerProduct.load(weights, qkv, size, bias=form.qkv_bias)
+        self._query_norms: list[TowerNorm] = []
+        if form.query_norms:
+            self._query_norms = [
+                TowerNorm(weights, f"{at}.{which}_norm", size, QUERY_NORM) for which in "qk"
+            ]
+        out, bias = [(f"{at}.out_proj", size)], form.bias
+        self._mixed = TowerProduct.load(weights, out, size, bias=bias)
+        names = ("gate_proj", "up_proj") if form.gated else ("up_proj",)
+        up = [(f"{at}.{name}", inner) for name in names]
+        self._up = TowerProduct.load(weights, up, size, bias=bias)
+        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner, bias=bias)
+        self._scales: list[Tensor] = []
+        if form.layer_scale:
+            self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
+        self._spec = spec
+        self._gated = form.gated
+
+    def __call__(
+        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """lengths: of the parts whose rows see one another; rows beyond are padding to whole
+        tiles. angles: cosines and sines by which queries and keys rotate; None: they don't."""
+        spec = self._spec
+        query, key, value = self._queries(hidden)
+        if angles is not None:
+            query, key = (reference.apply_rope(each, *angles) for each in (query, key))
+        mixed = self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
+        hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
+        inner = self._up(self._norms[1](hidden))
+        if self._gated:
+            inner = reference.gated_activation(inner, spec.activation)
+        else:
+            inner = reference.plain_activation(inner, spec.activation)
+        added = self._down(inner)
+        return hidden + (added if not self._scales else self._scales[1] * added)
+
+    def _queries(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values, each [rows, heads, head size]."""
+        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1)).unbind(1)
+        if self._query_norms:
+            of_query, of_key = self._query_norms
+            three = (of_query(three[0]), of_key(three[1]), three[2])
+        return [each.unflatten(1, (self._spec.num_heads, -1)) for each in three]
