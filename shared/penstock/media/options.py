@@ -9,11 +9,21 @@ import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
-from penstock.media_facts import MediaFacts, PatchImages, Preparation, TiledImages
+from penstock.media_facts import (
+    CanvasImages,
+    MediaFacts,
+    PatchImages,
+    Preparation,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+)
 from penstock.protocol.common import MediaKind
 
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""
+MAX_TILES = 64
+"""Of a canvas."""
 
 
 def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
@@ -65,9 +75,23 @@ def local_folder(settings: MediaSettings) -> Path | None:
 
 _CHANGES: dict[type, dict[str, str]] = {
     PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
+    CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
+    RowImages: {"longest_edge": "longest_edge"},
+    ScannedImages: {
+        "do_pan_and_scan": "scan",
+        "pan_and_scan_max_num_crops": "most",
+        "pan_and_scan_min_crop_size": "least",
+        "pan_and_scan_min_ratio_to_activate": "ratio",
+    },
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
 }
 """mm_processor_kwargs' names, of those that don't need another model."""
+
+
+_NO_COST = frozenset(
+    {"min_pixels", "pan_and_scan_min_crop_size", "pan_and_scan_min_ratio_to_activate"}
+)
+"""Those that another one bounds."""
 
 
 def facts_with(
@@ -104,29 +128,39 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
                 f"{', '.join(known) or 'nothing'}",
                 param=where,
             )
-        switch = name.startswith("do_")
-        if isinstance(value, bool) != switch or not isinstance(value, int):
-            wanted = "true or false" if switch else "a whole number"
+        wanted = _kind_of(getattr(image, known[name]))
+        if not _fits(value, wanted):
             raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
     made = msgspec.structs.replace(image, **{known[name]: value for name, value in values.items()})
     _check(made, where)
     return made
 
 
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, float) else "a whole number"
+
+
+def _fits(value: object, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted == "true or false"
+    return isinstance(value, int if wanted == "a whole number" else (int, float)) and (
+        wanted != "true or false"
+    )
+
+
 def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
     """`changed` for a request: what it may cost is the operator's to say, so pictures can become
     smaller than by `image`, never larger. Raises InvalidRequest."""
     made = changed(image, given, where)
-    wider = None
-    if isinstance(image, PatchImages) and isinstance(made, PatchImages):
-        if made.max_pixels > image.max_pixels:
-            wider = f"max_pixels is {made.max_pixels}; at most {image.max_pixels} are accepted"
-    elif isinstance(image, TiledImages) and isinstance(made, TiledImages):
-        if made.longest_edge > image.longest_edge:
-            wider = f"longest_edge is {made.longest_edge}; at most {image.longest_edge} is accepted"
-        elif made.split and not image.split:
-            wider = "do_image_splitting is true; this server doesn't split pictures"
-    if wider is not None:
+    for name, field in _CHANGES.get(type(image), {}).items():
+        has, wants = getattr(image, field), getattr(made, field)
+        if name in _NO_COST or wants <= has:  # a switch that is on is more than one that's off
+            continue
+        wider = f"{name} is {wants}; at most {has} is accepted"
+        if wants is True:
+            wider = f"{name} is true; this server doesn't split pictures"
         raise InvalidRequest(
             f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
         )
@@ -149,8 +183,28 @@ def _check(image: Preparation, where: str) -> None:
                 f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
                 param=where,
             )
-    if isinstance(image, TiledImages) and not 1 <= image.longest_edge <= 8192:
+    if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
+        raise InvalidRequest(
+            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
+        )
+    if isinstance(image, ScannedImages):
+        _check_crops(image, where)
+    if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
         raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+
+
+def _check_crops(image: ScannedImages, where: str) -> None:
+    # A crop has as many pixels as there are crops, so that the last one isn't empty.
+    if not 2 <= image.most <= MAX_TILES or not MAX_TILES <= image.least <= 8192:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
+            f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
+            param=where,
+        )
+    if not 1.0 <= image.ratio <= 1000.0:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=where
+        )
 
 
 def processor_settings(settings: MediaSettings) -> dict[str, Any]:

@@ -10,17 +10,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media_facts import ImagePreparation, PatchImages, Pixels
+from penstock.media_facts import AnyresImages, ImagePreparation, PatchImages, Pixels
 
 PIXELS = "pixels"
 """Of a prepared picture: uint8 [tiles, height, width, 3]."""
+SIZE = "size"
+"""Of an AnyresImages: int32 [2], height and width of the picture itself."""
 
 
 def inputs(image: ImagePreparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
-    * patch], with grid_thw int32 [3], (1, height, width) in patches.
+    * patch], with grid_thw int32 [3], (1, height, width) in patches; for an AnyresImages with
+    image_size int32 [2], (height, width) of the picture itself.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
@@ -30,6 +33,11 @@ def inputs(image: ImagePreparation, arrays: Mapping[str, np.ndarray]) -> dict[st
     if not pixels.size:
         raise ValueError("a prepared picture has pixels")
     values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
+    if isinstance(image, AnyresImages):
+        size = arrays.get(SIZE)
+        if size is None or size.dtype != np.int32 or size.shape != (2,):
+            raise ValueError("a prepared picture in tiles has a size of two int32")
+        return {"pixel_values": values, "image_size": size}
     if not isinstance(image, PatchImages):
         return {"pixel_values": values}
     side = image.patch * image.merge
