@@ -28,7 +28,7 @@ BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
     for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
-}
+} | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
@@ -126,7 +126,8 @@ def _shown() -> str:
 
 def _count(family: Family, cases: Counter[str]) -> int:
     """Returns the number of cases of a family, by transformers' names of its models."""
-    return sum(cases[name.removesuffix("ForCausalLM")] for name in family.hub_classes)
+    named = (name.removesuffix(SEEING_CLASS) for name in family.hub_classes)
+    return sum(cases[name.removesuffix("ForCausalLM")] for name in named)
 
 
 def _row(family: Family) -> str:
