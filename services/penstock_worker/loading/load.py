@@ -97,6 +97,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
+        encoder_rows=rows,
         **told_of(recipe.media),
     )
     log.info(

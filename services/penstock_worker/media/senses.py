@@ -31,8 +31,8 @@ def load_senses(
     if media is None:
         raise UnsupportedModel("the model's files don't say how media are prepared")
     if config.audio is not None:
-        weights = open_audio_tower(prepared.weights, dtype, load_format=load_format)
-        hears = AudioModel(config, weights)
+        weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
+        hears = AudioModel(config, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
     sees = load_tower(prepared, dtype, load_format, device, threads)
     preparation = media.kinds["image"].preparation

@@ -95,6 +95,7 @@ MECHANISMS = frozenset(
         mechanism.EXPERTS_FLOOR,
         mechanism.ONE_HALF,
         mechanism.VISION,
+        mechanism.AUDIO,
         mechanism.WHOLE_SPANS,
         mechanism.DEEPSTACK,
         mechanism.AUDIO,
