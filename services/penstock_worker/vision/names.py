@@ -85,9 +85,7 @@ _OF_PROJECTOR = {
     "mm_input_projection_weight": "projector.weight",
 }
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
-_NOT_NEEDED = re.compile(
-    r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$"
-)
+_NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$")
 """Buffers that old checkpoints saved, although the configuration determines them; what stands for
 hidden patches in training."""
 

@@ -34,9 +34,7 @@ class Tower:
         rows = _rows_of_table(spec)
         self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        form = LayerForm(
-            spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale
-        )
+        form = LayerForm(spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale)
         self._layers = [
             TowerLayer(spec, weights, number, form) for number in range(spec.num_layers)
         ]
@@ -78,7 +76,6 @@ class Tower:
             tiles = torch.cat((first.expand(picture.tiles, 1, -1), tiles), 1)
         flat = layout.ordered(tiles.flatten(0, 1))
         return flat if self._first is None else self._first(flat)
-
 
     def _places(self, picture: Picture, layout: PatchLayout) -> Tensor | None:
         """What is added to the patches of each tile, [patches, hidden]."""

@@ -107,9 +107,7 @@ def _parts(
             yield name.of(each, expert), _ordered(piece, each, names, config)
 
 
-def _turned(
-    name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig
-) -> bool:
+def _turned(name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig) -> bool:
     """Whether a stack's matrices are transposed in the file."""
     modules = names.stacked.get(name.module, ())
     if not modules or len(stored.shape) != 3:

@@ -128,14 +128,26 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
                 f"{', '.join(known) or 'nothing'}",
                 param=where,
             )
-        switch = isinstance(getattr(image, known[name]), bool)
-        number = (int, float) if isinstance(getattr(image, known[name]), float) else int
-        if isinstance(value, bool) != switch or not isinstance(value, number):
-            wanted = "true or false" if switch else "a number" if number != int else "a whole number"
+        wanted = _kind_of(getattr(image, known[name]))
+        if not _fits(value, wanted):
             raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
     made = msgspec.structs.replace(image, **{known[name]: value for name, value in values.items()})
     _check(made, where)
     return made
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, float) else "a whole number"
+
+
+def _fits(value: object, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted == "true or false"
+    return isinstance(value, int if wanted == "a whole number" else (int, float)) and (
+        wanted != "true or false"
+    )
 
 
 def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:

@@ -6,6 +6,8 @@ them bit for bit.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from PIL import Image
 
@@ -83,11 +85,10 @@ def _scanned(image: ScannedImages, picture: Image.Image) -> np.ndarray:
     shown, (rows, columns) = [picture], crop_grid(image, _size(picture))
     if rows:
         width, height = -(-picture.width // columns), -(-picture.height // rows)
-        shown += [
-            picture.crop((left, top, min(left + width, picture.width), min(top + height, picture.height)))
-            for top in range(0, rows * height, height)
-            for left in range(0, columns * width, width)
-        ]
+        corners = product(range(0, rows * height, height), range(0, columns * width, width))
+        for top, left in corners:
+            ends = min(left + width, picture.width), min(top + height, picture.height)
+            shown.append(picture.crop((left, top, *ends)))
     return np.stack([_resized(each, (image.height, image.width), image.pixels) for each in shown])
 
 

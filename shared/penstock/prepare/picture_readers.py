@@ -30,9 +30,7 @@ def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Ki
     token, token_id = tokens.named("image_token_id")
     for text in (BEGIN, END):
         tokens.check(text)
-    image = CanvasImages(
-        pixels=pixels_of(settings), tile=side, rows=rows, least=least, most=most
-    )
+    image = CanvasImages(pixels=pixels_of(settings), tile=side, rows=rows, least=least, most=most)
     return KindFacts(
         preparation=image,
         placeholder=token,

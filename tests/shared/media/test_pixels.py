@@ -201,7 +201,9 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             assert np.array_equal(ours["grid_thw"], theirs["image_grid_thw"][0])
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("qwen", "idef", "s", "int", "gemma3 with"))])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.startswith(("qwen", "idef", "s", "int", "gemma3 with"))]
+)
 def test_rows_are_known_from_the_size_alone(case: str) -> None:
     _, preparation = CASES[case]
     own = KindFacts(preparation=preparation, placeholder="<image>", token="<image>", token_id=1)

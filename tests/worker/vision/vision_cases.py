@@ -224,7 +224,8 @@ CASES: dict[str, Case] = {
                 "moe_intermediate_size": 40,
                 "mlp_only_layers": [1],
             },
-            "vision_config": QWEN3_TOWER | {"num_position_embeddings": 9, "depth": 2}
+            "vision_config": QWEN3_TOWER
+            | {"num_position_embeddings": 9, "depth": 2}
             | {"deepstack_visual_indexes": [0]},
         }
         | QWEN_TOKENS,

@@ -121,7 +121,8 @@ QWEN3_VL = VisionFamily(
             Family(QWEN3.name, (), QWEN3.known_as, _dense, hub_names=QWEN3.hub_names), DENSE
         ),
         "qwen3_vl_moe_text": TextHalf(
-            Family(QWEN3_MOE.name, (), QWEN3_MOE.known_as, _experts, hub_names=QWEN3_MOE.hub_names), EXPERTS
+            Family(QWEN3_MOE.name, (), QWEN3_MOE.known_as, _experts, hub_names=QWEN3_MOE.hub_names),
+            EXPERTS,
         ),
     },
     _read,
