@@ -64,7 +64,7 @@ class Tower:
         return hidden
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
-        spec, count = self._spec, len(picture.patches)
+        count = len(picture.patches)
         patches = kernels.pad_tiles(picture.patches.to(self._patches.dtype))
         hidden = self._patches(patches)[:count]
         places = self._places(picture, layout)
