@@ -22,6 +22,17 @@ class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
     cpu: float
 
 
+class ItemBounds(msgspec.Struct, frozen=True, array_like=True):
+    """What an item may have, checked before it is decoded. pixels: of a picture, or a frame.
+    seconds: of a sound or a video.  frames: of a video, that are shown.  all_pixels: of these
+    together, once they are resized."""
+
+    pixels: int
+    seconds: float = 0.0
+    frames: int = 0
+    all_pixels: int = 0
+
+
 class Prepare(msgspec.Struct, frozen=True, array_like=True):
     """An item and how it is prepared.
 
