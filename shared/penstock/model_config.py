@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.layer_spec import (
     KVHeadsSpec,
@@ -57,6 +58,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: there is one residual."""
     vision: VisionSpec | None = None
     """What it sees with; None: it takes no pictures."""
+    audio: AudioSpec | None = None
+    """What it hears with; None: it takes no sounds."""
+
+    @property
+    def takes_media(self) -> bool:
+        return self.vision is not None or self.audio is not None
 
     @property
     def latent(self) -> LatentSpec | None:

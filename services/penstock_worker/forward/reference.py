@@ -172,7 +172,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
                 states.allocate(attention.kv_blocks())
             made = ReferenceForward(model, attention, ranks, states=states)
             if media is not None and tower is not None and prepared.media is not None:
-                media.see_with(Sight(tower, prepared.media.image, made.count_layer))
+                media.see_with(
+                    Sight(tower, prepared.media.kinds["image"].preparation, made.count_layer)
+                )
             return made
 
         return forward

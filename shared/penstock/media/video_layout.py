@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from penstock.media.geometry import Size, whole_patches
+from penstock.media.geometry import BadShape, Size, whole_patches
 from penstock.media_facts import VideoFrames
 
 MAX_TERM = 1_000_000
@@ -58,10 +58,18 @@ def video_grid(video: VideoFrames, shape: VideoShape) -> tuple[int, ...]:
     grid = groups_of(video, shape.shown), height // side, width // side
     if not video.positions_per_second:
         return grid
+    plane = grid[1] * grid[2]
     step = (
         Fraction(video.positions_per_second)
         * video.group
         * Fraction(shape.total, shape.shown)
         / shape.rate
     ).limit_denominator(MAX_TERM)
+    if step > plane:
+        seconds = float(step) / video.positions_per_second
+        raise BadShape(
+            f"its frames lie {seconds:.0f} s apart, and one of them has {plane} tokens; the model "
+            f"tells times apart up to {plane / video.positions_per_second:.0f} s; show more frames "
+            "(num_frames) or larger ones (min_pixels)"
+        )
     return *grid, step.numerator, step.denominator
