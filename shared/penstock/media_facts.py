@@ -174,3 +174,9 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: dict[MediaKind, KindFacts]
     """Those that it takes."""
+
+    @property
+    def in_front(self) -> MediaKind | None:
+        """That of an encoder-decoder model, of which one item stands before each prompt; None:
+        items stand within prompts."""
+        return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)

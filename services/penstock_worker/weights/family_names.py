@@ -19,6 +19,7 @@ from penstock.model_config import ModelConfig
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
@@ -72,6 +73,7 @@ def by_our_names(
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
+    add_zero_biases(found, names.zero_biases)
     return found
 
 

@@ -84,6 +84,25 @@ def ids_with_runs(
     return ids
 
 
+def in_front(
+    prompt_token_ids: Sequence[int],
+    facts: MediaFacts,
+    kind: MediaKind,
+    layouts: Sequence[ItemLayout],
+) -> tuple[list[int], tuple[MediaSpan, ...]]:
+    """The ids of a decoder's prompt behind those of the item that its encoder takes; and where this
+    is. Raises InvalidRequest for several items, and for an empty prompt."""
+    if len(layouts) != 1 or layouts[0].kind != kind:
+        raise InvalidRequest(
+            f"the prompt has {len(layouts)} {WORDS[kind]}s; this model takes one with each prompt"
+        )
+    if not prompt_token_ids:
+        raise InvalidRequest(f"there is no prompt beside the {WORDS[kind]}")
+    rows = layouts[0].rows
+    ids = [facts.kinds[kind].token_id] * rows + list(prompt_token_ids)
+    return ids, (MediaSpan(0, 0, rows, 0),)
+
+
 def check_count(
     found: Mapping[MediaKind, int], facts: MediaFacts, layouts: Sequence[ItemLayout]
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.media.expansion import ids_with_runs, with_rows, with_runs
+from penstock.media.expansion import ids_with_runs, in_front, with_rows, with_runs
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.words import WORDS
 from penstock.text.content_shape import Marks
@@ -67,5 +67,9 @@ def of_ids(
 
 
 def _placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
-    ids, spans = with_rows(prompt_token_ids, items.facts, items.layouts)
+    facts, kind = items.facts, items.facts.in_front
+    if kind is not None:
+        ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)
+    else:
+        ids, spans = with_rows(prompt_token_ids, facts, items.layouts)
     return MediaPrompt(ids, items.media(spans))
