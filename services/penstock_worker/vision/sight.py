@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.media_facts import ImagePreparation, VideoFrames
+from penstock.media_facts import Preparation, VideoFrames
 from penstock.model_config import PreparedModel
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture
@@ -21,9 +21,9 @@ class Sight:
     def __init__(
         self,
         model: VisionModel,
-        preparation: ImagePreparation,
+        preparation: Preparation,
         layer_done: Callable[[], None],
-        video: VideoFrames | None = None,
+        video: Preparation | None = None,
     ) -> None:
         """`layer_done` is called after each of the tower's layers. `video`: None for a model that
         takes pictures only."""
@@ -41,7 +41,7 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if self._video is not None and FRAMES in tensors:
+            if isinstance(self._video, VideoFrames) and FRAMES in tensors:
                 return video_inputs(self._video, tensors)
             return inputs(self._preparation, tensors)
         except ValueError as error:

@@ -179,8 +179,7 @@ class Clip:
             )
         if seconds > most:
             raise BadPicture(
-                f"lasts {seconds:.1f} s; at most {most:g} s are accepted "
-                "(--max-media-seconds)"
+                f"lasts {seconds:.1f} s; at most {most:g} s are accepted (--max-media-seconds)"
             )
 
     def _found(self, wanted: Sequence[int]) -> Iterator[Image.Image]:

@@ -19,8 +19,8 @@ import msgspec
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest
 from penstock.media.budget import MediaBudget, MediaLease
-from penstock.media.changes import facts_with, with_frames
 from penstock.media.cache import MediaCache, PreparedItem
+from penstock.media.changes import facts_with, with_frames
 from penstock.media.fetch import Fetcher
 from penstock.media.geometry import BadShape
 from penstock.media.items import PreparedItems

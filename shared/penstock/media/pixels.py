@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media_facts import ImagePreparation, PatchImages, Pixels, VideoFrames
+from penstock.media_facts import LogMel, PatchImages, Pixels, Preparation, VideoFrames
 
 PIXELS = "pixels"
 """Of a prepared picture: uint8 [tiles, height, width, 3]."""
@@ -18,7 +18,7 @@ FRAMES = "frames"
 """Of a prepared video: uint8 [frames, height, width, 3]."""
 
 
-def inputs(image: ImagePreparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
@@ -26,6 +26,8 @@ def inputs(image: ImagePreparation, arrays: Mapping[str, np.ndarray]) -> dict[st
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
+    if isinstance(image, (LogMel, VideoFrames)):
+        raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if not isinstance(image, PatchImages):
         return {"pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels])}

@@ -5,7 +5,6 @@ The rules are those of the families' video processors in transformers, down to h
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -25,9 +24,8 @@ def sampled(total: int, rate: Fraction, sampling: FrameSampling, group: int) -> 
     if sampling.spread == "ends":
         places = np.linspace(0, total - 1, wanted).round().astype(int)
     else:
-        step = total / wanted
         # Single precision, as torch.arange has it.
-        places = (np.arange(math.ceil(total / step)) * step).astype(np.float32).astype(int)
+        places = (np.arange(wanted) * (total / wanted)).astype(np.float32).astype(int)
     return tuple(min(int(place), total - 1) for place in places)
 
 

@@ -22,7 +22,15 @@ from penstock.prepare.image_processor import (
     longest_edge,
     pixels_of,
 )
-from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.inputs import (
+    MAX_JSON_BYTES,
+    PREPROCESSOR,
+    PROCESSOR,
+    VIDEO_PREPROCESSOR,
+)
+from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
+from penstock.prepare.video_processor import VideoFamily, VideoSettings, read_frames
+from penstock.protocol.common import MediaKind
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
@@ -41,9 +49,37 @@ def read_media(path: Path, config: Fields, tokenizer_json: bytes) -> MediaFacts 
     if read is None or found is None:
         return None
     tokens = _Tokens(Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None), config)
-    image = read(found, config, tokens)
+    kinds: dict[MediaKind, KindFacts] = {"image": read(found, config, tokens)}
     check_all_read(found)
-    return MediaFacts(kinds={"image": image})
+    video = _video(path, config, tokens)
+    return MediaFacts(kinds=kinds if video is None else {**kinds, "video": video})
+
+
+def _video(path: Path, config: Fields, tokens: _Tokens) -> KindFacts | None:
+    """None for a model that takes no videos, and where no token stands for one."""
+    names = config.listed("architectures", str)
+    family = next((VIDEO_FAMILIES[name] for name in names if name in VIDEO_FAMILIES), None)
+    if family is None or not tokens.has("video_token_id"):
+        return None
+    settings = _video_settings(path, family)
+    token, token_id = tokens.named("video_token_id")
+    return KindFacts(
+        preparation=read_frames(settings, config, family),
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+    )
+
+
+def _video_settings(path: Path, family: VideoFamily) -> VideoSettings:
+    """As transformers looks for them."""
+    inner = _values(path / PROCESSOR).get("video_processor")
+    if isinstance(inner, dict):
+        return VideoSettings(inner, f"{path / PROCESSOR}, video_processor", family.processor)
+    for name in (VIDEO_PREPROCESSOR, PREPROCESSOR):
+        if values := _values(path / name):
+            return VideoSettings(values, str(path / name), family.processor)
+    return VideoSettings({}, f"{path}, which has no {VIDEO_PREPROCESSOR}", family.processor)
 
 
 def _settings(path: Path) -> ImageSettings | None:
@@ -72,6 +108,10 @@ class _Tokens:
         self._by_text = tokenizer.special_tokens
         self._texts = {token: text for text, token in self._by_text.items()}
         self._config = config
+
+    def has(self, key: str) -> bool:
+        """Whether config.json names a special token by that key."""
+        return key in self._config and self._config.integer(key) in self._texts
 
     def named(self, *keys: str) -> tuple[str, int]:
         """(text, id) of the token whose id the first of the keys has that is there."""
