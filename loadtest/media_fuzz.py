@@ -1,9 +1,9 @@
 """Damaged media through the processes that prepare them: `python -m loadtest.media_fuzz --help`.
 
-Files of every kind that is read are damaged at random and prepared, as a gateway would, until there
-were so many of them or the time is over.  Each becomes an item or is refused; told are how fast that
-goes, by kind, what was said, how many processes were brought down, and how large they grew.  Raises
-RuntimeError where a refusal says more than it may, or where the front end itself grows.
+Files of the kinds that are read are damaged at random and prepared, as a gateway would, until
+there were so many of them or the time is over.  Each becomes an item or is refused; told are how
+fast that goes, by kind, what was said, and how many processes were brought down.  Fails where a
+refusal says more than it may, or where the front end grows.
 """
 
 from __future__ import annotations

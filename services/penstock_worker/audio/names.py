@@ -1,4 +1,5 @@
-"""Names of the tensors of towers that hear, and of their projectors, in checkpoints of the hub, and ours."""
+"""Names of the tensors of towers that hear, and of their projectors, in checkpoints of the hub, and
+ours."""
 
 from __future__ import annotations
 

@@ -242,9 +242,9 @@ def _load_pooling(
 def _text_only(prepared: PreparedModel) -> PreparedModel:
     """Vectors are made of text."""
     config = prepared.config
-    if not isinstance(config, ModelConfig) or config.vision is None:
+    if not isinstance(config, ModelConfig) or not config.takes_media:
         return prepared
-    config = msgspec.structs.replace(config, vision=None)
+    config = msgspec.structs.replace(config, vision=None, audio=None)
     return msgspec.structs.replace(prepared, config=config, media=None)
 
 

@@ -440,7 +440,12 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 67_108_864
     max_media_pixels: Annotated[
-        int, Meta(ge=1, le=268_435_456, description="Pixels of a picture, or of a video's frame; more is a 400.")
+        int,
+        Meta(
+            ge=1,
+            le=268_435_456,
+            description="Pixels of a picture, or of a video's frame; more is a 400.",
+        ),
     ] = 67_108_864
     max_media_seconds: Annotated[
         float, Meta(gt=0, le=86_400, description="Seconds of a sound or a video; more is a 400.")

@@ -53,7 +53,7 @@ class Clip:
     """An opened video. Use it as a context manager."""
 
     def __init__(self, data: bytes, *, seconds: float, max_pixels: int) -> None:
-        """seconds: that it may last.  max_pixels: of a frame. Raises BadPicture, and MemoryError."""
+        """seconds: that it may last.  max_pixels: of a frame. Raises BadPicture, MemoryError."""
         import av
 
         av.logging.set_level(None)

@@ -112,7 +112,7 @@ class SourceReader:
     ) -> tuple[bytes, tuple[int, ...]]:
         """The same; and where it comes as several files, frames of a video, bytes of each of them,
         which follow one another."""
-        if source.kind != "video" or not (source.url or "")[:15].lower() == "data:video/jpeg":
+        if source.kind != "video" or (source.url or "")[:15].lower() != "data:video/jpeg":
             return await self.read(source, take), ()
         return await _decoded_parts(source, source.url or "", self._bounded(source, take))
 

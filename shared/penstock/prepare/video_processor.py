@@ -1,8 +1,8 @@
 """What a hub folder says about the videos that its model takes.
 
-video_preprocessor_config.json, or `video_processor` in processor_config.json, says how frames become
-pixels; older folders have preprocessor_config.json for both.  Defaults are those of transformers'
-video processors.
+video_preprocessor_config.json, or `video_processor` in processor_config.json, says how frames
+become pixels; older folders have preprocessor_config.json for both.  Defaults are those of
+transformers' video processors.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.media_facts import FrameSampling, VideoFrames
+from penstock.media_facts import FrameSampling, KindFacts, VideoFrames
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
+from penstock.prepare.media_tokens import MediaTokens
 
 MAX_FRAMES = 4096
 USUAL_FRAMES = 32
@@ -78,8 +79,25 @@ class VideoSettings(ImageSettings):
         Fields.__init__(self, {**CLASSES[self.kind], **given}, where)
 
 
-def read_frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> VideoFrames:
-    """Raises UnsupportedModel for settings that can't be followed."""
+def read_video(
+    values: dict[str, Any], where: str, config: Fields, tokens: MediaTokens
+) -> KindFacts | None:
+    """None for a model that takes no videos, and where no token stands for one. values, where: of
+    the folder's file.  config: config.json.  Raises UnsupportedModel."""
+    names = config.listed("architectures", str)
+    family = next((FAMILIES[name] for name in names if name in FAMILIES), None)
+    if family is None or not tokens.has("video_token_id"):
+        return None
+    token, token_id = tokens.named("video_token_id")
+    return KindFacts(
+        preparation=_frames(VideoSettings(values, where, family.processor), config, family),
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+    )
+
+
+def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> VideoFrames:
     vision, size = config.section("vision_config"), settings.section("size")
     patch, merge = settings.integer("patch_size", 14), settings.integer("merge_size", 2)
     video = VideoFrames(

@@ -63,7 +63,7 @@ async def test_frames_go_to_the_engine_core_beside_a_picture() -> None:
         check_media(media, len(engine.submitted[0][0]))
         assert [item.kind for item in media.items] == ["video", "image"]
         video = media.items[0]
-        true, shape = prepare_frames(VIDEO, raw_frames(frames.tobytes(), (44, 30, 2, 1)), BOUNDS)
+        true, _ = prepare_frames(VIDEO, raw_frames(frames.tobytes(), (44, 30, 2, 1)), BOUNDS)
         arrays = read(engine.prepared[0][video.name])
         assert np.array_equal(arrays["frames"], true["frames"])
         height, width = true["frames"].shape[1:3]
