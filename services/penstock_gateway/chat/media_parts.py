@@ -23,8 +23,8 @@ DETAILS = ("auto", "low", "high", "original")
 
 
 class MediaPart(Protocol):
-    """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and `detail`).
-    input_audio: an object with `data`, in base64, and `format`."""
+    """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and
+    `detail`).  input_audio: an object with `data`, in base64, and `format`."""
 
     @property
     def type(self) -> str: ...

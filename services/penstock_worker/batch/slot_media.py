@@ -125,7 +125,7 @@ class SlotMedia:
         stated = self._items[span.item].grid
         if len(stated) not in (3, 5) or min(stated[:3]) < 1:
             return None
-        groups, rows, columns = stated[:3]
+        rows, columns = stated[1:3]
         above, below = stated[3:] or (1, 1)
         plane = rows * columns
         if prod(stated[:3]) != self._items[span.item].rows or span.first % plane:
