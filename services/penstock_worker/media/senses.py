@@ -28,4 +28,6 @@ def load_senses(prepared: PreparedModel, dtype: torch.dtype, load_format: str) -
         hears = AudioModel(config, weights)
         return lambda layer_done: Hearing(hears, layer_done)
     sees, preparation = load_tower(prepared, dtype, load_format), media.kinds["image"].preparation
-    return lambda layer_done: Sight(sees, preparation, layer_done)
+    video = media.kinds.get("video")
+    frames = None if video is None else video.preparation
+    return lambda layer_done: Sight(sees, preparation, layer_done, frames)

@@ -50,6 +50,9 @@ SPECIAL = (
     "[IMG]",
     "[IMG_BREAK]",
     "[IMG_END]",
+    "<|AUDIO|>",
+    "<|audio_bos|>",
+    "<|audio_eos|>",
 )
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
