@@ -35,5 +35,6 @@ def load_senses(
         hears = AudioModel(config, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
     sees = load_tower(prepared, dtype, load_format, device, threads)
-    preparation = media.kinds["image"].preparation
-    return lambda layer_done: Sight(sees, preparation, layer_done)
+    preparation, video = media.kinds["image"].preparation, media.kinds.get("video")
+    frames = None if video is None else video.preparation
+    return lambda layer_done: Sight(sees, preparation, layer_done, frames)

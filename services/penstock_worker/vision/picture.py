@@ -108,7 +108,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
 
 def grid_of(picture: Picture, spec: VisionSpec) -> tuple[int, ...] | None:
     """MediaItem.grid of a picture on which positions depend: frames, rows and columns of merged
-    patches; None where they depend on nothing."""
+    patches; None where they depend on nothing. How far apart frames are isn't seen in them."""
     if not isinstance(spec.projector, MergerProjector):
         return None
     side = spec.projector.side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from penstock.media import anyres
@@ -16,6 +17,7 @@ from penstock.media.geometry import (
     whole_tiles,
 )
 from penstock.media.sound_frames import sound_rows
+from penstock.media.video_layout import VideoShape, video_grid
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
@@ -27,6 +29,7 @@ from penstock.media_facts import (
     RowImages,
     ScannedImages,
     TiledImages,
+    VideoFrames,
 )
 from penstock.protocol.common import MediaKind
 
@@ -41,7 +44,7 @@ class ItemRun(NamedTuple):
 class ItemLayout(NamedTuple):
     """kind: of media.  runs: one after the other, then `behind`.  grid: what positions depend on:
     (1, height, width) in embeddings of a picture that is cut into merged patches; (rows, columns)
-    of tiles, (0, 0) if it isn't cut; nothing where positions just count."""
+    of tiles, (0, 0) if it isn't cut; `video_grid`'s; nothing where positions just count."""
 
     kind: MediaKind
     runs: tuple[ItemRun, ...]
@@ -64,7 +67,7 @@ class _Runs(NamedTuple):
 
 def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLayout:
     """shape: of the item, as its process said: (height, width) in pixels of an upright picture,
-    (samples,) of a sound. Raises BadShape or BadLength."""
+    (samples,) of a sound, VideoShape of a video. Raises BadShape or BadLength."""
     own = facts.kinds[kind]
     made = _runs(own.preparation, shape)
     runs = tuple(
@@ -78,13 +81,16 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
         case LogMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
+        case VideoFrames():
+            grid = video_grid(preparation, VideoShape.of(shape))
+            return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
         case ScannedImages():
             return _of_crops(preparation, _size(shape))
         case PatchImages():
-            grid = patch_grid(preparation, _size(shape))
-            return _Runs((ItemRun("", grid[0] * grid[1]),), grid=(1, *grid))
+            rows, columns = patch_grid(preparation, _size(shape))
+            return _Runs((ItemRun("", rows * columns),), grid=(1, rows, columns))
         case TiledImages():
             return _of_tiles(preparation, _size(shape))
         case CanvasImages():

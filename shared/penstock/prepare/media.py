@@ -31,9 +31,15 @@ from penstock.prepare.image_processor import (
     longest_edge,
     pixels_of,
 )
-from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.inputs import (
+    MAX_JSON_BYTES,
+    PREPROCESSOR,
+    PROCESSOR,
+    VIDEO_PREPROCESSOR,
+)
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import internvl, onevision, pixtral
+from penstock.prepare.video_processor import read_video
 from penstock.protocol.common import MediaKind
 from penstock.text.tokenizer import Tokenizer
 
@@ -55,6 +61,9 @@ def read_media(
     image = _read_pictures(path, config, tokens)
     if image is not None:
         kinds["image"] = image
+        video = read_video(*_video_section(path), config, tokens)
+        if video is not None:
+            kinds["video"] = video
     values, where = _section(path, "feature_extractor")
     if audio is not None and values:
         kinds["audio"] = read_sounds(values, where, config, audio, tokens)
@@ -84,6 +93,18 @@ def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
     inner = _values(path / PROCESSOR).get(name)
     if isinstance(inner, dict):
         return inner, f"{path / PROCESSOR}, {name}"
+    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+
+
+def _video_section(path: Path) -> tuple[dict[str, Any], str]:
+    """As transformers looks for it: a folder that is older than video processors has the same for
+    pictures and videos."""
+    inner = _values(path / PROCESSOR).get("video_processor")
+    if isinstance(inner, dict):
+        return inner, f"{path / PROCESSOR}, video_processor"
+    values = _values(path / VIDEO_PREPROCESSOR)
+    if values:
+        return values, str(path / VIDEO_PREPROCESSOR)
     return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest
+from penstock.media.changes import changed, narrowed
 from penstock.media.desk import MediaDesk
-from penstock.media.options import changed, narrowed
 from penstock.media.sources import MediaSource
 from penstock.media_facts import (
     CanvasImages,
