@@ -243,10 +243,10 @@ class Decoder:
             states=None if states is None else ctypes.pointer(states),
         )
         library = load()
-        program, given = ctypes.byref(self._struct), ctypes.byref(batch)
-        work = self._scratch.at_least(library.pk_forward_bytes(program, given))
+        program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)
+        work = self._scratch.at_least(library.pk_forward_bytes(program, rows_of))
         self._exchanges.begin()
-        library.pk_forward(program, given, work)
+        library.pk_forward(program, rows_of, work)
         self._exchanges.check(cancelled=self.cancelled)
         return out
 

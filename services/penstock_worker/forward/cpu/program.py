@@ -113,9 +113,10 @@ def _phases(
             attention = _sharing(replace(attention, both_ways=True), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
-        *others, last = finished(phases, config, number, layer)
+        whole = [*finished(phases, config, number, layer)]
         if weights.embedding is not None:
-            *others, last = (*others, last, *tapped(config, number))
+            whole += tapped(config, number)
+        *others, last = whole
         yield from others
         yield replace(last, ends_layer=True)
     if weights.streams is not None and config.streams is not None:
