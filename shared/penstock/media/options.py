@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import StartupError
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""
@@ -32,7 +32,7 @@ def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
             )
-        default[cast(MediaKind, kind)] = count
+        default[kind] = count
     return default
 
 
