@@ -149,8 +149,15 @@ class SectionedRotation(Rotation):
     def rows(self) -> tuple[Tensor, Tensor]:
         return self._composed(self.cos), self._composed(self.sin)
 
+    @cached_property
+    def by_row(self) -> Rotation:
+        """The same by tables that have a place for each of the step's rows."""
+        cos, sin = (each.contiguous() for each in self.rows)
+        return Rotation(cos, sin, torch.arange(len(cos), device=cos.device))
+
     def _composed(self, table: Tensor) -> Tensor:
-        return table[self.by_time[self.axes].T, torch.arange(len(self.axes))]
+        pairs = torch.arange(len(self.axes), device=table.device)
+        return table[self.by_time[self.axes].T, pairs]
 
 
 @dataclass(frozen=True)

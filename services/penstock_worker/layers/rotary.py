@@ -27,7 +27,7 @@ class Rotary:
     ) -> None:
         """`factor` is that of cosines and sines, `query_factors` as in Rotation, `axes` as in
         RopeSpec."""
-        self._axes = torch.tensor(axes, dtype=torch.int64)
+        self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
         self.query_factors = None if query_factors is None else query_factors.to(device)
         tables = ops.rope_table(frequencies, positions)
         self.cos, self.sin = (

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from penstock.layer_spec import NormSpec
 from penstock_kernels import reference
-from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 LAYER_OF = "layers."
@@ -53,7 +53,12 @@ class TowerLayer:
     """Maps [rows, hidden] to the same shape."""
 
     def __init__(
-        self, spec: LayerSizes, weights: Weights, number: int, form: LayerForm = PLAIN
+        self,
+        spec: LayerSizes,
+        weights: Weights,
+        number: int,
+        form: LayerForm = PLAIN,
+        threads: RowThreads = ONE_THREAD,
     ) -> None:
         at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
         self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
@@ -77,30 +82,39 @@ class TowerLayer:
             self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
         self._spec = spec
         self._gated = form.gated
+        self._threads = threads
 
     def __call__(
         self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
-        """lengths: of the parts whose rows see one another; rows beyond are padding to whole
-        tiles. angles: cosines and sines by which queries and keys rotate; None: they don't."""
-        spec = self._spec
-        query, key, value = self._queries(hidden)
-        if angles is not None:
-            query, key = (reference.apply_rope(each, *angles) for each in (query, key))
-        mixed = self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
+        """lengths: of the parts whose rows see one another; rows beyond are padding. angles:
+        cosines and sines by which queries and keys rotate; None: they don't."""
+        three = self._threads.map(self._queries, hidden, *(angles or ()))
+        mixed = self._threads.attend(*three.unbind(1), lengths)
+        return self._threads.map(self._behind, hidden, mixed.flatten(1))
+
+    def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
+        """Queries, keys and values: [rows, 3, heads, head size]."""
+        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1))
+        if not self._query_norms and not angles:
+            return three.unflatten(2, (self._spec.num_heads, -1))
+        query, key, value = three.unbind(1)
+        if self._query_norms:
+            of_query, of_key = self._query_norms
+            query, key = of_query(query.contiguous()), of_key(key.contiguous())
+        heads = [each.unflatten(1, (self._spec.num_heads, -1)) for each in (query, key, value)]
+        if angles:
+            heads[:2] = (reference.apply_rope(each, *angles) for each in heads[:2])
+        return torch.stack(heads, 1)
+
+    def _behind(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """What is behind the attention, whose result is [rows, hidden]."""
+        mixed = self._mixed(mixed)
         hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
         inner = self._up(self._norms[1](hidden))
         if self._gated:
-            inner = reference.gated_activation(inner, spec.activation)
+            inner = reference.gated_activation(inner, self._spec.activation)
         else:
-            inner = reference.plain_activation(inner, spec.activation)
+            inner = reference.plain_activation(inner, self._spec.activation)
         added = self._down(inner)
         return hidden + (added if not self._scales else self._scales[1] * added)
-
-    def _queries(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values, each [rows, heads, head size]."""
-        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1)).unbind(1)
-        if self._query_norms:
-            of_query, of_key = self._query_norms
-            three = (of_query(three[0]), of_key(three[1]), three[2])
-        return [each.unflatten(1, (self._spec.num_heads, -1)) for each in three]

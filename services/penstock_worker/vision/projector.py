@@ -20,7 +20,7 @@ from penstock.vision_spec import (
     VisionSpec,
 )
 from penstock_kernels import reference
-from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of
 from penstock_worker.weights.weights import Weights
 
@@ -43,8 +43,8 @@ class _MLP(Projector):
         self._activation = spec.activation
 
     def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        inner = reference.plain_activation(in_tiles(vectors, self._first), self._activation)
-        return in_tiles(inner, self._second)
+        inner = reference.plain_activation(self._first(vectors), self._activation)
+        return self._second(inner)
 
 
 class _Shuffle(Projector):
@@ -55,7 +55,7 @@ class _Shuffle(Projector):
 
     def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
         """Squares are in order of their rows, and a square's patches too."""
-        return in_tiles(in_squares(vectors, picture, self._factor), self._product)
+        return self._product(in_squares(vectors, picture, self._factor))
 
 
 class _SquareMLP(Projector):
@@ -83,7 +83,7 @@ class _SquareMLP(Projector):
         if self._merging is None:
             squares = self._norm(in_squares(vectors, picture, factor))
         else:
-            squares = in_tiles(in_squares(self._norm(vectors), picture, factor), self._merging)
+            squares = self._merging(in_squares(self._norm(vectors), picture, factor))
         return self._inner(squares.contiguous(), picture)
 
 
@@ -131,8 +131,8 @@ class _Merger(Projector):
 
     def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
         squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
-        inner = reference.plain_activation(in_tiles(squares, self._first), "gelu")
-        return in_tiles(inner, self._second)
+        inner = reference.plain_activation(self._first(squares), "gelu")
+        return self._second(inner)
 
 
 class _Pool(Projector):
@@ -150,7 +150,7 @@ class _Pool(Projector):
             picture.tiles, side, picture.rows // side, side, picture.columns // side, size
         )
         means = apart.mean((2, 4)).view(-1, size).to(vectors.dtype)
-        return in_tiles(reference.rms_norm(means, self._weight, self._norm.eps), self._product)
+        return self._product(reference.rms_norm(means, self._weight, self._norm.eps))
 
 
 def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
-from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 
 class Tower:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
-    def __init__(self, spec: TowerSpec, weights: Weights) -> None:
+    def __init__(self, spec: TowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD) -> None:
         """Raises UnsupportedModel for weights that don't fit."""
         size = spec.hidden_size
         kernel = (spec.frames, spec.patch, spec.patch)[spec.frames == 1 :]
@@ -36,11 +36,12 @@ class Tower:
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
         form = LayerForm(spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale)
         self._layers = [
-            TowerLayer(spec, weights, number, form) for number in range(spec.num_layers)
+            TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
         ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec
+        self._threads = threads
 
     def __call__(
         self, picture: Picture, layout: PatchLayout, layer_done: Callable[[int, Tensor], None]
@@ -49,24 +50,23 @@ class Tower:
         token where that is kept. `layer_done` is called after each layer, with its number and its
         output, where a class token is kept in any case."""
         hidden, spec = self._embedded(picture, layout), self._spec
-        rows = sum(layout.lengths)
-        hidden = kernels.pad_tiles(hidden)
-        angles = None if layout.angles is None else _padded(layout.angles)
+        angles = None
+        if layout.angles is not None:
+            angles = (layout.angles[0].to(hidden.device), layout.angles[1].to(hidden.device))
         for number, layer in enumerate(self._layers):
             within = layout.lengths
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = layer(hidden, within, angles)
-            layer_done(number, hidden[:rows])
-        hidden = hidden[:rows] if self._last is None else self._last(hidden)[:rows]
+            layer_done(number, hidden)
+        hidden = hidden if self._last is None else self._last(hidden)
         if spec.class_token and not spec.keeps_class:
             return hidden.unflatten(0, (picture.tiles, -1))[:, 1:].flatten(0, 1)
         return hidden
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
-        count = len(picture.patches)
-        patches = kernels.pad_tiles(picture.patches.to(self._patches.dtype))
-        hidden = self._patches(patches)[:count]
+        # Cloned, because the alignment of memory may affect BLAS's order of summation.
+        hidden = self._threads.map(self._patches, self._patches.given(picture.patches).clone())
         places = self._places(picture, layout)
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
@@ -83,10 +83,11 @@ class Tower:
         if table is None:
             return None
         if isinstance(positions, LearnedPositions):
-            return table[table_rows(picture, positions) + self._spec.class_token]
+            places = table_rows(picture, positions) + self._spec.class_token
+            return table[places.to(table.device)]
         if layout.table is None:
             return None
-        rows, shares = layout.table
+        rows, shares = (each.to(table.device) for each in layout.table)
         return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
 
 
@@ -108,10 +109,6 @@ def _rows_of_table(spec: TowerSpec) -> int:
     if isinstance(spec.positions, RotaryPositions):
         return spec.positions.table**2
     return spec.positions.side**2 + spec.class_token
-
-
-def _padded(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return kernels.pad_tiles(angles[0]), kernels.pad_tiles(angles[1])
 
 
 def _unread(name: str, spec: TowerSpec) -> bool:

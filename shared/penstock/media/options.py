@@ -32,7 +32,7 @@ def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
             )
-        default[cast(MediaKind, kind)] = count
+        default[kind] = count
     return default
 
 

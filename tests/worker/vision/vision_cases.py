@@ -55,7 +55,9 @@ SEES: dict[str, Any] = {
     "num_attention_heads": 4,
     "initializer_range": 0.2,
 }
-SECTIONS = {"rope_type": "default", "mrope_section": [1, 2, 3], "rope_theta": 100.0}
+WIDE = TEXT | {"hidden_size": 96}
+"""Where a head's size follows from the hidden one's: 16, as on the CPU kernels."""
+SECTIONS = {"rope_type": "default", "mrope_section": [2, 1, 5], "rope_theta": 100.0}
 QWEN_TOKENS = {
     "image_token_id": PLACEHOLDER,
     "video_token_id": 191,
@@ -148,7 +150,7 @@ CASES: dict[str, Case] = {
     "llava-qwen2": Case(
         "Llava",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": CLIP,
             "image_token_index": PLACEHOLDER,
             "vision_feature_layer": 1,
@@ -179,9 +181,9 @@ CASES: dict[str, Case] = {
     "qwen2-vl": Case(
         "Qwen2VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
-            | {"depth": 2, "embed_dim": 48, "hidden_size": 72, "mlp_ratio": 2},
+            | {"depth": 2, "embed_dim": 48, "hidden_size": 96, "mlp_ratio": 2},
         }
         | QWEN_TOKENS,
         QWEN_PATCHES,
@@ -189,12 +191,12 @@ CASES: dict[str, Case] = {
     "qwen2.5-vl": Case(
         "Qwen2_5_VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
             | {
                 "depth": 3,
                 "hidden_size": 48,
-                "out_hidden_size": 72,
+                "out_hidden_size": 96,
                 "intermediate_size": 52,
                 "window_size": 16,
                 "fullatt_block_indexes": [1],
@@ -234,7 +236,7 @@ CASES: dict[str, Case] = {
     "internvl": Case(
         "InternVL",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": INTERNVIT | {"attention_bias": True},
             "image_token_id": PLACEHOLDER,
         },
@@ -274,7 +276,7 @@ CASES: dict[str, Case] = {
     "llava-onevision": Case(
         "LlavaOnevision",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
             "image_token_index": PLACEHOLDER,
             "image_grid_pinpoints": FORMS,
@@ -327,6 +329,7 @@ class Ours:
     config: ModelConfig
     decoder: DecoderModel
     tower: VisionModel
+    files: WeightFiles
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
@@ -366,12 +369,17 @@ def opened(config: ModelConfig, files: WeightFiles, dtype: torch.dtype = torch.f
         config,
         DecoderModel(config, open_weights(files, config, dtype), POSITIONS),
         VisionModel(config, open_tower(files, dtype)),
+        files,
     )
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+"""Of what `both` has made, until the process ends."""
 
 
 @cache
 def both(case: str) -> tuple[Any, Ours]:
     """Made once for all tests of a file."""
-    theirs = make_theirs(case)
-    with TemporaryDirectory() as folder:
-        return theirs, opened(*saved(theirs, Path(folder)))
+    theirs, folder = make_theirs(case), TemporaryDirectory()
+    _FOLDERS.append(folder)
+    return theirs, opened(*saved(theirs, Path(folder.name)))
