@@ -13,7 +13,7 @@ from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
+from penstock.mechanisms import WHOLE_SPANS, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.backends import backend_module
@@ -67,13 +67,15 @@ def _seeing() -> str:
     """The families of models that see, and what tests show of each."""
     text = (
         "\n## Models that see\n\n"
-        "Pictures are encoded and put in the place of a prompt's placeholders by `reference`; the "
-        "other backends lack a tower. With `--language-model-only` the tower is left out, and the "
-        "decoder behind it is served as above. Where a tower isn't known here, so it is by "
-        "itself.\n\n"
+        "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
+        "threads. Their rows are put in the place of a prompt's placeholders on every backend. "
+        f"What `triton` lacks is {WHOLE_SPANS} (Gemma 3): such a model is served on the CPU, or "
+        "with `--language-model-only`, which leaves a tower out. Where a tower isn't known here, "
+        "so it is by itself.\n\n"
         "A model of each case is compared with transformers in float32: encodings, "
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
-        "and greedy tokens (`tests/worker/vision`).\n\n"
+        "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
+        "are compared with `reference` in Triton's interpreter.\n\n"
     )
     cases = [case.family for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
@@ -126,7 +128,7 @@ def _shown() -> str:
 
 def _count(family: Family, cases: Counter[str]) -> int:
     """Returns the number of cases of a family, by transformers' names of its models."""
-    named = (name.removesuffix(SEEING_CLASS) for name in family.hub_classes)
+    named = (name.removesuffix(TOWER_CLASS) for name in family.hub_classes)
     return sum(cases[name.removesuffix("ForCausalLM")] for name in named)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.cpu.backend import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.models.decoder import DecoderModel
@@ -38,6 +39,7 @@ from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.opening import open_weights
 from tests.shared.media.sounds import RATE, sound
+from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.runners import Observer, host_runner
 from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT
@@ -67,7 +69,7 @@ CASES: dict[str, HearingCase] = {
     "qwen2-audio": HearingCase(
         "Qwen2Audio",
         {
-            "text_config": TEXT | {"model_type": "qwen2"},
+            "text_config": TEXT | {"model_type": "qwen2", "hidden_size": 96},
             "audio_config": {
                 "num_mel_bins": BINS,
                 "encoder_layers": 3,
@@ -112,6 +114,7 @@ class HearingModel:
     config: ModelConfig
     decoder: DecoderModel
     tower: AudioModel
+    files: WeightFiles
 
 
 def make_theirs(case: str) -> Any:
@@ -142,16 +145,21 @@ def opened(folder: Path) -> HearingModel:
         config,
         DecoderModel(config, open_weights(files, config, torch.float32), POSITIONS),
         AudioModel(config, open_audio_tower(files, torch.float32, load_format="auto")),
+        files,
     )
 
 
 @cache
 def both(case: str) -> tuple[Any, HearingModel]:
     """Made once for all tests of a file."""
-    theirs = make_theirs(case)
-    with TemporaryDirectory() as folder:
-        theirs.save_pretrained(folder)
-        return theirs, opened(Path(folder))
+    theirs, folder = make_theirs(case), TemporaryDirectory()
+    _FOLDERS.append(folder)
+    theirs.save_pretrained(folder.name)
+    return theirs, opened(Path(folder.name))
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+"""Of the weights that the CPU kernels map, until the tests end."""
 
 
 @dataclass(frozen=True)
@@ -235,9 +243,17 @@ def theirs_of(
     return found
 
 
-def runner_of(ours: HearingModel, *, observer: Observer | None = None) -> StepRunner[Any]:
-    shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
-    forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, 128))
+def runner_of(
+    ours: HearingModel, backend: str = "reference", *, observer: Observer | None = None
+) -> StepRunner[Any]:
+    """backend: that computes the decoder."""
+    forward: ReferenceForward | CPUForward
+    if backend == "cpu":
+        cpu = CPUModel(ours.config, ours.files, "float32", positions=POSITIONS)
+        forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=128, threads=2))
+    else:
+        shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+        forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, 128))
     media = MediaEncodings(rows=256, row_bytes=1, load_bytes=1 << 20, sections=False)
     media.see_with(Hearing(ours.tower, forward.count_layer))
     bounds = SlotBounds(8, 128, 16, ours.config.vocab_size, POSITIONS)

@@ -68,12 +68,13 @@ def asked(case: str) -> list[list[Part]]:
     ]
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that sounds lie across their ends."""
     theirs, ours = both(case)
     prompts, seen = asked(case), LogitsOf()
-    runner = runner_of(ours, observer=seen)
+    runner = runner_of(ours, backend, observer=seen)
     load(runner, tmp_path, *sounds(case))
     driver = Driver(runner, num_blocks=128, slots=8, budget=37)
     driver.encode = [each.item.name for each in sounds(case)]
@@ -100,11 +101,13 @@ def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> No
     assert compared >= len(jobs) * WANTED // 2
 
 
-def run(case: str, folder: Path, *, budget: int, company: int = 0) -> tuple[Job, torch.Tensor]:
+def run(
+    case: str, backend: str, folder: Path, *, budget: int, company: int = 0
+) -> tuple[Job, torch.Tensor]:
     """The answer of a prompt with two sounds, and every logit of it."""
     _, ours = both(case)
     seen = LogitsOf()
-    runner = runner_of(ours, observer=seen)
+    runner = runner_of(ours, backend, observer=seen)
     short, middle, long = sounds(case)
     load(runner, folder, short, middle, long)
     driver = Driver(runner, num_blocks=128, slots=8, budget=budget, seed=budget)
@@ -120,11 +123,12 @@ def run(case: str, folder: Path, *, budget: int, company: int = 0) -> tuple[Job,
     return mine, seen.of(slot)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_alone_in_company_and_in_chunks(case: str, tmp_path: Path) -> None:
-    one, logits = run(case, tmp_path, budget=512)
+def test_alone_in_company_and_in_chunks(case: str, backend: str, tmp_path: Path) -> None:
+    one, logits = run(case, backend, tmp_path, budget=512)
     for budget, company in ((512, 3), (29, 0), (33, 3)):
-        other, found = run(case, tmp_path, budget=budget, company=company)
+        other, found = run(case, backend, tmp_path, budget=budget, company=company)
         assert other.tokens == one.tokens
         assert torch.equal(found, logits), (budget, company)
 
