@@ -48,6 +48,28 @@ class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Whether a picture is made square first, with bars in the colour of the mean."""
 
 
+class ScannedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gemma3"):
+    """Gemma 3's: one size for all. With pan and scan, crops of a picture that is long or high
+    follow it.
+
+    height, width: of what the tower gets.  rows: embeddings of a picture, and of a crop.  scan:
+    whether there are crops.  most: crops of a picture.  least: pixels of a crop's shorter side, at
+    least.  ratio: of a picture's sides, from which on it is cropped.
+    """
+
+    pixels: Pixels
+    height: int
+    width: int
+    rows: int
+    begin: str
+    end: str
+    """Around the embeddings of a picture, and of a crop."""
+    scan: bool = False
+    most: int = 4
+    least: int = 256
+    ratio: float = 1.2
+
+
 class TiledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="idefics3"):
     """Idefics 3's and SmolVLM's: a picture is resized, cut into square tiles, and followed by the
     whole of it as one tile.
@@ -120,6 +142,52 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     another."""
 
 
+class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):
+    """InternVL's: a picture fills a canvas of square tiles, whose form is the nearest to its own,
+    and is followed by the whole of it as one tile.
+
+    tile: side, pixels.  rows: embeddings of a tile.  least, most: tiles of a canvas.  split:
+    whether there is a canvas.
+    """
+
+    pixels: Pixels
+    tile: int
+    rows: int
+    least: int = 1
+    most: int = 12
+    split: bool = True
+
+
+class RowImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pixtral"):
+    """Pixtral's: any size in whole patches, no larger than a square; a token ends each row of
+    embeddings.
+
+    longest_edge: side of the square, pixels.  patch: of pixels, each way, that become one
+    embedding.
+    """
+
+    pixels: Pixels
+    longest_edge: int
+    patch: int
+    row_end: str = "[IMG_BREAK]"
+    end: str = "[IMG_END]"
+    """Ends the last row."""
+
+
+class AnyresImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="anyres"):
+    """LLaVA-OneVision's: the whole picture as one tile, then square tiles of it between bars.
+
+    tile: side, pixels.  side: of a tile, embeddings.  forms: height and width, in pixels, that the
+    tiles may have together.  most: tiles of which a picture has as many embeddings as it may.
+    """
+
+    pixels: Pixels
+    tile: int
+    side: int
+    forms: tuple[tuple[int, int], ...]
+    most: int
+
+
 class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):
     """A spectrogram of powers in bands of the mel scale, as logarithms (Radford et al., "Robust
     speech recognition via large-scale weak supervision", 2022).
@@ -149,7 +217,15 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
         return self.chunk_samples // self.hop
 
 
-ImagePreparation = FixedImages | TiledImages | PatchImages
+ImagePreparation = (
+    FixedImages
+    | ScannedImages
+    | TiledImages
+    | PatchImages
+    | CanvasImages
+    | RowImages
+    | AnyresImages
+)
 Preparation = ImagePreparation | VideoFrames | LogMel
 
 

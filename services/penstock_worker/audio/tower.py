@@ -16,7 +16,7 @@ from penstock.audio_spec import AudioTowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.layer import TowerLayer
-from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
@@ -36,7 +36,7 @@ class Convolution:
         """Maps [count, inputs] to [ceil(count / step), outputs]."""
         around = functional.pad(x, (0, 0, 1, 1))
         windows = around.unfold(0, REACH, self._step).flatten(1)
-        return reference.plain_activation(in_tiles(windows, self._product), "gelu")
+        return reference.plain_activation(self._product(windows), "gelu")
 
 
 class AudioTower:

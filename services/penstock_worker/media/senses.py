@@ -19,7 +19,11 @@ Senses = Callable[[Callable[[], None]], Sees]
 
 
 def load_senses(
-    prepared: PreparedModel, dtype: torch.dtype, load_format: str, device: torch.device = CPU
+    prepared: PreparedModel,
+    dtype: torch.dtype,
+    load_format: str,
+    device: torch.device = CPU,
+    threads: int = 1,
 ) -> Senses:
     """Reads the tower's weights. Raises UnsupportedModel for those that don't fit, and for a model
     whose files don't say how its media are prepared."""
@@ -30,7 +34,7 @@ def load_senses(
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
         hears = AudioModel(config, weights)
         return lambda layer_done: Hearing(hears, layer_done)
-    sees = load_tower(prepared, dtype, load_format, device)
+    sees = load_tower(prepared, dtype, load_format, device, threads)
     preparation = media.kinds["image"].preparation
     video = media.kinds.get("video")
     frames = None if video is None else video.preparation

@@ -50,8 +50,12 @@ class Sight:
 
 
 def load_tower(
-    prepared: PreparedModel, dtype: torch.dtype, load_format: str, device: torch.device = CPU
+    prepared: PreparedModel,
+    dtype: torch.dtype,
+    load_format: str,
+    device: torch.device = CPU,
+    threads: int = 1,
 ) -> VisionModel:
     """Raises UnsupportedModel for weights that don't fit."""
     weights = open_tower(prepared.weights, dtype, device=device, load_format=load_format)
-    return VisionModel(prepared.decoder, weights)
+    return VisionModel(prepared.decoder, weights, threads)

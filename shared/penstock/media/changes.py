@@ -8,9 +8,21 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.options import FrameSettings
-from penstock.media_facts import MediaFacts, PatchImages, Preparation, TiledImages, VideoFrames
+from penstock.media_facts import (
+    CanvasImages,
+    FrameSampling,
+    MediaFacts,
+    PatchImages,
+    Preparation,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+    VideoFrames,
+)
 
 MAX_FPS = 1000
+MAX_TILES = 64
+"""Of a canvas."""
 _WHERE = "mm_processor_kwargs"
 _OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The newer spelling, under `size`."""
@@ -22,10 +34,22 @@ _CHANGES: dict[type, dict[str, str]] = {
         "num_frames": "num_frames",
         "fps": "fps",
     },
+    CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
+    RowImages: {"longest_edge": "longest_edge"},
+    ScannedImages: {
+        "do_pan_and_scan": "scan",
+        "pan_and_scan_max_num_crops": "most",
+        "pan_and_scan_min_crop_size": "least",
+        "pan_and_scan_min_ratio_to_activate": "ratio",
+    },
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
 }
 """Names of those that don't need another model -> ours."""
 _OF_SAMPLING = ("num_frames", "fps")
+_NO_COST = frozenset(
+    {"min_pixels", "pan_and_scan_min_crop_size", "pan_and_scan_min_ratio_to_activate"}
+)
+"""Those that another one bounds."""
 
 
 def facts_with(
@@ -82,7 +106,9 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
     for name, value in values.items():
         if name not in known:
             raise _unknown(name, list(known))
-        _check_type(name, value, where)
+        wanted = _kind_of(_value(image, known[name]))
+        if not _fits(value, wanted):
+            raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
     named = {known[name]: value for name, value in values.items()}
     if isinstance(image, VideoFrames):
         sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
@@ -96,32 +122,46 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     """`changed` for a request: what it may cost is the operator's to say, so pictures can become
     smaller than by `image`, and frames fewer, never larger or more. Raises InvalidRequest."""
     made = changed(image, given, where)
-    wider = None
-    if isinstance(image, (PatchImages, VideoFrames)) and isinstance(made, type(image)):
-        if made.max_pixels > image.max_pixels:
-            wider = f"max_pixels is {made.max_pixels}; at most {image.max_pixels} are accepted"
-        elif isinstance(image, VideoFrames) and isinstance(made, VideoFrames):
-            wider = _more_frames(image, made)
-    elif isinstance(image, TiledImages) and isinstance(made, TiledImages):
-        if made.longest_edge > image.longest_edge:
-            wider = f"longest_edge is {made.longest_edge}; at most {image.longest_edge} is accepted"
-        elif made.split and not image.split:
-            wider = "do_image_splitting is true; this server doesn't split pictures"
-    if wider is not None:
+    for name, field in _CHANGES.get(type(image), {}).items():
+        has, wants = _most(image, field), _value(made, field)
+        if name in _NO_COST or wants <= has:  # a switch that is on is more than one that's off
+            continue
+        wider = f"{name} is {wants}; at most {has} is accepted"
+        if wants is True:
+            wider = f"{name} is true; this server doesn't split pictures"
         raise InvalidRequest(
             f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
         )
     return made
 
 
-def _more_frames(image: VideoFrames, made: VideoFrames) -> str | None:
-    ours, theirs = image.sampling, made.sampling
-    most = min(ours.num_frames or ours.max_frames, ours.max_frames)
-    if theirs.num_frames > most:
-        return f"num_frames is {theirs.num_frames}; at most {most} are accepted"
-    if ours.fps and theirs.fps > ours.fps:
-        return f"fps is {theirs.fps:g}; at most {ours.fps:g} is accepted"
-    return None
+def _value(image: Preparation, field: str) -> Any:
+    return getattr(image.sampling if field in _OF_SAMPLING else image, field)  # type: ignore[union-attr]
+
+
+def _most(image: Preparation, field: str) -> Any:
+    """What a request may ask for. Where a number of frames isn't given, as many as may be; a rate
+    has no bound where frames have."""
+    if not isinstance(image, VideoFrames) or field not in _OF_SAMPLING:
+        return getattr(image, field)
+    sampling: FrameSampling = image.sampling
+    if field == "fps":
+        return sampling.fps or MAX_FPS
+    return min(sampling.num_frames or sampling.max_frames, sampling.max_frames)
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, float) else "a whole number"
+
+
+def _fits(value: object, wanted: str) -> bool:
+    if isinstance(value, bool):
+        return wanted == "true or false"
+    return isinstance(value, int if wanted == "a whole number" else (int, float)) and (
+        wanted != "true or false"
+    )
 
 
 def _known(preparation: Preparation) -> tuple[str, ...]:
@@ -142,14 +182,6 @@ def _unknown(name: str, known: list[str]) -> InvalidRequest:
     )
 
 
-def _check_type(name: str, value: Any, where: str) -> None:
-    switch = name.startswith("do_")
-    allowed = (int, float) if name == "fps" else (int,)
-    if isinstance(value, bool) != switch or not isinstance(value, allowed):
-        wanted = "true or false" if switch else "a number" if name == "fps" else "a whole number"
-        raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
-
-
 def _check(image: Preparation, where: str) -> None:
     if isinstance(image, (PatchImages, VideoFrames)):
         least = (image.patch * image.merge) ** 2
@@ -165,5 +197,25 @@ def _check(image: Preparation, where: str) -> None:
                 f"{where}: num_frames must be 1 to {1 << 20}, and fps above 0, to {MAX_FPS}",
                 param=where,
             )
-    if isinstance(image, TiledImages) and not 1 <= image.longest_edge <= 8192:
+    if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
+        raise InvalidRequest(
+            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
+        )
+    if isinstance(image, ScannedImages):
+        _check_crops(image, where)
+    if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
         raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+
+
+def _check_crops(image: ScannedImages, where: str) -> None:
+    # A crop has as many pixels as there are crops, so that the last one isn't empty.
+    if not 2 <= image.most <= MAX_TILES or not MAX_TILES <= image.least <= 8192:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
+            f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
+            param=where,
+        )
+    if not 1.0 <= image.ratio <= 1000.0:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=where
+        )

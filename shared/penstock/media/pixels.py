@@ -10,10 +10,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media_facts import LogMel, PatchImages, Pixels, Preparation, VideoFrames
+from penstock.media_facts import (
+    AnyresImages,
+    LogMel,
+    PatchImages,
+    Pixels,
+    Preparation,
+    VideoFrames,
+)
 
 PIXELS = "pixels"
 """Of a prepared picture: uint8 [tiles, height, width, 3]."""
+SIZE = "size"
+"""Of an AnyresImages: int32 [2], height and width of the picture itself."""
 FRAMES = "frames"
 """Of a prepared video: uint8 [frames, height, width, 3]."""
 
@@ -22,13 +31,20 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
-    * patch], with grid_thw int32 [3], (1, height, width) in patches.
+    * patch], with grid_thw int32 [3], (1, height, width) in patches; for an AnyresImages with
+    image_size int32 [2], (height, width) of the picture itself.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
     if isinstance(image, (LogMel, VideoFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
+    if isinstance(image, AnyresImages):
+        size = arrays.get(SIZE)
+        if size is None or size.dtype != np.int32 or size.shape != (2,):
+            raise ValueError("a prepared picture in tiles has a size of two int32")
+        values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
+        return {"pixel_values": values, "image_size": size}
     if not isinstance(image, PatchImages):
         return {"pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels])}
     if len(pixels) != 1:

@@ -15,7 +15,14 @@ from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import FixedImages, KindFacts, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    FixedImages,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    ScannedImages,
+    TiledImages,
+)
 from penstock.prepare.feature_extractor import read_sounds
 from penstock.prepare.image_processor import (
     ImageSettings,
@@ -31,6 +38,7 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.picture_readers import internvl, onevision, pixtral
 from penstock.prepare.video_processor import read_video
 from penstock.protocol.common import MediaKind
 from penstock.text.tokenizer import Tokenizer
@@ -112,6 +120,8 @@ def _values(file: Path) -> dict[str, Any]:
 
 def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
+    if vision.text("model_type", "") == "pixtral":
+        return pixtral(settings, config, tokens)
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
     _check_side(vision, height, width)
@@ -134,27 +144,22 @@ def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kind
 def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
-    height, width, edge, resized = fixed_size(settings)
+    height, width, edge, _ = fixed_size(settings)
+    if edge:
+        raise settings.wrong("size", "height and width")
     _check_side(config.section("vision_config"), height, width)
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
     token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = FixedImages(
+    image = ScannedImages(
         pixels=pixels_of(settings),
         height=height,
         width=width,
         rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
-        shortest_edge=edge,
-        resized=resized,
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
     )
-    return KindFacts(
-        preparation=image,
-        placeholder=begin,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind=f"{end}\n\n",
-    )
+    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
 
 
 def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -235,5 +240,8 @@ READERS: dict[str, Reader] = {
     "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+    "InternVLForConditionalGeneration": internvl,
+    "Mistral3ForConditionalGeneration": pixtral,
+    "LlavaOnevisionForConditionalGeneration": onevision,
 }
 """config.json's architecture -> who reads how its pictures are prepared."""
