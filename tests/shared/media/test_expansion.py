@@ -11,9 +11,9 @@ import pytest
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.media.changes import facts_with
 from penstock.media.expansion import ids_with_runs, with_rows, with_runs
 from penstock.media.layout import layout
-from penstock.media.options import facts_with
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
 from penstock.media_facts import ImagePreparation, MediaFacts
