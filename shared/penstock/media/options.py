@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,7 @@ def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
             )
-        default[cast(MediaKind, kind)] = count
+        default[kind] = count
     return default
 
 
