@@ -103,50 +103,6 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     frames: int = 2
 
 
-class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Which frames of a video file are shown.
-
-    fps: so many for each second of it, min_frames to max_frames in all; 0: its length doesn't
-    matter.  num_frames: at most so many; 0: max_frames.
-    """
-
-    num_frames: int = 32
-    fps: float = 0.0
-    min_frames: int = 4
-    max_frames: int = 768
-    spread: Literal["even", "ends"] = "even"
-    """even: one at the beginning of each of so many equal parts.  ends: from the first to the
-    last."""
-
-
-class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):
-    """Qwen2-VL's and its successors' videos: frames of any size, rounded to whole merged patches,
-    each of which spans `group` frames.
-
-    min_pixels, max_pixels: of a resized frame.  patch: side, pixels.  merge: patches, each way,
-    that become one embedding.
-    """
-
-    pixels: Pixels
-    min_pixels: int
-    max_pixels: int
-    patch: int
-    merge: int
-    group: int = 2
-    sampling: FrameSampling = FrameSampling()
-    all_pixels: int = 0
-    """Of all frames together, that each has an even share of, but no less than 1.05 times
-    min_pixels; 0: no such bound."""
-    positions_per_second: float = 0.0
-    """How far apart in time the positions of a second are; 0: those of groups follow one
-    another."""
-    of_all: bool = False
-    """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
-    stamped: tuple[str, str] = ("", "")
-    """Where each group stands by itself behind its time, as text: what surrounds its
-    embeddings."""
-
-
 class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):
     """InternVL's: a picture fills a canvas of square tiles, whose form is the nearest to its own,
     and is followed by the whole of it as one tile.
@@ -191,6 +147,50 @@ class AnyresImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     side: int
     forms: tuple[tuple[int, int], ...]
     most: int
+
+
+class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Which frames of a video file are shown.
+
+    fps: so many for each second of it, min_frames to max_frames in all; 0: its length doesn't
+    matter.  num_frames: at most so many; 0: max_frames.
+    """
+
+    num_frames: int = 32
+    fps: float = 0.0
+    min_frames: int = 4
+    max_frames: int = 768
+    spread: Literal["even", "ends"] = "even"
+    """even: one at the beginning of each of so many equal parts.  ends: from the first to the
+    last."""
+
+
+class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):
+    """Qwen2-VL's and its successors' videos: frames of any size, rounded to whole merged patches,
+    each of which spans `group` frames.
+
+    min_pixels, max_pixels: of a resized frame.  patch: side, pixels.  merge: patches, each way,
+    that become one embedding.
+    """
+
+    pixels: Pixels
+    min_pixels: int
+    max_pixels: int
+    patch: int
+    merge: int
+    group: int = 2
+    sampling: FrameSampling = FrameSampling()
+    all_pixels: int = 0
+    """Of all frames together, that each has an even share of, but no less than 1.05 times
+    min_pixels; 0: no such bound."""
+    positions_per_second: float = 0.0
+    """How far apart in time the positions of a second are; 0: those of groups follow one
+    another."""
+    of_all: bool = False
+    """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
+    stamped: tuple[str, str] = ("", "")
+    """Where each group stands by itself behind its time, as text: what surrounds its
+    embeddings."""
 
 
 class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):

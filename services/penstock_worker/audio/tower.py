@@ -17,6 +17,7 @@ from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.layer import TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
@@ -42,7 +43,9 @@ class Convolution:
 class AudioTower:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
-    def __init__(self, spec: AudioTowerSpec, weights: Weights) -> None:
+    def __init__(
+        self, spec: AudioTowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
+    ) -> None:
         """Raises UnsupportedModel for weights that don't fit."""
         size = spec.hidden_size
         self.dtype = weights.dtype
@@ -51,7 +54,9 @@ class AudioTower:
             Convolution(weights, "conv2", size, size, 2),
         )
         self._positions = weights.take("position_embedding.weight", (spec.positions, size))
-        self._layers = [TowerLayer(spec, weights, number) for number in range(spec.num_layers)]
+        self._layers = [
+            TowerLayer(spec, weights, number, threads=threads) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm)
         self._spec = spec
 

@@ -24,13 +24,10 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
     if prepared.media is None:
         log.warning("the model takes no media: its files don't say how they are prepared")
         return None
-    width = config.hidden_size
-    if config.vision is not None:
-        width = config.vision.row_width(width)
     rows = media_rows(config, setup.max_model_len, setup.encoder_cache_rows)
     return MediaEncodings(
         rows=rows,
-        row_bytes=width * dtype.itemsize,
+        row_bytes=config.media_width * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,

@@ -32,10 +32,9 @@ def load_senses(
         raise UnsupportedModel("the model's files don't say how media are prepared")
     if config.audio is not None:
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
-        hears = AudioModel(config, weights)
+        hears = AudioModel(config, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
     sees = load_tower(prepared, dtype, load_format, device, threads)
-    preparation = media.kinds["image"].preparation
-    video = media.kinds.get("video")
+    preparation, video = media.kinds["image"].preparation, media.kinds.get("video")
     frames = None if video is None else video.preparation
     return lambda layer_done: Sight(sees, preparation, layer_done, frames)

@@ -52,7 +52,9 @@ class VisionModel:
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, threads: int = 1) -> None:
-        """`threads`: that encode a picture on a CPU. Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
+        """`threads`: that encode a picture on a CPU.
+
+        Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
         if config.vision is None:
             raise UnsupportedModel("the model has nothing to see with")
         self.spec: VisionSpec = config.vision

@@ -1,7 +1,8 @@
 """Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
 
 Several namings occur: CLIP's and SigLIP's, which differ in prefixes alone, Qwen's, InternVL's and
-Pixtral's. Releases of transformers have put different prefixes before each; none of them tells anything.
+Pixtral's. Releases of transformers have put different prefixes before each; none of them tells
+anything.
 """
 
 from __future__ import annotations

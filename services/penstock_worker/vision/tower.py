@@ -65,7 +65,6 @@ class Tower:
         return hidden
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
-        spec = self._spec
         # Cloned, because the alignment of memory may affect BLAS's order of summation.
         hidden = self._threads.map(self._patches, self._patches.given(picture.patches).clone())
         places = self._places(picture, layout)

@@ -32,9 +32,9 @@ def separated(
     alternate: bool = True,
 ) -> dict[str, StoredTensor]:
     """Replaces stacks by their matrices and biases. `stacks` is TensorNames.alternating, or
-    TensorNames.stacked of floats whose matrices don't `alternate`; the tensors' names are those of a
-    layer's modules behind `layers.N.`. Raises UnsupportedModel for tensors of other shapes, and for
-    others than floats where matrices don't alternate."""
+    TensorNames.stacked of floats whose matrices don't `alternate`; the tensors' names are those of
+    a layer's modules behind `layers.N.`. Raises UnsupportedModel for tensors of other shapes, and
+    for others than floats where matrices don't alternate."""
     found = dict(tensors)
     for name in tensors:
         stem, mark, module = _split(name)

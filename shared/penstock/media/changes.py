@@ -10,7 +10,6 @@ from penstock.errors import InvalidRequest
 from penstock.media.options import FrameSettings
 from penstock.media_facts import (
     CanvasImages,
-    FrameSampling,
     MediaFacts,
     PatchImages,
     Preparation,
@@ -21,8 +20,6 @@ from penstock.media_facts import (
 )
 
 MAX_FPS = 1000
-MAX_TILES = 64
-"""Of a canvas."""
 _WHERE = "mm_processor_kwargs"
 _OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The newer spelling, under `size`."""
@@ -34,6 +31,7 @@ _CHANGES: dict[type, dict[str, str]] = {
         "num_frames": "num_frames",
         "fps": "fps",
     },
+    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     RowImages: {"longest_edge": "longest_edge"},
     ScannedImages: {
@@ -42,14 +40,22 @@ _CHANGES: dict[type, dict[str, str]] = {
         "pan_and_scan_min_crop_size": "least",
         "pan_and_scan_min_ratio_to_activate": "ratio",
     },
-    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
 }
 """Names of those that don't need another model -> ours."""
-_OF_SAMPLING = ("num_frames", "fps")
-_NO_COST = frozenset(
-    {"min_pixels", "pan_and_scan_min_crop_size", "pan_and_scan_min_ratio_to_activate"}
+_SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
+_NUMBERS = ("fps", "pan_and_scan_min_ratio_to_activate")
+"""That needn't be whole."""
+_NO_COST = (
+    "min_pixels",
+    "num_frames",
+    "fps",
+    "pan_and_scan_min_crop_size",
+    "pan_and_scan_min_ratio_to_activate",
 )
-"""Those that another one bounds."""
+"""That another one bounds, or that have a rule of their own."""
+MAX_TILES = 64
+"""Of a canvas; crops of a picture."""
+_OF_SAMPLING = ("num_frames", "fps")
 
 
 def facts_with(
@@ -106,9 +112,7 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
     for name, value in values.items():
         if name not in known:
             raise _unknown(name, list(known))
-        wanted = _kind_of(_value(image, known[name]))
-        if not _fits(value, wanted):
-            raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
+        _check_type(name, value, where)
     named = {known[name]: value for name, value in values.items()}
     if isinstance(image, VideoFrames):
         sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
@@ -122,46 +126,36 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     """`changed` for a request: what it may cost is the operator's to say, so pictures can become
     smaller than by `image`, and frames fewer, never larger or more. Raises InvalidRequest."""
     made = changed(image, given, where)
-    for name, field in _CHANGES.get(type(image), {}).items():
-        has, wants = _most(image, field), _value(made, field)
-        if name in _NO_COST or wants <= has:  # a switch that is on is more than one that's off
-            continue
-        wider = f"{name} is {wants}; at most {has} is accepted"
-        if wants is True:
-            wider = f"{name} is true; this server doesn't split pictures"
+    wider = _larger(image, made)
+    if wider is None and isinstance(image, VideoFrames) and isinstance(made, VideoFrames):
+        wider = _more_frames(image, made)
+    if wider is not None:
         raise InvalidRequest(
             f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
         )
     return made
 
 
-def _value(image: Preparation, field: str) -> Any:
-    return getattr(image.sampling if field in _OF_SAMPLING else image, field)  # type: ignore[union-attr]
+def _larger(image: Preparation, made: Preparation) -> str | None:
+    for name, field in _CHANGES.get(type(image), {}).items():
+        if name in _NO_COST:
+            continue
+        has, wants = getattr(image, field), getattr(made, field)
+        if name in _SWITCHES and wants and not has:
+            return f"{name} is true; this server doesn't split pictures"
+        if wants > has:
+            return f"{name} is {wants}; at most {has} is accepted"
+    return None
 
 
-def _most(image: Preparation, field: str) -> Any:
-    """What a request may ask for. Where a number of frames isn't given, as many as may be; a rate
-    has no bound where frames have."""
-    if not isinstance(image, VideoFrames) or field not in _OF_SAMPLING:
-        return getattr(image, field)
-    sampling: FrameSampling = image.sampling
-    if field == "fps":
-        return sampling.fps or MAX_FPS
-    return min(sampling.num_frames or sampling.max_frames, sampling.max_frames)
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, bool):
-        return "true or false"
-    return "a number" if isinstance(value, float) else "a whole number"
-
-
-def _fits(value: object, wanted: str) -> bool:
-    if isinstance(value, bool):
-        return wanted == "true or false"
-    return isinstance(value, int if wanted == "a whole number" else (int, float)) and (
-        wanted != "true or false"
-    )
+def _more_frames(image: VideoFrames, made: VideoFrames) -> str | None:
+    ours, theirs = image.sampling, made.sampling
+    most = min(ours.num_frames or ours.max_frames, ours.max_frames)
+    if theirs.num_frames > most:
+        return f"num_frames is {theirs.num_frames}; at most {most} are accepted"
+    if ours.fps and theirs.fps > ours.fps:
+        return f"fps is {theirs.fps:g}; at most {ours.fps:g} is accepted"
+    return None
 
 
 def _known(preparation: Preparation) -> tuple[str, ...]:
@@ -180,6 +174,14 @@ def _unknown(name: str, known: list[str]) -> InvalidRequest:
         f"{', '.join(known) or 'nothing'}",
         param=_WHERE,
     )
+
+
+def _check_type(name: str, value: Any, where: str) -> None:
+    switch, number = name in _SWITCHES, name in _NUMBERS
+    allowed = (int, float) if number else (int,)
+    if isinstance(value, bool) != switch or not isinstance(value, allowed):
+        wanted = "true or false" if switch else "a number" if number else "a whole number"
+        raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
 
 
 def _check(image: Preparation, where: str) -> None:

@@ -4,6 +4,7 @@ tokenizers, small pictures, no weights."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +23,8 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
     LlavaOnevisionImageProcessorPil,
 )
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
-from transformers.models.pixtral.processing_pixtral import PixtralProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
@@ -43,15 +44,15 @@ SPECIAL = (
     "<|vision_end|>",
     "<|image_pad|>",
     "<|video_pad|>",
-    "<|AUDIO|>",
-    "<|audio_bos|>",
-    "<|audio_eos|>",
     "<img>",
     "</img>",
     "<IMG_CONTEXT>",
     "[IMG]",
     "[IMG_BREAK]",
     "[IMG_END]",
+    "<|AUDIO|>",
+    "<|audio_bos|>",
+    "<|audio_eos|>",
 )
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
@@ -117,11 +118,17 @@ def _internvl(fast: PreTrainedTokenizerFast) -> Any:
     return _without_videos(InternVLProcessor)(pictures, fast, image_seq_length=4)
 
 
-def _pixtral() -> Any:
-    """Patches of 8 pixels, whatever is merged behind them."""
-    return PixtralImageProcessorPil(
+def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
+    """Patches of 8 pixels, whatever is merged behind them. Its module asks for the image processor
+    that needs torchvision, of which it takes a function that Pillow's has too."""
+    name = "transformers.models.pixtral.image_processing_pixtral"
+    sys.modules.setdefault(name, image_processing_pil_pixtral)
+    from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+
+    pictures = PixtralImageProcessorPil(
         size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}
     )
+    return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
 
 
 FORMS = [[24 * rows, 24 * columns] for rows in (1, 2) for columns in (1, 2, 3)]
@@ -218,7 +225,7 @@ FAMILIES: dict[str, Family] = {
             "image_token_index": ids["[IMG]"],
             "vision_config": {"model_type": "pixtral", "patch_size": 8},
         },
-        lambda fast: PixtralProcessor(_pixtral(), fast, patch_size=8),
+        lambda fast: _pixtral(fast, 1),
         "[IMG]",
     ),
     "mistral3": Family(
@@ -228,7 +235,7 @@ FAMILIES: dict[str, Family] = {
             "spatial_merge_size": 2,
             "vision_config": {"model_type": "pixtral", "patch_size": 8},
         },
-        lambda fast: PixtralProcessor(_pixtral(), fast, patch_size=8, spatial_merge_size=2),
+        lambda fast: _pixtral(fast, 2),
         "[IMG]",
     ),
     "llava_onevision": Family(

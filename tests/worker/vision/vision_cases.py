@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
     "internvl": Case(
         "InternVL",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": INTERNVIT | {"attention_bias": True},
             "image_token_id": PLACEHOLDER,
         },
@@ -276,7 +276,7 @@ CASES: dict[str, Case] = {
     "llava-onevision": Case(
         "LlavaOnevision",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
             "image_token_index": PLACEHOLDER,
             "image_grid_pinpoints": FORMS,

@@ -98,8 +98,8 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     side = image // tower.patch
     if not 1 <= factor <= MAX_FACTOR or factor * ratio != 1.0 or side % factor:
         raise UnsupportedModel(
-            f"{fields.where}: downsample_ratio is {ratio:g}; one over a whole number is needed that "
-            f"divides the {side} patches in a row of a tile"
+            f"{fields.where}: downsample_ratio is {ratio:g}; one over a whole number is needed, "
+            f"which divides the {side} patches in a row of a tile"
         )
     return VisionSpec(
         tower=tower,
@@ -111,8 +111,8 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 def _within_positions(family: Family) -> Family:
-    """The decoder, whose rotary positions may be stretched `dynamic`ally: by how far a sequence goes
-    beyond max_position_embeddings, and no sequence that is served does."""
+    """The decoder, whose rotary positions may be stretched `dynamic`ally: by how far a sequence
+    goes beyond max_position_embeddings, and no sequence that is served does."""
 
     def read(fields: Fields) -> ModelConfig:
         for key in ("rope_parameters", "rope_scaling"):
