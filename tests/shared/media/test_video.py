@@ -26,6 +26,8 @@ from penstock.media.video import picture_frames, prepare_clip, prepare_frames, r
 from penstock.media.video_layout import VideoShape, frame_size, video_grid
 from penstock.media.wire import Prepare, ProcessBounds
 from penstock.media_facts import FrameSampling
+from testing.damage import damaged
+from tests import thinning
 from tests.shared.media.pictures import saved
 from tests.shared.media.videos import BOUNDS, VIDEO, movie, noise
 
