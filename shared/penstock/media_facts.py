@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.protocol.common import MediaKind
+MediaKind = Literal["image", "audio", "video"]
 
 Colour = tuple[float, float, float]
 

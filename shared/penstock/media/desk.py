@@ -37,8 +37,7 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts, Preparation
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaFacts, MediaKind, Preparation
 
 VERSION = 1
 """Of this code: raise it whenever the same bytes give other pixels or frames."""

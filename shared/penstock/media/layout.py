@@ -24,6 +24,7 @@ from penstock.media_facts import (
     FixedImages,
     LogMel,
     MediaFacts,
+    MediaKind,
     PatchImages,
     Preparation,
     RowImages,
@@ -31,7 +32,6 @@ from penstock.media_facts import (
     TiledImages,
     VideoFrames,
 )
-from penstock.protocol.common import MediaKind
 
 
 class ItemRun(NamedTuple):

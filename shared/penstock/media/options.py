@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import StartupError
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""

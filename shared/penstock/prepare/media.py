@@ -19,6 +19,7 @@ from penstock.media_facts import (
     FixedImages,
     KindFacts,
     MediaFacts,
+    MediaKind,
     PatchImages,
     ScannedImages,
     TiledImages,
@@ -40,7 +41,6 @@ from penstock.prepare.inputs import (
 from penstock.prepare.media_tokens import MediaTokens
 from penstock.prepare.picture_readers import internvl, onevision, pixtral
 from penstock.prepare.video_processor import read_video
-from penstock.protocol.common import MediaKind
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
