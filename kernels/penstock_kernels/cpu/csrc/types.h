@@ -366,6 +366,10 @@ struct Kernels {
 // Lets another thread run while this one waits.
 void give_way();
 
+// Sleeps while the variable has this value, until `wake_all`; may end for no reason.
+void sleep_on(std::atomic<int>& variable, int value);
+void wake_all(std::atomic<int>& variable);
+
 // A moment's rest between two looks at a shared variable.
 inline void breathe() {
 #if defined(PK_X86)
