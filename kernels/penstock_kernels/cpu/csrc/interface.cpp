@@ -2,6 +2,7 @@
 #include "interface.h"
 
 #include <sched.h>
+#include <time.h>
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -83,6 +84,12 @@ namespace pk {
 std::atomic<FloatTiles> wide_floats{nullptr};
 
 void give_way() { sched_yield(); }
+
+int64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
 
 #if defined(__linux__)
 static_assert(sizeof(std::atomic<int>) == sizeof(int) && std::atomic<int>::is_always_lock_free);

@@ -6,8 +6,8 @@
 
 namespace {
 
-// What a thread keeps about its waiting.
-struct Patience { int sense = 0, spins = 4096; };
+// What a thread keeps about its waiting. lost: nanoseconds that it waited beyond spinning.
+struct Patience { int sense = 0, spins = 4096; int64_t lost = 0; };
 
 // All threads wait for each other. They spin, since phases are short; but where the system has put
 // a thread aside to run another process, spinning keeps it from coming back: so a thread that spun
@@ -35,6 +35,13 @@ class Barrier {
       pk::breathe();
     }
     patience.spins = patience.spins > LEAST ? patience.spins / 4 : LEAST;
+    const int64_t begun = pk::nanoseconds();
+    give_way_to(sense);
+    patience.lost += pk::nanoseconds() - begun;
+  }
+
+ private:
+  void give_way_to(int sense) {
     for (int i = 0; i < YIELDS; i++) {
       if (sense_.load(std::memory_order_acquire) == sense) return;
       pk::give_way();
@@ -44,7 +51,6 @@ class Barrier {
     sleepers_.fetch_sub(1);
   }
 
- private:
   static constexpr int LEAST = 64, MOST = 8192, YIELDS = 32;
   int threads_ = 1;
   alignas(64) std::atomic<int> arrived_{0};
