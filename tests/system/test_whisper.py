@@ -141,7 +141,7 @@ def usual(llm: LLM) -> list[Any]:
     "settings",
     [
         {"enable_prefix_caching": False, "max_num_batched_tokens": 64, "max_num_seqs": 3},
-        {"num_kv_blocks": 20, "block_size": 16, "encoder_cache_rows": ROWS},
+        {"num_kv_blocks": 20, "encoder_cache_rows": ROWS},
     ],
     ids=["without the prefix cache, in small chunks", "with hardly any room"],
 )

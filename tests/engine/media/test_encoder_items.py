@@ -90,7 +90,7 @@ class EncoderWalker(MediaWalker):
             seed=whole(0, 9),
             tenant=("", "a")[whole(0, 1)],
             media=shown((picture(whole(0, 4), ROWS), 0)),
-            max_tokens=whole(0, 6),
+            max_tokens=whole(0, 14),
         )
 
 
