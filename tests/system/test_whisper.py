@@ -140,7 +140,12 @@ def usual(llm: LLM) -> list[Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"enable_prefix_caching": False, "max_num_batched_tokens": 64, "max_num_seqs": 3},
+        {
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": 64,
+            "max_num_seqs": 3,
+            "max_model_len": TARGETS,
+        },
         {"num_kv_blocks": 20, "encoder_cache_rows": ROWS},
     ],
     ids=["without the prefix cache, in small chunks", "with hardly any room"],
