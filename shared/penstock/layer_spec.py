@@ -60,6 +60,11 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How many rotary pairs, from the first on, turn by a token's time, row and column (Wang et
     al., "Qwen2-VL", 2024); empty: all turn by its position. Text has three equal numbers."""
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """By what each pair turns: 0 time, 1 row, 2 column; empty without sections."""
+        return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
+
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A normalisation over the last dimension."""

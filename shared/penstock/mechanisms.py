@@ -59,6 +59,7 @@ VISION = "a tower that sees"
 AUDIO = "a tower that hears"
 CROSS_ATTENTION = "attention to an encoder's output"
 LEARNED_POSITIONS = "a table of positions"
+WHOLE_SPANS = "pictures whose rows see one another"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -73,6 +74,8 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     Mamba2Spec: MAMBA2,
 }
 RECURRENT = frozenset(_RECURRENT.values())
+OF_PICTURES = frozenset({VISION, WHOLE_SPANS})
+"""What a model needs for pictures only."""
 
 
 def mechanisms(config: ModelConfig) -> frozenset[str]:
@@ -104,6 +107,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+        if config.vision.spans_whole:
+            yield WHOLE_SPANS
     if config.audio is not None:
         yield AUDIO
     if config.cross_attention is not None:

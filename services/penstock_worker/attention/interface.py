@@ -149,6 +149,12 @@ class SectionedRotation(Rotation):
     def rows(self) -> tuple[Tensor, Tensor]:
         return self._composed(self.cos), self._composed(self.sin)
 
+    @cached_property
+    def by_row(self) -> Rotation:
+        """The same by tables that have a place for each of the step's rows."""
+        cos, sin = (each.contiguous() for each in self.rows)
+        return Rotation(cos, sin, torch.arange(len(cos), device=cos.device))
+
     def _composed(self, table: Tensor) -> Tensor:
         parts = zip(self.by_time, table.split(self.sections, dim=1), strict=True)
         return torch.cat([part[positions] for positions, part in parts], 1)

@@ -29,15 +29,17 @@ class UnfitSound(UnfitItem):
     """The tower can't take the sound."""
 
 
-def open_audio_tower(files: WeightFiles, dtype: torch.dtype, *, load_format: str) -> Weights:
+def open_audio_tower(
+    files: WeightFiles, dtype: torch.dtype, *, device: torch.device = CPU, load_format: str
+) -> Weights:
     """Maps a checkpoint's tensors of its tower. No tensor data is read yet."""
     if load_format == "dummy":
-        return DummyWeights(dtype, CPU)
+        return DummyWeights(dtype, device)
     if files.format != "safetensors":
         raise UnsupportedModel("what a model hears with is read from safetensors files only")
     found = safetensors_tensors(files.files, names.from_hub, files.quantised)
     add_zero_biases(found, names.ZERO_BIASES)
-    return Weights(found, dtype, CPU)
+    return Weights(found, dtype, device)
 
 
 class AudioModel:

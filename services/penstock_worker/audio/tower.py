@@ -64,7 +64,7 @@ class AudioTower:
         return torch.cat([self._encoded(chunk, layer_done) for chunk in mel])
 
     def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Tensor:
-        hidden = mel.t().to(self.dtype)
+        hidden = mel.t().to(self._positions.device, self.dtype)
         for convolution in self._convolutions:
             hidden = convolution(hidden)
         count = mel.shape[1] // 2

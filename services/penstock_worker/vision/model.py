@@ -28,14 +28,20 @@ from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 
-def open_tower(files: WeightFiles, dtype: torch.dtype, *, load_format: str = "auto") -> Weights:
+def open_tower(
+    files: WeightFiles,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet."""
     if load_format == "dummy":
-        return DummyWeights(dtype, CPU)
+        return DummyWeights(dtype, device)
     if files.format != "safetensors":
         raise UnsupportedModel("what a model sees with is read from safetensors files only")
     found = safetensors_tensors(files.files, names.from_hub, files.quantised)
-    return Weights(found, dtype, CPU)
+    return Weights(found, dtype, device)
 
 
 class VisionModel:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from penstock.layer_spec import NormSpec
@@ -30,9 +29,9 @@ class TowerProduct:
         if bias is not None:
             self._bias[: self._outputs] = bias
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._weight.dtype
+    def given(self, x: Tensor) -> Tensor:
+        """Returns `x` where the weight is, and in its dtype."""
+        return x.to(self._weight.device, self._weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x` has whole row tiles (pad_tiles)."""

@@ -33,11 +33,12 @@ class PatchLayout:
         """Puts [patches, ...] in order."""
         if self.order is None:
             return x
-        return x.unflatten(0, (len(self.order), -1))[self.order].flatten(0, 1)
+        order = self.order.to(x.device)
+        return x.unflatten(0, (len(order), -1))[order].flatten(0, 1)
 
     def as_they_came(self, rows: Tensor) -> Tensor:
         """Puts [squares, ...] back."""
-        return rows if self.order is None else rows[torch.argsort(self.order)]
+        return rows if self.order is None else rows[torch.argsort(self.order).to(rows.device)]
 
 
 def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:

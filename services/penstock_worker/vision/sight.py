@@ -13,6 +13,7 @@ from penstock.media_facts import ImagePreparation
 from penstock.model_config import PreparedModel
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture
+from penstock_worker.weights.placing import CPU
 
 
 class Sight:
@@ -40,7 +41,9 @@ class Sight:
             raise UnfitPicture(str(error)) from None
 
 
-def load_tower(prepared: PreparedModel, dtype: torch.dtype, load_format: str) -> VisionModel:
+def load_tower(
+    prepared: PreparedModel, dtype: torch.dtype, load_format: str, device: torch.device = CPU
+) -> VisionModel:
     """Raises UnsupportedModel for weights that don't fit."""
-    weights = open_tower(prepared.weights, dtype, load_format=load_format)
+    weights = open_tower(prepared.weights, dtype, device=device, load_format=load_format)
     return VisionModel(prepared.decoder, weights)

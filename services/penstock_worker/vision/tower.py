@@ -51,7 +51,7 @@ class Tower:
         hidden, spec = self._embedded(picture, layout), self._spec
         rows = sum(layout.lengths)
         hidden = kernels.pad_tiles(hidden)
-        angles = None if layout.angles is None else _padded(layout.angles)
+        angles = None if layout.angles is None else _padded(layout.angles, hidden.device)
         for number, layer in enumerate(self._layers):
             within = layout.lengths
             if spec.windows is not None and number not in spec.windows.whole:
@@ -65,11 +65,12 @@ class Tower:
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
         spec, count = self._spec, len(picture.patches)
-        patches = kernels.pad_tiles(picture.patches.to(self._patches.dtype))
+        patches = kernels.pad_tiles(self._patches.given(picture.patches))
         hidden = self._patches(patches)[:count]
         places = None
         if isinstance(spec.positions, LearnedPositions) and self._table is not None:
-            places = self._table[table_rows(picture, spec.positions) + spec.class_token]
+            rows = table_rows(picture, spec.positions) + spec.class_token
+            places = self._table[rows.to(self._table.device)]
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
             tiles = tiles + places
@@ -80,8 +81,9 @@ class Tower:
         return flat if self._first is None else self._first(flat)
 
 
-def _padded(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return kernels.pad_tiles(angles[0]), kernels.pad_tiles(angles[1])
+def _padded(angles: tuple[Tensor, Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+    cos, sin = (kernels.pad_tiles(each.to(device)) for each in angles)
+    return cos, sin
 
 
 def _unread(name: str, spec: TowerSpec) -> bool:

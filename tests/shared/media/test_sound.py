@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import random
-import re
 import struct
 
 import numpy as np
@@ -136,12 +135,8 @@ def test_a_flac_file_that_lies_about_its_length() -> None:
     data = bytearray(saved_sound(sound(12), "FLAC"))
     at = data.index(b"fLaC") + 8 + 13
     data[at : at + 5] = bytes([data[at] & 0xF0]) + struct.pack(">I", 1000)
-    try:
-        found = open_sound(bytes(data), RATE, 10)
-    except BadSound as error:
-        assert re.search("longer than 10 s|is damaged", str(error))
-    else:
-        assert len(found) <= 10 * RATE
+    # libsndfile stops where the head says, and finds that frames are left.
+    assert len(open_sound(bytes(data), RATE, 10)) <= 10 * RATE
 
 
 def test_samples_that_are_none() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,11 +21,13 @@ from penstock.protocol.to_worker import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.cpu.backend import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
+from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.runners import Observer, host_runner
 from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT, Ours
@@ -153,6 +155,14 @@ def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
     )
 
 
+def on_cpu(ours: Ours, dtype: str = "float32", **more: Any) -> CPUModel:
+    return CPUModel(ours.config, ours.files, dtype, positions=POSITIONS, **more)
+
+
+def backend_of(ours: Ours, backend: str) -> CPUModel | None:
+    return on_cpu(ours) if backend == "cpu" else None
+
+
 def runner_of(
     ours: Ours,
     preparation: ImagePreparation,
@@ -161,12 +171,19 @@ def runner_of(
     slots: int = 8,
     blocks: int = 128,
     rows: int = 256,
+    cpu: CPUModel | None = None,
 ) -> StepRunner[Any]:
-    shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
-    forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
+    """cpu: the decoder on the CPU kernels; None: that of the reference."""
     media = encodings(ours, rows)
-    media.see_with(Sight(ours.tower, preparation, forward.count_layer))
     bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
+    forward: ReferenceForward | CPUForward
+    if cpu is None:
+        shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+        forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
+    else:
+        forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=blocks, threads=2))
+        bounds = replace(bounds, groups=cpu.recipe().kv_groups)
+    media.see_with(Sight(ours.tower, preparation, forward.count_layer))
     return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
 
 

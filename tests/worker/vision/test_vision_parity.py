@@ -11,6 +11,7 @@ from tests.worker.driver import Driver, LogitsOf
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.vision.pictures import (
     Prepared,
+    backend_of,
     job_of,
     load,
     picture,
@@ -53,15 +54,16 @@ def test_encodings_equal_transformers(case: str) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends."""
     theirs, ours = both(case)
     asked = prompts(CASES[case].preparation)
     vision = ours.config.vision
     assert vision is not None
     seen = LogitsOf()
-    runner = runner_of(ours, CASES[case].preparation, observer=seen)
+    runner = runner_of(ours, CASES[case].preparation, observer=seen, cpu=backend_of(ours, backend))
     shown = {
         part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
     }

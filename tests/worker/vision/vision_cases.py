@@ -52,7 +52,9 @@ SEES: dict[str, Any] = {
     "num_attention_heads": 4,
     "initializer_range": 0.2,
 }
-SECTIONS = {"rope_type": "default", "mrope_section": [1, 2, 3], "rope_theta": 100.0}
+WIDE = TEXT | {"hidden_size": 96}
+"""Where a head's size follows from the hidden one's: 16, as on the CPU kernels."""
+SECTIONS = {"rope_type": "default", "mrope_section": [2, 1, 5], "rope_theta": 100.0}
 QWEN_TOKENS = {
     "image_token_id": PLACEHOLDER,
     "video_token_id": 191,
@@ -125,7 +127,7 @@ CASES: dict[str, Case] = {
     "llava-qwen2": Case(
         "Llava",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": CLIP,
             "image_token_index": PLACEHOLDER,
             "vision_feature_layer": 1,
@@ -156,9 +158,9 @@ CASES: dict[str, Case] = {
     "qwen2-vl": Case(
         "Qwen2VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
-            | {"depth": 2, "embed_dim": 48, "hidden_size": 72, "mlp_ratio": 2},
+            | {"depth": 2, "embed_dim": 48, "hidden_size": 96, "mlp_ratio": 2},
         }
         | QWEN_TOKENS,
         PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
@@ -166,12 +168,12 @@ CASES: dict[str, Case] = {
     "qwen2.5-vl": Case(
         "Qwen2_5_VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
             | {
                 "depth": 3,
                 "hidden_size": 48,
-                "out_hidden_size": 72,
+                "out_hidden_size": 96,
                 "intermediate_size": 52,
                 "window_size": 16,
                 "fullatt_block_indexes": [1],
@@ -223,6 +225,7 @@ class Ours:
     config: ModelConfig
     decoder: DecoderModel
     tower: VisionModel
+    files: WeightFiles
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
@@ -262,12 +265,17 @@ def opened(config: ModelConfig, files: WeightFiles, dtype: torch.dtype = torch.f
         config,
         DecoderModel(config, open_weights(files, config, dtype), POSITIONS),
         VisionModel(config, open_tower(files, dtype)),
+        files,
     )
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+"""Of what `both` has made, until the process ends."""
 
 
 @cache
 def both(case: str) -> tuple[Any, Ours]:
     """Made once for all tests of a file."""
-    theirs = make_theirs(case)
-    with TemporaryDirectory() as folder:
-        return theirs, opened(*saved(theirs, Path(folder)))
+    theirs, folder = make_theirs(case), TemporaryDirectory()
+    _FOLDERS.append(folder)
+    return theirs, opened(*saved(theirs, Path(folder.name)))
