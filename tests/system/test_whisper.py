@@ -112,7 +112,7 @@ def test_an_answer_ends_with_the_decoders_positions(llm: LLM) -> None:
     ("prompt", "words"),
     [
         (PROMPT, "sound"),
-        ({"prompt": "", "multi_modal_data": DATA}, "no prompt"),
+        ({"prompt": "", "multi_modal_data": DATA}, "is empty"),
         ({"prompt": PROMPT, "multi_modal_data": {"audio": [DATA["audio"]] * 2}}, "2 sounds"),
         ({"decoder_prompt": PROMPT}, "encoder_prompt"),
     ],
