@@ -23,7 +23,7 @@ REACH = 3
 """Windows that a convolution reads."""
 
 
-class Convolution:
+class TimeConvolution:
     """A convolution over time, with zeros before the first and behind the last, and gelu."""
 
     def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, step: int) -> None:
@@ -47,8 +47,8 @@ class AudioTower:
         size = spec.hidden_size
         self.dtype = weights.dtype
         self._convolutions = (
-            Convolution(weights, "conv1", spec.mel_bins, size, 1),
-            Convolution(weights, "conv2", size, size, 2),
+            TimeConvolution(weights, "conv1", spec.mel_bins, size, 1),
+            TimeConvolution(weights, "conv2", size, size, 2),
         )
         self._positions = weights.take("position_embedding.weight", (spec.positions, size))
         self._layers = [TowerLayer(spec, weights, number) for number in range(spec.num_layers)]

@@ -52,7 +52,7 @@ class CPUEncoderDecoder:
 
 def _decoded(batch: Batch, division: Division, encoder_rows: int) -> Batch:
     """The part of the batch that a decoder computes."""
-    having = division.counts.nonzero()[0]
+    having = division.counts.nonzero()[0].tolist()
     return Batch(
         tokens=batch.tokens[division.decoded],
         tables=[batch.tables[at] for at in having],
@@ -64,7 +64,7 @@ def _decoded(batch: Batch, division: Division, encoder_rows: int) -> Batch:
 def _encoded(batch: Batch, division: Division) -> Batch:
     """The part of it that is stored."""
     counts = batch.counts - division.counts
-    having = counts.nonzero()[0]
+    having = counts.nonzero()[0].tolist()
     mine = np.ones(len(batch.tokens), dtype=bool)
     mine[division.decoded] = False
     media = batch.media
