@@ -128,8 +128,10 @@ def _shown() -> str:
 
 def _count(family: Family, cases: Counter[str]) -> int:
     """Returns the number of cases of a family, by transformers' names of its models."""
-    named = (name.removesuffix(TOWER_CLASS) for name in family.hub_classes)
-    return sum(cases[name.removesuffix("ForCausalLM")] for name in named)
+    stems = {
+        name.removesuffix(TOWER_CLASS).removesuffix("ForCausalLM") for name in family.hub_classes
+    }
+    return sum(cases[stem] for stem in stems)
 
 
 def _row(family: Family) -> str:

@@ -75,10 +75,11 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.WHOLE_SPANS,
+        mechanism.DEEPSTACK,
         mechanism.AUDIO,
         mechanism.CROSS_ATTENTION,
         mechanism.LEARNED_POSITIONS,
-        mechanism.WHOLE_SPANS,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -171,7 +172,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
     states = slot_states(shard.own, groups, setup)
-    media = ModelMedia(prepared, setup, ranks, dtype)
+    media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)

@@ -111,6 +111,7 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
         mechanism.VISION,
+        mechanism.DEEPSTACK,
     }
 )
 """What this backend has beyond Llama's layers."""

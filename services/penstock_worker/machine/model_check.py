@@ -60,7 +60,7 @@ def _media(prepared: PreparedModel) -> list[Finding]:
         said = "it could take some, but its files don't say how they are prepared: text only"
         return [Finding("media", True, said, "note")]
     rows = media_rows(config, config.max_position)
-    size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
+    size = rows * config.media_width * kv_number_bytes(prepared.weights.dtype)
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
     held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"

@@ -29,8 +29,10 @@ class ModelMedia:
         ranks: Ranks,
         dtype: torch.dtype,
         device: torch.device = CPU,
+        threads: int = 1,
     ) -> None:
-        """`dtype`: of the tower and of what it gives, which are on `device`."""
+        """`dtype`: of the tower and of what it gives, which are on `device`. `threads`: that encode
+        an item on a CPU."""
         self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype)
         """None: the model takes none."""
         self._prepared = prepared
@@ -38,6 +40,7 @@ class ModelMedia:
         self._encodes = ranks.place.first
         self._dtype = dtype
         self._device = device
+        self._threads = threads
 
     def load(self) -> Connect:
         """Reads the tower. Returns what connects it. Raises UnsupportedModel for weights that don't
@@ -45,7 +48,9 @@ class ModelMedia:
         encodings = self.encodings
         if encodings is None or not self._encodes:
             return connect_nothing
-        senses = load_senses(self._prepared, self._dtype, self._load_format, self._device)
+        senses = load_senses(
+            self._prepared, self._dtype, self._load_format, self._device, self._threads
+        )
         return lambda done: encodings.see_with(senses(done))
 
 

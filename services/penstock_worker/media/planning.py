@@ -27,7 +27,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
     rows = media_rows(config, setup.max_model_len, setup.encoder_cache_rows)
     return MediaEncodings(
         rows=rows,
-        row_bytes=config.hidden_size * dtype.itemsize,
+        row_bytes=config.media_width * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,

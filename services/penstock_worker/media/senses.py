@@ -19,7 +19,11 @@ Senses = Callable[[Callable[[], None]], Sees]
 
 
 def load_senses(
-    prepared: PreparedModel, dtype: torch.dtype, load_format: str, device: torch.device = CPU
+    prepared: PreparedModel,
+    dtype: torch.dtype,
+    load_format: str,
+    device: torch.device = CPU,
+    threads: int = 1,
 ) -> Senses:
     """Reads the tower's weights. Raises UnsupportedModel for those that don't fit, and for a model
     whose files don't say how its media are prepared."""
@@ -28,8 +32,9 @@ def load_senses(
         raise UnsupportedModel("the model's files don't say how media are prepared")
     if config.audio is not None:
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
-        hears = AudioModel(config, weights)
+        hears = AudioModel(config, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
-    sees = load_tower(prepared, dtype, load_format, device)
-    preparation = media.kinds["image"].preparation
-    return lambda layer_done: Sight(sees, preparation, layer_done)
+    sees = load_tower(prepared, dtype, load_format, device, threads)
+    preparation, video = media.kinds["image"].preparation, media.kinds.get("video")
+    frames = None if video is None else video.preparation
+    return lambda layer_done: Sight(sees, preparation, layer_done, frames)

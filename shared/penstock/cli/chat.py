@@ -22,12 +22,13 @@ from penstock.cli.sampling_arguments import (
 )
 from penstock.cli.terminal import Style, printable
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 HELP = """\
   /system [TEXT]  set the system message; without TEXT: show it; a dash: none
   /image FILE     show a picture with the next message
   /audio FILE     play a sound with the next message
+  /video FILE     show a video with it
   /clear          forget the conversation, keep the system message
   /save FILE      write the conversation: as JSON where FILE ends so, else as Markdown
   /help           this

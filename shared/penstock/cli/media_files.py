@@ -1,4 +1,4 @@
-"""Files of this machine in a conversation: --image FILE and /image FILE, and the same of sounds."""
+"""Files of this machine in a conversation: --image FILE and /image FILE, and the same of sounds and videos."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.media.words import WORDS
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 MAX_BYTES = 64 << 20
 """Of a file; a server has its own, smaller bound."""
-KINDS: tuple[MediaKind, ...] = ("image", "audio")
+KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 """Names of options and commands."""
 
 

@@ -10,8 +10,9 @@ from penstock.media.geometry import BadShape
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.resize import prepare
 from penstock.media.sound_frames import BadLength
+from penstock.media.video_layout import video_grid
 from penstock.media.wire import Prepare
-from penstock.media_facts import ImagePreparation, LogMel
+from penstock.media_facts import ImagePreparation, LogMel, VideoFrames
 
 
 class PreparedArrays(NamedTuple):
@@ -31,6 +32,8 @@ def prepare_item(task: Prepare) -> PreparedArrays:
         match task.preparation:
             case LogMel():
                 return _sound(task, task.preparation)
+            case VideoFrames():
+                return _video(task, task.preparation)
             case _:
                 return _picture(task, task.preparation)
     except BadShape as error:
@@ -46,6 +49,22 @@ def _picture(task: Prepare, image: ImagePreparation) -> PreparedArrays:
         width, height = task.raw
         picture = raw_picture(task.data, width, height)
     return PreparedArrays(prepare(image, picture), (picture.height, picture.width))
+
+
+def _video(task: Prepare, video: VideoFrames) -> PreparedArrays:
+    from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
+
+    if task.raw is not None:
+        found = prepare_frames(video, raw_frames(task.data, task.raw), task.bounds)
+    elif task.parts:
+        found = prepare_frames(
+            video, picture_frames(task.data, task.parts, task.bounds), task.bounds
+        )
+    else:
+        found = prepare_clip(video, task.data, task.bounds)
+    arrays, shape = found
+    video_grid(video, shape)
+    return PreparedArrays(arrays, shape.flat())
 
 
 def _sound(task: Prepare, mel: LogMel) -> PreparedArrays:

@@ -36,7 +36,8 @@ def test_files_become_samples(kind: str, rate: int) -> None:
     found = open_sound(data, RATE, 60)
     assert found.dtype == np.float32
     if rate == RATE:
-        assert np.array_equal(found, wanted)
+        # Decoded in parts, an MP3's last places differ.
+        assert np.abs(found - wanted).max() <= (1e-6 if kind == "MP3" else 0)
     else:
         whole = soxr.resample(wanted, rate, RATE)
         assert len(found) == -(-len(wanted) * RATE // rate)
@@ -47,7 +48,7 @@ def test_files_become_samples(kind: str, rate: int) -> None:
 def test_ways_to_write_a_wav(subtype: str) -> None:
     made = sound(0.4)
     found = open_sound(saved_sound(made, subtype=subtype), RATE, 60)
-    assert np.abs(found[: len(made)] - made).max() < 0.08
+    assert np.sqrt(np.mean((found[: len(made)] - made) ** 2)) < 0.02
 
 
 def test_samples_of_a_program() -> None:
@@ -125,9 +126,8 @@ def test_what_is_wrong_is_said(case: str) -> None:
 
 
 def test_wav_files_of_programs_that_stream() -> None:
-    for stated in (0xFFFFFFFF, 0x7FFFFFFF, 0):
-        found = open_sound(head(4000, data=stated), RATE, 10)
-        assert len(found) == 2000 or not stated
+    for stated in (0xFFFFFFFF, 0x7FFFFFFF):
+        assert len(open_sound(head(4000, data=stated), RATE, 10)) == 2000
 
 
 def test_a_flac_file_that_lies_about_its_length() -> None:

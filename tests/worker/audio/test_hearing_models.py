@@ -24,6 +24,7 @@ from tests.worker.audio.hearing_cases import (
 from tests.worker.driver import Driver, Job, LogitsOf
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.vision.pictures import load, text_of
+from tests.worker.vision.vision_cases import PLACEHOLDER
 
 WANTED = 8
 LENGTHS = {"qwen2-audio": (0.045, 0.31, 1.0), "voxtral": (0.3, 2.0, 2.7)}
@@ -45,7 +46,7 @@ def test_encodings_equal_transformers(case: str) -> None:
             if case == "voxtral":
                 true = theirs.get_audio_features(given["input_features"]).pooler_output
             else:
-                tokens = torch.tensor([[190] * each.item.rows])
+                tokens = torch.tensor([[5] + [PLACEHOLDER] * each.item.rows])
                 caught: list[torch.Tensor] = []
                 hook = theirs.model.multi_modal_projector.register_forward_hook(
                     lambda _module, _inputs, out, caught=caught: caught.append(out)

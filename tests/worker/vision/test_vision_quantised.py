@@ -76,4 +76,4 @@ def test_a_checkpoint_whose_decoder_is_quantised(tmp_path: Path) -> None:
     named = msgspec.structs.replace(files, dtype=quantised.name, quantised=quantised)
     ours = both(CASE)[1]
     found = logits_of(Ours(config, ours.decoder, ours.tower, named), tmp_path)
-    assert 0 < distance(found, true) < 0.05
+    assert 0 < distance(found, true) < 0.1

@@ -106,6 +106,7 @@ MECHANISMS = frozenset(
         mechanism.WHOLE_SPANS,
         mechanism.CROSS_ATTENTION,
         mechanism.LEARNED_POSITIONS,
+        mechanism.DEEPSTACK,
         *mechanism.RECURRENT,
     }
 )
@@ -185,7 +186,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     block_bytes = sum(halves_of(shapes, cache)) * layout.page_layers(shard.layers)
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
-    media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE)
+    media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)

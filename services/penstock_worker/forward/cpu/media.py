@@ -22,6 +22,13 @@ def taken(config: ModelConfig) -> Iterator[Phase]:
         yield Phase(kind=PhaseKind.TAKE_ROWS, width=config.hidden_size, adds=False)
 
 
+def tapped(config: ModelConfig, layer: int) -> Iterator[Phase]:
+    """Behind a layer of the first stage: what a tap of the tower adds (see VisionSpec.taps)."""
+    if config.vision is not None and layer < len(config.vision.taps):
+        width = config.hidden_size
+        yield Phase(kind=PhaseKind.TAKE_ROWS, first=width * (1 + layer), width=width)
+
+
 def given_rows(media: BatchMedia | None) -> GivenRows:
     """Returns what the kernels get of a batch's media."""
     if media is None:

@@ -23,7 +23,7 @@ from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
 from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
 from penstock_worker.forward.cpu.layers import LayerPhases
-from penstock_worker.forward.cpu.media import taken
+from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.recurrent_layers import RecurrentLayerPhases
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
 from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
@@ -118,6 +118,8 @@ def _phases(
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         *others, last = finished(phases, config, number, layer)
+        if weights.embedding is not None:
+            *others, last = (*others, last, *tapped(config, number))
         yield from others
         yield replace(last, ends_layer=True)
     if weights.streams is not None and config.streams is not None:
