@@ -141,7 +141,10 @@ class Decoder:
     cache: str
     """A key of CACHE_KINDS."""
     threads: int
-    _scratch: Scratch = field(default_factory=Scratch)
+    beside: Decoder | None = None
+    """Whose keys and values it has, of another program with the same layers, blocks and threads;
+    None: it has its own."""
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __post_init__(self) -> None:
         for shape in self._shapes():
@@ -171,6 +174,8 @@ class Decoder:
         """Returns memory for keys and values of each layer of the cache, [blocks, bytes] uint8.
         Several layers of the model may have one, as their blocks are different ones: so all have
         room for the largest."""
+        if self.beside is not None:
+            return self.beside._caches
         layers = len({each.cache_layer for each in self.program.attentions})
         if not layers:
             return []

@@ -38,7 +38,7 @@ class PkAttention(ctypes.Structure):
         ("chunk", c_int32),
         ("both_ways", c_int32),
         ("group", c_int32),
-        ("reserved", c_int32),
+        ("through", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("cosines", c_void_p),

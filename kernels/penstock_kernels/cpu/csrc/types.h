@@ -41,6 +41,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
+// through: a token sees the sequence's first keys alone, so many, and none behind them; 0: it isn't so.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 // key_block, value_block: bytes from a KV block's keys or values to the next block's, in which layers with
@@ -48,7 +49,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // group: of the tables of a step's sequences, which one it has.
 // axes: [rotary_dims / 2] or null; by which of a row's three positions (see PkBatch) each pair turns.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, reserved;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;
