@@ -19,7 +19,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
     "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image_pad|>"
     "{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
-    "{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    "{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
 
