@@ -24,12 +24,13 @@ TWO = 0.15
 class Album:
     """Pictures that were drawn once, and are shown turned and mirrored in all eight ways."""
 
-    def __init__(self, size: int, ours: Any, processes: int = 2) -> None:
-        choose = random.Random(1)
+    def __init__(self, size: int, ours: Any, first: int = 0, processes: int = 2) -> None:
+        """first: the seed of the first picture, of so many."""
+        choose = random.Random(1 + first)
         things = [SHOWN[number % len(SHOWN)] for number in range(size)]
         sizes = [(choose.randint(*SIDES), choose.randint(*SIDES)) for _ in range(size)]
         with ProcessPoolExecutor(processes) as pool:
-            drawn = pool.map(_pixels, things, range(size), sizes, chunksize=256)
+            drawn = pool.map(_pixels, things, range(first, first + size), sizes, chunksize=256)
             self._pixels = torch.from_numpy(np.stack(list(drawn)))
         self._of: dict[Things, list[int]] = {}
         for number, each in enumerate(things):

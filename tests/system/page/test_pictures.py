@@ -199,6 +199,18 @@ def test_pictures_are_exported_imported_and_forgotten(shown: Shown, tmp_path: Pa
     shown.notice("attached[0].data is not valid base64")
 
 
+def test_a_full_storage_keeps_no_picture_and_asks_all_the_same(shown: Shown) -> None:
+    session = shown.tab.profile.new_cdp_session(shown.page)
+    origin = shown.page.evaluate("location.origin")
+    session.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": 1000})
+    shown.attach("stars.png", png(STARS))
+    shown.attached("stars.png")
+    shown.send(QUESTION)
+    shown.notice("what is attached goes with the page")
+    assert shown.bodies() == [QUESTION, STARS.words]
+    shown.in_messages("stars.png")
+
+
 def test_a_model_that_sees_nothing_says_so(
     open_tab: Callable[..., Tab], server: Server, tmp_path: Path
 ) -> None:
@@ -218,6 +230,34 @@ def test_a_model_that_sees_nothing_says_so(
     chat.page.locator("#conversations li a").first.click()
     chat.in_messages("a.png")
     chat.page.locator("#cannot", has_text=f"{name} can't see: it can't go on").wait_for()
+
+
+def test_what_was_kept_before_there_were_pictures_is_kept(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """A database of version 1 is taken over, and takes files."""
+    found = open_tab(server.url).page.evaluate(
+        """async () => {
+          await new Promise((done) => {
+            const request = indexedDB.open("older", 1);
+            request.onupgradeneeded = () => {
+              for (const name of ["records", "heads"]) {
+                request.result.createObjectStore(name, { keyPath: "id" })
+                  .put({ id: "a", title: "A", updated: 1, nodes: {} });
+              }
+            };
+            request.onsuccess = () => (request.result.close(), done());
+          });
+          const { Store } = await import("/chat/store.js");
+          const store = await Store.open("older");
+          await store.saveMedia("a", [{ id: "f", blob: new Blob(["xyz"]) }]);
+          const sizes = (await store.mediaOf("a")).map(({ blob }) => blob.size);
+          const title = (await store.load("a")).title;
+          await store.remove("a");
+          return [title, sizes, (await store.loadMedia("f")) ?? null, await store.list()];
+        }"""
+    )
+    assert found == ["A", [3], None, []]
 
 
 def data_uri(content: bytes) -> str:

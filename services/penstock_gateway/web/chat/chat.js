@@ -62,11 +62,10 @@ export class Chat {
   }
 
   #known(model) {
-    const { name, chats } = model;
     this.settings.showDefaults(model.defaults);
     this.attaching.known(model);
-    this.composer.closed(chats ? "" : "This model makes vectors: there is nobody to chat with");
-    showPurpose(name, chats);
+    this.composer.closed(model.chats ? "" : "This model makes vectors: there is nobody to chat with");
+    showPurpose(model.name, model.chats);
   }
 
   // --- which conversation is shown
@@ -132,12 +131,12 @@ export class Chat {
 
   // --- messages
 
-  /** files: [[description, file]]. Returns whether the text was taken. */
-  async send(text, files = []) {
+  /** files: [[description, file]]. Returns whether it was taken. */
+  async send(text, files) {
     const { current } = this;
     if (this.#running.has(current.id) || !this.#request()) return false;
     try {
-      if (files.length) await this.store.saveMedia(current.id, files.map(([{ id }, blob]) => ({ id, blob })));
+      if (files.length) await this.#keepFiles(current.id, files);
       if (current !== this.current || this.#running.has(current.id)) return false; // Meanwhile.
       const attached = files.map(([description]) => description);
       const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached });
@@ -149,6 +148,11 @@ export class Chat {
     }
     this.transcript.toEnd();
     return true;
+  }
+
+  async #keepFiles(id, files) {
+    const kept = await this.store.saveMedia(id, files.map(([each, blob]) => ({ id: each.id, blob })));
+    if (!kept) notify("The browser's storage for this page is full: what is attached goes with the page.", { one: "full", stays: true, bad: true });
   }
 
   /** Returns whether the text was taken. */

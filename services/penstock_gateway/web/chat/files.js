@@ -47,7 +47,7 @@ async function take(file, store) {
     if (file.size > MOST_BYTES) throw new Error(`the file has ${file.size} bytes; at most ${MOST_BYTES} are allowed`);
     const records = imported(await file.text());
     for (const { record, files } of records) {
-      if (files.length) await store.saveMedia(record.id, files);
+      if (!(await store.saveMedia(record.id, files))) throw new Error("the browser's storage for this page is full");
       await store.save(record);
     }
     notify(`Imported ${records.length} ${records.length === 1 ? "conversation" : "conversations"}.`);

@@ -111,31 +111,38 @@ export class Store {
     return whole;
   }
 
-  /** Keeps files of a conversation: [{id, blob}]. Throws as `save`. */
+  /**
+   * Keeps files of a conversation: [{id, blob}]. Returns whether they are where conversations are:
+   * without room in the browser's storage, they are there as long as the page is.
+   */
   async saveMedia(conversation, files) {
     const rows = files.map(({ id, blob }) => ({ id, conversation, blob }));
-    if (!this.#database) {
-      for (const row of rows) this.#media.set(row.id, row);
-      return;
-    }
+    if (this.#database && (await this.#writeMedia(rows))) return true;
+    for (const row of rows) this.#media.set(row.id, row);
+    return !this.#database;
+  }
+
+  #writeMedia(rows) {
     const transaction = this.#database.transaction("media", "readwrite");
-    const media = transaction.objectStore("media");
-    await Promise.all(rows.map((row) => asked(media.put(row))));
+    for (const row of rows) transaction.objectStore("media").put(row);
+    return new Promise((resolve) => {
+      transaction.oncomplete = () => resolve(true);
+      transaction.onabort = () => resolve(false);
+    });
   }
 
   /** The blob of a file; undefined where it isn't kept. */
   async loadMedia(id) {
-    const row = this.#database
-      ? await asked(this.#database.transaction("media").objectStore("media").get(id))
-      : this.#media.get(id);
-    return row?.blob;
+    if (this.#media.has(id) || !this.#database) return this.#media.get(id)?.blob;
+    return (await asked(this.#database.transaction("media").objectStore("media").get(id)))?.blob;
   }
 
   /** All files of a conversation: [{id, blob}]. */
   async mediaOf(conversation) {
-    if (!this.#database) return [...this.#media.values()].filter((row) => row.conversation === conversation);
+    const here = [...this.#media.values()].filter((row) => row.conversation === conversation);
+    if (!this.#database) return here;
     const index = this.#database.transaction("media").objectStore("media").index("conversation");
-    return asked(index.getAll(conversation));
+    return [...here, ...(await asked(index.getAll(conversation)))];
   }
 
   /** Forgets a conversation and its files. */
