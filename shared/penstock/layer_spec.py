@@ -224,6 +224,18 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.recurrent is None and self.halves != "feed_forward"
 
 
+class CrossAttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers of an encoder-decoder model attend to an encoder's output, too, between attention and
+    feed-forward (Vaswani et al., 2017).
+
+    That output takes the first `rows` tokens of every sequence: where other tokens' own keys and
+    values are kept, theirs are those of the layer's attention to the encoder. The decoder's first
+    token is the one behind them, and its own attention goes back as far as that."""
+
+    rows: int
+    """Of the encoder's output, always as many."""
+
+
 class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An input that each layer gets for each token, made of a table of its own and of the embedding
     (Gemma 3n). Sizes are element counts."""

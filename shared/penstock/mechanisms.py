@@ -56,6 +56,8 @@ OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
+CROSS_ATTENTION = "attention to an encoder's output"
+LEARNED_POSITIONS = "a table of positions"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -101,6 +103,10 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+    if config.cross_attention is not None:
+        yield CROSS_ATTENTION
+    if config.learned_positions:
+        yield LEARNED_POSITIONS
     for layer in set(config.layers):
         yield from _of_layer(layer)
 

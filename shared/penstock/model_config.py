@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.layer_spec import (
+    CrossAttentionSpec,
     KVHeadsSpec,
     LatentSpec,
     LayerSpec,
@@ -26,7 +27,7 @@ from penstock.vision_spec import VisionSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
-    """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
+    """Shapes and constants of a transformer's decoder. Sizes are element counts."""
 
     architecture: str
     """Of a family: a key of penstock.families.FAMILIES."""
@@ -57,11 +58,21 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: there is one residual."""
     vision: VisionSpec | None = None
     """What it sees with; None: it takes no pictures."""
+    cross_attention: CrossAttentionSpec | None = None
+    """Of an encoder-decoder model; None: there is no encoder whose output layers attend to."""
+    learned_positions: int = 0
+    """Rows of a table of positions, one for each token of the decoder, which are added to
+    embeddings; 0: there is no table."""
 
     @property
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent
+
+    @property
+    def encoder_rows(self) -> int:
+        """Tokens at the beginning of every sequence that stand for the encoder's output."""
+        return 0 if self.cross_attention is None else self.cross_attention.rows
 
     def layer(self, number: int) -> LayerSpec:
         """What layer `number` is made of, counted from 0."""

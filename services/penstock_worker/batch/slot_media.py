@@ -105,12 +105,23 @@ TEXT = SlotMedia(Media((), ()), 0)
 """Of a sequence without any."""
 
 
-def media_of(new: NewSequence) -> tuple[SlotMedia | None, str | None]:
+def media_of(new: NewSequence, encoder_rows: int = 0) -> tuple[SlotMedia | None, str | None]:
     """Returns a sequence's media, and why they can't be computed: that is an error of the sequence
-    alone, as a family's rules about an item's grid are known to the worker only."""
-    if new.media is None:
-        return None, None
+    alone, as a family's rules about an item's grid are known to the worker only. encoder_rows: of
+    an encoder-decoder model, whose prompts begin with an item of so many."""
     try:
-        return SlotMedia(new.media, new.num_prompt), None
+        media = None if new.media is None else SlotMedia(new.media, new.num_prompt)
+        _check_encoder_rows(media, new.num_prompt, encoder_rows)
     except UnfitMedia as error:
         return None, str(error)
+    return media, None
+
+
+def _check_encoder_rows(media: SlotMedia | None, num_prompt: int, rows: int) -> None:
+    if not rows:
+        return
+    spans = () if media is None else media.spans
+    if len(spans) != 1 or spans[0].offset or spans[0].tokens != rows or num_prompt <= rows:
+        raise UnfitMedia(
+            f"this model's prompts begin with the {rows} places of one sound, and have text behind"
+        )

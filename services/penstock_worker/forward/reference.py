@@ -15,7 +15,9 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.reference_encoded import EncoderDecoderCache
 from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
 from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.layers.recurrent.interface import NO_STATES
@@ -74,6 +76,8 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -138,6 +142,15 @@ def _row_media(media: BatchMedia, padding: tuple[int, int]) -> RowMedia:
     )
 
 
+def _forward(
+    model: DecoderModel, attention: ReferenceAttention, ranks: Ranks, states: SlotStates | None
+) -> ReferenceForward | EncoderDecoderForward:
+    rows = model.config.encoder_rows
+    if rows:
+        return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks)
+    return ReferenceForward(model, attention, ranks, states=states)
+
+
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """For any model that a family exists for, with any block size. Raises Unable for a
     quantization, because products here are of floats only."""
@@ -170,7 +183,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
-            made = ReferenceForward(model, attention, ranks, states=states)
+            made = _forward(model, attention, ranks, states)
             if media is not None and tower is not None and prepared.media is not None:
                 media.see_with(Sight(tower, prepared.media.image, made.count_layer))
             return made

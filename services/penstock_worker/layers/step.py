@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import Rotation, StepAttention
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 
@@ -37,5 +38,7 @@ class Step:
     """For this step's batch."""
     states: StepStates = NO_STATES
     """The states of this step's sequences in recurrent layers."""
+    encoded: EncodedAttention = NOTHING_ENCODED
+    """For this step's batch, of a model whose layers attend to an encoder's output."""
     inputs: Tensor | None = None
     """[rows, layers, size], of a model whose layers have inputs of their own."""

@@ -82,7 +82,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups)
+    rows = prepared.decoder.encoder_rows
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,

@@ -16,6 +16,7 @@ import msgspec
 from penstock.errors import StartupError
 from penstock.layer_spec import LayerSpec
 from penstock.mechanisms import (
+    CROSS_ATTENTION,
     EXPERTS_BESIDE,
     OWN_HEADS,
     OWN_INNER,
@@ -37,7 +38,7 @@ matrix kernels."""
 
 WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE})
 """What tensor-parallel ranks can't share."""
-ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS})
+ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
 """What binds all layers to one rank."""
 
 

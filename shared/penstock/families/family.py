@@ -32,6 +32,9 @@ class TensorNames:
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False
     """Whether layers behind the last one belong to a draft head, which isn't read."""
+    zero_biases: tuple[str, ...] = ()
+    """Our names of modules of every layer without biases, whose products are computed together with
+    others that have some: theirs are zeros."""
     pairs_adjacent: bool = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent."""
