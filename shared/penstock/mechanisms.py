@@ -56,6 +56,7 @@ OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
+AUDIO = "a tower that hears"
 CROSS_ATTENTION = "attention to an encoder's output"
 LEARNED_POSITIONS = "a table of positions"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
@@ -103,6 +104,8 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+    if config.audio is not None:
+        yield AUDIO
     if config.cross_attention is not None:
         yield CROSS_ATTENTION
     if config.learned_positions:

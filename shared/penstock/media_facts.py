@@ -1,12 +1,16 @@
-"""What a model's files say about the pictures it takes: all that changes a pixel or a token.
+"""What a model's files say about the media it takes: all that changes a pixel, a frame of sound or
+a token.
 
 Filled by `penstock.prepare` from preprocessor_config.json, processor_config.json and config.json;
-`penstock.media` does what it says.  `penstock.vision_spec` says what becomes of the pixels.
+`penstock.media` does what it says.  `penstock.vision_spec` and `penstock.audio_spec` say what
+becomes of the pixels and frames.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from penstock.protocol.common import MediaKind
 
 Colour = tuple[float, float, float]
 
@@ -75,20 +79,63 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     frames: int = 2
 
 
-ImagePreparation = FixedImages | TiledImages | PatchImages
+class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):
+    """A spectrogram of powers in bands of the mel scale, as logarithms (Radford et al., "Robust
+    speech recognition via large-scale weak supervision", 2022).
 
-
-class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model that takes media; the manifest has them.
-
-    placeholder: what stands for a picture in a filled chat template.  token: the special token that
-    is repeated in its place, once an embedding.  before, behind: text around these, in the
-    prompt (a tile's own is the preparation's).
+    sampling_rate: Hz.  bins: bands.  n_fft: samples of a window.  hop: from one window to the next,
+    samples.  seconds: of a chunk, to which a sound is filled up with silence.  row_frames: windows
+    of which an embedding is made.
     """
 
-    image: ImagePreparation
+    sampling_rate: int
+    bins: int
+    n_fft: int
+    hop: int
+    seconds: int
+    row_frames: int
+    many: bool = False
+    """Whether a longer sound is several chunks; else it is refused."""
+    cut: bool = False
+    """Whether the silence that fills up a chunk is left out of what is encoded."""
+
+    @property
+    def chunk_samples(self) -> int:
+        return self.seconds * self.sampling_rate
+
+    @property
+    def chunk_frames(self) -> int:
+        return self.chunk_samples // self.hop
+
+
+ImagePreparation = FixedImages | TiledImages | PatchImages
+Preparation = ImagePreparation | LogMel
+
+
+class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a kind of media.
+
+    placeholder: what stands for an item in a filled chat template; "": items have no place in a
+    prompt.  token: the special token that is repeated in its place, once an embedding.  before,
+    behind: text around these, in the prompt (a tile's own is the preparation's).
+    """
+
+    preparation: Preparation
     placeholder: str
     token: str
     token_id: int
     before: str = ""
     behind: str = ""
+
+
+class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model that takes media; the manifest has them."""
+
+    kinds: dict[MediaKind, KindFacts]
+    """Those that it takes."""
+
+    @property
+    def in_front(self) -> MediaKind | None:
+        """That of an encoder-decoder model, of which one item stands before each prompt; None:
+        items stand within prompts."""
+        return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)

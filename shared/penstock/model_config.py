@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.layer_spec import (
     CrossAttentionSpec,
@@ -58,11 +59,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: there is one residual."""
     vision: VisionSpec | None = None
     """What it sees with; None: it takes no pictures."""
+    audio: AudioSpec | None = None
+    """What it hears with; None: it takes no sounds."""
     cross_attention: CrossAttentionSpec | None = None
     """Of an encoder-decoder model; None: there is no encoder whose output layers attend to."""
     learned_positions: int = 0
     """Rows of a table of positions, one for each token of the decoder, which are added to
     embeddings; 0: there is no table."""
+
+    @property
+    def takes_media(self) -> bool:
+        return self.vision is not None or self.audio is not None
 
     @property
     def latent(self) -> LatentSpec | None:

@@ -11,7 +11,7 @@ from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
-from penstock.media_facts import MediaFacts
+from penstock.media_facts import KindFacts, MediaFacts
 from penstock.protocol.common import Media
 from penstock.protocol.to_frontend import Limits
 from penstock.text.template import ChatTemplate
@@ -40,13 +40,13 @@ class SeeingEngine(FakeEngineClient):
         tokens = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
         self.text = ModelText(tokens, ChatTemplate(template, tokens))
         image = tokens.special_tokens["<image>"]
-        facts = MediaFacts(
-            image=PREPARATION, placeholder="<image>", token="<image>", token_id=image
+        facts = KindFacts(
+            preparation=PREPARATION, placeholder="<image>", token="<image>", token_id=image
         )
         limits = Limits(
             max_model_len=context, vocab_size=1000, max_waiting_requests=100, max_num_seqs=8
         )
-        self.welcome = welcome(media=facts, limits=limits)
+        self.welcome = welcome(media=MediaFacts(kinds={"image": facts}), limits=limits)
         self.media: list[Media | None] = []
         self.prepared: list[dict[str, bytes]] = []
 

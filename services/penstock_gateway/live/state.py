@@ -8,10 +8,9 @@ import time
 import msgspec
 
 from penstock.client.live import EngineShown
+from penstock.process_memory import resident_bytes
 from penstock.protocol.live import Snapshot
 from penstock_gateway.service import Service
-
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +84,3 @@ def engine_live(shown: EngineShown, now: float) -> EngineLive:
         age=round(now - shown.at, 3) if shown.snapshot is not None else None,
         snapshot=shown.snapshot,
     )
-
-
-def resident_bytes() -> int | None:
-    """Of this process, by Linux's /proc; None elsewhere."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None

@@ -24,12 +24,12 @@ from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
 from penstock_worker.media.planning import media_of
+from penstock_worker.media.senses import load_senses
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, shard_of
 from penstock_worker.states.planning import groups_over_ranks, slot_states
 from penstock_worker.states.slot_states import SlotStates
-from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -76,6 +76,7 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.AUDIO,
         mechanism.CROSS_ATTENTION,
         mechanism.LEARNED_POSITIONS,
     }
@@ -175,17 +176,17 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
-        tower = None
+        senses = None
         if media is not None and ranks.place.first:
-            tower = load_tower(prepared, dtype, setup.load_format)
+            senses = load_senses(prepared, dtype, setup.load_format)
 
         def forward(blocks: int) -> Forward:
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
             made = _forward(model, attention, ranks, states)
-            if media is not None and tower is not None and prepared.media is not None:
-                media.see_with(Sight(tower, prepared.media.image, made.count_layer))
+            if media is not None and senses is not None:
+                media.see_with(senses(made.count_layer))
             return made
 
         return forward

@@ -40,7 +40,7 @@ class Sees(Protocol):
     """The part of a model that encodes media, on the ranks of the first stage."""
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitPicture for a prepared item that can't be encoded, or isn't what was said of
+        """Raises UnfitItem for a prepared item that can't be encoded, or isn't what was said of
         it. From any thread."""
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:

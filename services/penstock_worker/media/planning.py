@@ -21,16 +21,16 @@ TEXT_TOO = (
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
     """Returns None for a model that takes no media."""
     config = prepared.decoder
-    if config.vision is None:
+    if not config.takes_media:
         return None
     if prepared.media is None:
-        log.warning("the model takes no pictures: its files don't say how they are prepared")
+        log.warning("the model takes no media: its files don't say how they are prepared")
         return None
     rows = media_rows(config, setup.max_model_len, setup.encoder_cache_rows)
     return MediaEncodings(
-        config.vision,
         rows=rows,
         row_bytes=config.hidden_size * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
+        whole_spans=config.vision is not None and config.vision.spans_whole,
     )

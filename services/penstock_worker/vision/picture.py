@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from penstock.vision_spec import MergerProjector, MLPProjector, ShuffleProjector, VisionSpec
+from penstock_worker.media.unfit import UnfitItem
 
 PIXELS = "pixel_values"
 GRID = "grid_thw"
 
 
-class UnfitPicture(Exception):
+class UnfitPicture(UnfitItem):
     """The tower can't take the picture. The message is for whoever sent it."""
 
 

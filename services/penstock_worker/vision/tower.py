@@ -12,47 +12,12 @@ import torch
 from torch import Tensor
 
 from penstock.vision_spec import LearnedPositions, TowerSpec
-from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.vision.layer import LAYER_OF, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
 from penstock_worker.weights.weights import Weights
-
-LAYER_OF = "layers."
-
-
-class _Layer:
-    """Maps [rows, hidden] to the same shape."""
-
-    def __init__(self, spec: TowerSpec, weights: Weights, number: int) -> None:
-        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
-        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
-        qkv = [(f"{at}.qkv", 3 * size)]
-        if not weights.has(f"{at}.qkv.weight"):
-            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = TowerProduct.load(weights, qkv, size)
-        self._mixed = TowerProduct.load(weights, [(f"{at}.out_proj", size)], size)
-        names = ("gate_proj", "up_proj") if spec.gated else ("up_proj",)
-        self._up = TowerProduct.load(weights, [(f"{at}.{name}", inner) for name in names], size)
-        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner)
-        self._spec = spec
-
-    def __call__(
-        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None
-    ) -> Tensor:
-        spec = self._spec
-        heads = self._qkv(self._norms[0](hidden)).unflatten(1, (3, spec.num_heads, spec.head_dim))
-        query, key, value = heads.unbind(1)
-        if angles is not None:
-            query, key = (reference.apply_rope(each, *angles) for each in (query, key))
-        hidden = hidden + self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
-        inner = self._up(self._norms[1](hidden))
-        if spec.gated:
-            inner = reference.gated_activation(inner, spec.activation)
-        else:
-            inner = reference.plain_activation(inner, spec.activation)
-        return hidden + self._down(inner)
 
 
 class Tower:
@@ -71,7 +36,9 @@ class Tower:
             rows = spec.positions.side**2 + spec.class_token
             self._table = weights.take("position_embedding.weight", (rows, size))
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        self._layers = [_Layer(spec, weights, number) for number in range(spec.num_layers)]
+        self._layers = [
+            TowerLayer(spec, weights, number, gated=spec.gated) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec

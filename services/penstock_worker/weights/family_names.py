@@ -9,7 +9,6 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,10 +16,10 @@ from penstock.errors import UnsupportedModel
 from penstock.families.family import TensorNames
 from penstock.layer_spec import LatentSpec, LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_worker.quantisation.plain import F32
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
@@ -74,21 +73,8 @@ def by_our_names(
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
-    _add_zero_biases(found, names, config)
+    add_zero_biases(found, names.zero_biases)
     return found
-
-
-def _add_zero_biases(
-    found: dict[str, StoredTensor], names: TensorNames, config: ModelConfig
-) -> None:
-    for number in range(config.num_layers):
-        for module in names.zero_biases:
-            weight = found.get(f"layers.{number}.{module}.weight")
-            if weight is None or not weight.shape:
-                continue  # refused when it is asked for
-            name, rows = f"layers.{number}.{module}.bias", weight.shape[0]
-            zeros = np.zeros(rows, np.float32).view(np.uint8)
-            found.setdefault(name, StoredTensor(name, (rows,), F32.name, zeros))
 
 
 def _parts(

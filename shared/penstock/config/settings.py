@@ -376,16 +376,19 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Pictures in prompts: where they may come from, and what they may cost."""
+    """Media in prompts: where they may come from, and what they may cost."""
 
     limit_mm_per_prompt: Annotated[
         str,
-        Meta(description='Items that a prompt may hold, as JSON: `{"image": 4}`; 0: none.'),
-    ] = '{"image": 16}'
+        Meta(
+            description='Items of each kind that a prompt may hold, as JSON: `{"image": 4, "audio":'
+            " 1}`; 0: none."
+        ),
+    ] = '{"image": 16, "audio": 16}'
     allowed_media_domains: Annotated[
         str,
         Meta(
-            description="Domains that pictures may be fetched from over http and https: a JSON list"
+            description="Domains that media may be fetched from over http and https: a JSON list"
             " or names with commas; default: none, so that nothing is fetched."
         ),
     ] = ""
@@ -404,10 +407,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = ""
     mm_processor_cache_gb: Annotated[
         float,
-        Meta(ge=0, le=1024, description="GiB of prepared pictures that a front end keeps."),
+        Meta(ge=0, le=1024, description="GiB of prepared media that a front end keeps."),
     ] = 0.25
     media_processes: Annotated[
-        int, Meta(ge=1, le=64, description="Processes that prepare pictures, of each front end.")
+        int, Meta(ge=1, le=64, description="Processes that prepare media, of each front end.")
     ] = 2
     media_process_mib: Annotated[
         int,
@@ -415,10 +418,10 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 1024
     media_process_seconds: Annotated[
         float,
-        Meta(gt=0, le=600, description="Seconds of processor time that a picture may take there."),
+        Meta(gt=0, le=600, description="Seconds of processor time that an item may take there."),
     ] = 10.0
     max_media_bytes: Annotated[
-        int, Meta(ge=1, le=1_073_741_824, description="Bytes of a picture's file; more is a 413.")
+        int, Meta(ge=1, le=1_073_741_824, description="Bytes of an item's file; more is a 413.")
     ] = 20_971_520
     max_media_request_bytes: Annotated[
         int,
@@ -431,6 +434,9 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_media_pixels: Annotated[
         int, Meta(ge=1, le=268_435_456, description="Pixels of a picture; more is a 400.")
     ] = 67_108_864
+    max_media_seconds: Annotated[
+        float, Meta(gt=0, le=86_400, description="Seconds of a sound; more is a 400.")
+    ] = 600.0
     max_media_in_flight_mib: Annotated[
         int,
         Meta(
@@ -444,7 +450,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int, Meta(ge=1, le=1_048_576, description="The same, of one tenant's requests.")
     ] = 512
     media_fetch_seconds: Annotated[
-        float, Meta(gt=0, le=600, description="Seconds that fetching a picture may take.")
+        float, Meta(gt=0, le=600, description="Seconds that fetching an item may take.")
     ] = 5.0
 
 

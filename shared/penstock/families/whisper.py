@@ -5,9 +5,10 @@ Source: Radford et al., "Robust speech recognition via large-scale weak supervis
 
 from __future__ import annotations
 
+from penstock.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
-from penstock.families.bounds import layer_count
+from penstock.families.bounds import MAX_INNER, layer_count
 from penstock.families.family import Family, TensorNames
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
@@ -19,6 +20,8 @@ from penstock.layer_spec import (
 )
 from penstock.model_config import ModelConfig
 
+MAX_BINS = 1024
+"""Of a spectrogram."""
 MAX_POSITIONS = 65_536
 """Of a table of positions."""
 
@@ -44,7 +47,6 @@ _OF_OTHERS = (
     "use_weighted_layer_sum",  # of the class that classifies sounds, as the next
     "classifier_proj_size",
 )
-_ENCODER = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins")
 _NAMES = TensorNames(
     {
         "self_attn.out_proj": "self_attn.o_proj",
@@ -71,7 +73,19 @@ def _hub(fields: Fields) -> ModelConfig:
         fields, "gelu", "gelu_tanh", "silu", key="activation_function", default="gelu"
     )
     rows, positions = (_positions(fields, f"max_{which}_positions") for which in _HALVES)
-    fields.ignore(*_TRAINING, *_OF_OTHERS, *_ENCODER)
+    fields.ignore(*_TRAINING, *_OF_OTHERS)
+    norm = NormSpec(kind="layer", eps=1e-5, bias=True)
+    tower = AudioTowerSpec(
+        hidden_size=hidden,
+        intermediate_size=fields.integer("encoder_ffn_dim"),
+        num_layers=layer_count(fields, "encoder_layers"),
+        num_heads=fields.integer("encoder_attention_heads"),
+        mel_bins=fields.integer("num_mel_bins"),
+        positions=rows,
+        norm=norm,
+        activation=act,
+    )
+    _check_tower(tower, fields)
     layer = LayerSpec(
         attention=AttentionSpec(rope=None, qkv_bias=True, output_bias=True),
         feed_forward=FeedForwardSpec(activation=act, gated=False, bias=True),
@@ -86,13 +100,28 @@ def _hub(fields: Fields) -> ModelConfig:
         num_kv_heads=heads,
         head_dim=hidden // heads,
         max_position=rows + positions,
-        norm=NormSpec(kind="layer", eps=1e-5, bias=True),
+        norm=norm,
         ropes=(),
         layers=(layer,),
         tie_word_embeddings=fields.flag("tie_word_embeddings", True),
+        audio=AudioSpec(tower=tower, projector=None),
         cross_attention=CrossAttentionSpec(rows=rows),
         learned_positions=positions,
     )
+
+
+def _check_tower(tower: AudioTowerSpec, fields: Fields) -> None:
+    if tower.num_heads < 1 or tower.hidden_size % tower.num_heads:
+        raise UnsupportedModel(
+            f"{fields.where}: {tower.num_heads} encoder_attention_heads don't divide d_model, "
+            f"{tower.hidden_size}"
+        )
+    for key, size, most in (
+        ("encoder_ffn_dim", tower.intermediate_size, MAX_INNER),
+        ("num_mel_bins", tower.mel_bins, MAX_BINS),
+    ):
+        if not 1 <= size <= most:
+            raise UnsupportedModel(f"{fields.where}: {key} is {size}; 1 to {most} are allowed")
 
 
 _HALVES = ("source", "target")

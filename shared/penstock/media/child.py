@@ -9,34 +9,26 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
 
 import msgspec
 
-from penstock.children import die_with_parent
 from penstock.frames import read_frame, write_frame
-from penstock.media.geometry import BadShape
-from penstock.media.picture import BadPicture, open_picture, raw_picture
+from penstock.isolated.child import SOCKET, begin, confine
 from penstock.media.prepared import write
-from penstock.media.resize import prepare
+from penstock.media.preparing import Unfit, prepare_item
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
-from penstock.process_title import set_title
+from penstock.process_memory import resident_bytes
 
-SOCKET = 0
 LARGE = 256 << 20
 """Bytes of memory from which on the process gives way to a new one."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def main(parent: int, bounds: bytes) -> None:
     """parent: the front end's pid.  bounds: ProcessBounds as JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started us.
-    die_with_parent(parent)
+    begin(parent, "media")
     limits = msgspec.json.decode(bounds, type=ProcessBounds)
-    set_title("media")
     _warm()
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine(limits.memory)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     decoder = msgspec.msgpack.Decoder(Prepare)
     while (frame := read_frame(SOCKET, MAX_FRAME)) is not None:
@@ -44,7 +36,7 @@ def main(parent: int, bounds: bytes) -> None:
         answer = _answer(frame, decoder)
         frame = None
         _allow(0)
-        if _memory() > LARGE:
+        if (resident_bytes() or 0) > LARGE:
             answer = msgspec.structs.replace(answer, leaving=True)
         _send(answer)
         if answer.leaving:
@@ -78,20 +70,13 @@ def _answer(frame: bytearray, decoder: msgspec.msgpack.Decoder[Prepare]) -> Answ
     try:
         task = decoder.decode(frame)
         frame.clear()
-        if task.size is None:
-            picture = open_picture(task.data, task.max_pixels)
-        else:
-            picture = raw_picture(task.data, *task.size)
-        size = picture.height, picture.width
-        return Answer("prepared", write(prepare(task.image, picture)), size)
+        arrays, shape = prepare_item(task)
+        return Answer("prepared", write(arrays), shape)
     except MemoryError:
         return Answer("memory")
-    except (BadPicture, BadShape) as error:
-        reason = str(error)
-        if isinstance(error, BadShape):
-            reason = f"can't be resized: {error}"
-        return Answer("refused", reason=reason)
-    except Exception:  # Pillow's words about a stranger's picture are for nobody.
+    except Unfit as error:
+        return Answer("refused", reason=str(error))
+    except Exception:  # A decoder's words about a stranger's bytes are for nobody.
         return Answer("refused", reason="can't be prepared")
 
 
@@ -101,17 +86,3 @@ def _warm() -> None:
 
     Image.preinit()
     Image.init()
-
-
-def _memory() -> int:
-    """Bytes resident."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * _PAGE
-
-
-def run() -> None:
-    """Entry: `run()` in a process started by `penstock.media.process`."""
-    try:
-        main(int(sys.argv[1]), sys.argv[2].encode())
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # The front end is gone.

@@ -1,4 +1,4 @@
-"""How a picture stands in a prompt: rows of embeddings, and the text around them."""
+"""How an item of media stands in a prompt: rows of embeddings, and the text around them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ from penstock.media.geometry import (
     whole_patches,
     whole_tiles,
 )
-from penstock.media_facts import FixedImages, ImagePreparation, MediaFacts, PatchImages
+from penstock.media.sound_frames import sound_rows
+from penstock.media_facts import (
+    FixedImages,
+    ImagePreparation,
+    LogMel,
+    MediaFacts,
+    PatchImages,
+    Preparation,
+    TiledImages,
+)
+from penstock.protocol.common import MediaKind
 
 
-class PictureRun(NamedTuple):
+class ItemRun(NamedTuple):
     """Text, then so many embeddings."""
 
     text: str
     rows: int
 
 
-class PictureLayout(NamedTuple):
-    """runs: one after the other, then `behind`.  grid: what positions depend on: (1, height, width)
-    in embeddings of a picture that is cut into merged patches; (rows, columns) of tiles, (0, 0) if
-    it isn't cut; nothing where all pictures are alike."""
+class ItemLayout(NamedTuple):
+    """kind: of media.  runs: one after the other, then `behind`.  grid: what positions depend on:
+    (1, height, width) in embeddings of a picture that is cut into merged patches; (rows, columns)
+    of tiles, (0, 0) if it isn't cut; nothing where positions just count."""
 
-    runs: tuple[PictureRun, ...]
+    kind: MediaKind
+    runs: tuple[ItemRun, ...]
     behind: str
     grid: tuple[int, ...]
 
@@ -36,25 +47,54 @@ class PictureLayout(NamedTuple):
         return sum(run.rows for run in self.runs)
 
 
-def layout(facts: MediaFacts, size: Size) -> PictureLayout:
-    """Of a picture of (height, width) pixels, upright. Raises BadShape."""
-    image = facts.image
-    if isinstance(image, FixedImages):
-        return PictureLayout((PictureRun(facts.before, image.rows),), facts.behind, ())
-    if isinstance(image, PatchImages):
-        grid = patch_grid(image, size)
-        return PictureLayout(
-            (PictureRun(facts.before, grid[0] * grid[1]),), facts.behind, (1, *grid)
-        )
+class _Runs(NamedTuple):
+    """Of an item, without what all of its kind have around them."""
+
+    runs: tuple[ItemRun, ...]
+    behind: str = ""
+    grid: tuple[int, ...] = ()
+
+
+def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLayout:
+    """shape: of the item, as its process said: (height, width) in pixels of an upright picture,
+    (samples,) of a sound. Raises BadShape or BadLength."""
+    own = facts.kinds[kind]
+    made = _runs(own.preparation, shape)
+    runs = tuple(
+        ItemRun(run.text if number else own.before + run.text, run.rows)
+        for number, run in enumerate(made.runs)
+    )
+    return ItemLayout(kind, runs, made.behind + own.behind, made.grid)
+
+
+def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
+    match preparation:
+        case LogMel():
+            return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
+        case FixedImages():
+            return _Runs((ItemRun("", preparation.rows),))
+        case PatchImages():
+            grid = patch_grid(preparation, _size(shape))
+            return _Runs((ItemRun("", grid[0] * grid[1]),), grid=(1, *grid))
+        case TiledImages():
+            return _of_tiles(preparation, _size(shape))
+
+
+def _size(shape: tuple[int, ...]) -> Size:
+    height, width = shape
+    return height, width
+
+
+def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     height, width = tile_grid(image, size)
     runs = [
-        PictureRun(f"{newline}{image.around}<row_{row + 1}_col_{column + 1}>", image.rows)
+        ItemRun(f"{newline}{image.around}<row_{row + 1}_col_{column + 1}>", image.rows)
         for row in range(height)
         for column, newline in _columns(width, first_row=not row)
     ]
     newlines = "\n\n" if runs else ""
-    runs.append(PictureRun(f"{newlines}{image.around}{image.whole}", image.rows))
-    return PictureLayout(tuple(runs), image.around, (height, width))
+    runs.append(ItemRun(f"{newlines}{image.around}{image.whole}", image.rows))
+    return _Runs(tuple(runs), image.around, (height, width))
 
 
 def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:

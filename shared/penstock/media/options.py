@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
-from penstock.media_facts import ImagePreparation, PatchImages, TiledImages
+from penstock.media_facts import MediaFacts, PatchImages, Preparation, TiledImages
+from penstock.protocol.common import MediaKind
 
-KINDS = ("image",)
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""
 
 
-def item_limits(settings: MediaSettings) -> dict[str, int]:
+def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
     """Items of each kind that a prompt may hold; kinds that aren't named: the default's.
 
     Raises StartupError.
     """
-    default = {"image": 16}
+    default: dict[MediaKind, int] = {"image": 16, "audio": 16, "video": 16}
     stated = _object("limit_mm_per_prompt", settings.limit_mm_per_prompt)
     for kind, value in stated.items():
         count = value.get("count") if isinstance(value, dict) else value  # vLLM has both forms
@@ -29,7 +29,11 @@ def item_limits(settings: MediaSettings) -> dict[str, int]:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind} is {value!r}; 0 to {MAX_ITEMS} items are allowed"
             )
-        default[kind] = count
+        if kind not in default:
+            raise StartupError(
+                f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
+            )
+        default[cast(MediaKind, kind)] = count
     return default
 
 
@@ -66,7 +70,23 @@ _CHANGES: dict[type, dict[str, str]] = {
 """mm_processor_kwargs' names, of those that don't need another model."""
 
 
-def changed(image: ImagePreparation, given: dict[str, Any], where: str) -> ImagePreparation:
+def facts_with(
+    facts: MediaFacts, operators: dict[str, Any], requests: dict[str, Any]
+) -> MediaFacts:
+    """With both mm_processor_kwargs, the operator's and a request's. Raises InvalidRequest."""
+    if not operators and not requests:
+        return facts
+    kinds = dict(facts.kinds)
+    where = "mm_processor_kwargs"
+    changeable = [kind for kind in kinds if type(kinds[kind].preparation) in _CHANGES]
+    for kind in changeable or kinds:
+        made = changed(kinds[kind].preparation, operators, where)
+        made = narrowed(made, requests, where)
+        kinds[kind] = msgspec.structs.replace(kinds[kind], preparation=made)
+    return MediaFacts(kinds=kinds)
+
+
+def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
     """The preparation with other settings. where: who gave them, for messages.
 
     Raises InvalidRequest for one that this preparation doesn't have, and for a wrong value.
@@ -93,7 +113,7 @@ def changed(image: ImagePreparation, given: dict[str, Any], where: str) -> Image
     return made
 
 
-def narrowed(image: ImagePreparation, given: dict[str, Any], where: str) -> ImagePreparation:
+def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
     """`changed` for a request: what it may cost is the operator's to say, so pictures can become
     smaller than by `image`, never larger. Raises InvalidRequest."""
     made = changed(image, given, where)
@@ -113,7 +133,7 @@ def narrowed(image: ImagePreparation, given: dict[str, Any], where: str) -> Imag
     return made
 
 
-def _of_size(size: dict[str, Any], image: ImagePreparation) -> dict[str, Any]:
+def _of_size(size: dict[str, Any], image: Preparation) -> dict[str, Any]:
     """The newer spelling of the same."""
     if isinstance(image, PatchImages):
         names = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
@@ -121,7 +141,7 @@ def _of_size(size: dict[str, Any], image: ImagePreparation) -> dict[str, Any]:
     return size
 
 
-def _check(image: ImagePreparation, where: str) -> None:
+def _check(image: Preparation, where: str) -> None:
     if isinstance(image, PatchImages):
         least = (image.patch * image.merge) ** 2
         if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from penstock import logs
 from penstock.errors import Overloaded, RequestFailed
-from penstock.media.process import MediaCrashed, MediaProcess, MediaProcessDied, MediaStalled
+from penstock.isolated.process import Crashed, Died, Stalled
+from penstock.media.process import MediaProcess
 from penstock.media.turns import Turns
 from penstock.media.wire import Answer, Prepare, ProcessBounds
 
@@ -89,13 +90,13 @@ class MediaPool:
             process = self._take()
             try:
                 answer = await process.ask(task)
-            except MediaProcessDied:
+            except Died:
                 await self._drop(process)
                 continue
-            except MediaStalled:
+            except Stalled:
                 await self._drop(process)
                 raise self._blamed(f"takes longer than {self.bounds.cpu:g} s to prepare") from None
-            except MediaCrashed:
+            except Crashed:
                 await self._drop(process)
                 raise self._blamed("brought down the process that decoded it") from None
             except BaseException:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.util
 import os
-import signal
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 
 from penstock.frames import HEADER
+from penstock.isolated.process import Crashed, IsolatedProcess, Stalled
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 
 LARGE = 1 << 20
@@ -24,111 +20,51 @@ START_TIME = 30.0
 PATIENCE = 4
 """Times its processor time that an item may take by the clock: a busy machine is no bomb."""
 
-_PROGRAM = (
-    "import sys; n = int(sys.argv[3]); sys.path[:0] = sys.argv[4:4 + n]; "
-    "from penstock.media.child import run; run()"
-)
-_PACKAGES = ("penstock", "numpy", "PIL", "msgspec", "setproctitle")
-_OVERTIME = {-signal.SIGPROF, -signal.SIGXCPU}
-_CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
-class MediaProcessDied(Exception):
-    """The process is gone, for a reason that isn't the item's."""
-
-
-class MediaStalled(Exception):
-    """The item took more time than it may."""
-
-
-class MediaCrashed(Exception):
-    """The item brought the process down."""
-
-
-class MediaProcess:
-    """One exchange at a time, in one event loop; after an exception it must be closed."""
+class MediaProcess(IsolatedProcess):
+    """Works in one event loop."""
 
     def __init__(self, bounds: ProcessBounds) -> None:
+        super().__init__(
+            "penstock.media.child",
+            ("numpy", "PIL", "soundfile", "_cffi_backend", "cffi", "pycparser", "soxr"),
+            msgspec.json.encode(bounds),
+            # What it writes there are words of a decoder about a stranger's bytes.
+            stderr=subprocess.DEVNULL,
+            environment=_environment(),
+        )
         self._bounds = bounds
         self._answered = False
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        paths = _import_paths()
-        command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(os.getpid())]
-        command += [msgspec.json.encode(bounds).decode(), str(len(paths)), *paths]
-        with theirs:
-            # What it writes on stderr are words of a decoder about a stranger's bytes.
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-            )
-        self._socket = ours
-
-    @property
-    def pid(self) -> int:
-        pid: int = self._process.pid
-        return pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+        self._socket.setblocking(False)
 
     async def ask(self, task: Prepare) -> Answer:
-        """Prepares an item. Raises MediaStalled, MediaCrashed or MediaProcessDied."""
+        """Prepares an item. Raises Stalled, Crashed or Died."""
         payload = msgspec.msgpack.encode(task)
-        loop = asyncio.get_running_loop()
         wall = PATIENCE * self._bounds.cpu + (0.0 if self._answered else START_TIME)
         try:
             async with asyncio.timeout(wall):
-                await loop.sock_sendall(self._socket, HEADER.pack(len(payload)))
-                await loop.sock_sendall(self._socket, payload)
-                answer = await self._answer(loop)
+                await self._send(payload)
+                answer = await self._answer()
         except TimeoutError:
-            raise MediaStalled from None
+            raise Stalled from None
         except msgspec.DecodeError:
-            raise MediaCrashed from None
+            raise Crashed from None
         except (OSError, EOFError):
             raise await asyncio.to_thread(self._reason) from None
         self._answered = True
         return answer
 
-    def close(self) -> None:
-        """Ends the process. Idempotent."""
-        if self._end():
-            self._process.wait()
-
-    async def end(self) -> None:
-        """The same, without keeping the event loop: much memory isn't given back at once."""
-        if self._end():
-            await asyncio.shield(asyncio.to_thread(self._process.wait))
-
-    def _end(self) -> bool:
-        """Whether it is to be waited for."""
-        self._socket.close()
-        if self._process.returncode is not None:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        return True
-
-    def abandon(self) -> None:
-        """Lets go of it without ending it: in a fork, it is the other's."""
-        self._socket.close()
-        self._process.returncode = 0
-
-    async def _answer(self, loop: asyncio.AbstractEventLoop) -> Answer:
-        (size,) = HEADER.unpack(await self._receive(loop, HEADER.size))
+    async def _answer(self) -> Answer:
+        (size,) = HEADER.unpack(await self._receive(HEADER.size))
         if size > MAX_FRAME:
-            raise MediaCrashed
-        answer = _ANSWER.decode(await self._receive(loop, size))
+            raise Crashed
+        answer = _ANSWER.decode(await self._receive(size))
         if not 0 <= answer.follows <= MAX_FRAME:
-            raise MediaCrashed
+            raise Crashed
         if answer.follows < LARGE:
-            data = bytes(await self._receive(loop, answer.follows))
+            data = bytes(await self._receive(answer.follows))
         else:
             # Megabytes are neither copied nor filled with zeros by who holds the interpreter.
             self._socket.setblocking(True)
@@ -147,35 +83,8 @@ class MediaProcess:
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _receive(self, loop: asyncio.AbstractEventLoop, size: int) -> bytearray:
-        buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            got = await loop.sock_recv_into(self._socket, view[at:])
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
-
-    def _reason(self) -> Exception:
-        """Why there is no answer."""
-        try:
-            code = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return MediaProcessDied("it closed its socket")
-        if code in _OVERTIME:
-            return MediaStalled()
-        return MediaCrashed() if code in _CRASHES else MediaProcessDied(f"exit code {code}")
-
 
 def _environment() -> dict[str, str]:
     """None of ours, which may hold keys. One thread for NumPy: others would take address space."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
     return {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-
-def _import_paths() -> list[str]:
-    """Where this process has the child's few packages from: it skips `site`, to start fast."""
-    specs = [importlib.util.find_spec(name) for name in _PACKAGES]
-    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return list(dict.fromkeys(str(Path(origin).parent.parent) for origin in origins))

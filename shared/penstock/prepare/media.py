@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import FixedImages, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import FixedImages, KindFacts, MediaFacts, PatchImages, TiledImages
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -41,9 +41,9 @@ def read_media(path: Path, config: Fields, tokenizer_json: bytes) -> MediaFacts 
     if read is None or found is None:
         return None
     tokens = _Tokens(Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None), config)
-    facts = read(found, config, tokens)
+    image = read(found, config, tokens)
     check_all_read(found)
-    return facts
+    return MediaFacts(kinds={"image": image})
 
 
 def _settings(path: Path) -> ImageSettings | None:
@@ -92,7 +92,7 @@ class _Tokens:
             )
 
 
-def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     vision = config.section("vision_config")
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
@@ -110,10 +110,10 @@ def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFac
         resized=resized,
         squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
     )
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
     height, width, edge, resized = fixed_size(settings)
@@ -129,8 +129,8 @@ def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFa
         shortest_edge=edge,
         resized=resized,
     )
-    return MediaFacts(
-        image=image,
+    return KindFacts(
+        preparation=image,
         placeholder=begin,
         token=token,
         token_id=token_id,
@@ -139,7 +139,7 @@ def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFa
     )
 
 
-def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     vision = config.section("vision_config")
     tile = longest_edge(settings, "max_image_size", 364)
     _check_side(vision, tile, tile)
@@ -153,10 +153,10 @@ def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> Media
         split=settings.flag("do_image_splitting", True),
     )
     tokens.check(image.around)
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
     vision, size = config.section("vision_config"), settings.sizes("size", 56 * 56, 28 * 28 * 1280)
     image = PatchImages(
         pixels=pixels_of(settings),
@@ -180,7 +180,7 @@ def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> Media
             f"pixels; 1 to {1 << 28}, ascending, are allowed"
         )
     token, token_id = tokens.named("image_token_id")
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
 def _check_side(vision: Fields, height: int, width: int) -> None:
@@ -206,7 +206,7 @@ def _bounded(rows: int, settings: Fields) -> int:
     return rows
 
 
-Reader = Callable[[ImageSettings, Fields, _Tokens], MediaFacts]
+Reader = Callable[[ImageSettings, Fields, _Tokens], KindFacts]
 
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,

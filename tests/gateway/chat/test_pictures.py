@@ -117,7 +117,7 @@ async def test_nobody_can_write_a_placeholder() -> None:
         assert reply.status_code == 200, reply.text
         media, ids = engine.media[0], engine.submitted[0][0]
         assert media is not None
-        token = engine.welcome.media.token_id
+        token = engine.welcome.media.kinds["image"].token_id
         assert [at for at, each in enumerate(ids) if each == token] == list(
             range(media.spans[0].offset, media.spans[0].offset + ROWS)
         )

@@ -47,24 +47,26 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
     processor = write_folder(tmp_path, family)
     facts, tokenizer = facts_of(tmp_path), tokens_of(tmp_path)
     assert facts is not None
+    own = facts.kinds["image"]
+    image_preparation = own.preparation
     for number, text in enumerate(TEXTS):
         prompt = text.replace("{}", family.mark)
         sizes = [(17 + 40 * i, 90 - 25 * number + i) for i in range(text.count("{}"))]
         images = [picture(max(width, 1), max(height, 1)) for width, height in sizes]
         theirs = processor(text=[prompt], images=images, return_tensors="np")
-        layouts = [layout(facts, (image.height, image.width)) for image in images]
+        layouts = [layout(facts, "image", (image.height, image.width)) for image in images]
         run_ids = tokenizer.encode(with_runs(prompt, facts, layouts))
         ids, spans = with_rows(run_ids, facts, layouts)
         assert ids == theirs["input_ids"][0].tolist(), text
         check_spans(ids, spans, facts, [one.rows for one in layouts])
-        ours = [inputs(facts.image, prepare(facts.image, image)) for image in images]
+        ours = [inputs(image_preparation, prepare(image_preparation, image)) for image in images]
         check_pixels(ours, theirs)
 
 
 def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) -> None:
     """The spans are just the embeddings' tokens, in order, and each row of an item once."""
     covered = [at for span in spans for at in range(span.offset, span.offset + span.tokens)]
-    assert covered == [at for at, token in enumerate(ids) if token == facts.token_id]
+    assert covered == [at for at, token in enumerate(ids) if token == facts.kinds["image"].token_id]
     met = [(s.item, s.first + i) for s in spans for i in range(s.tokens)]
     assert met == [(item, row) for item, count in enumerate(rows) for row in range(count)]
 
@@ -85,10 +87,12 @@ def test_ids_that_come_tokenised(tmp_path: Path) -> None:
         facts, tokenizer = facts_of(folder), tokens_of(folder)
         assert facts is not None
         prompt = f"ab {family.mark} abc"
-        layouts = [layout(facts, (30, 60))]
+        layouts = [layout(facts, "image", (30, 60))]
         wanted = tokenizer.encode(with_runs(prompt, facts, layouts))
-        mark = tokenizer.special_tokens[facts.placeholder]
-        found = ids_with_runs(tokenizer.encode(prompt), facts, mark, layouts, tokenizer.encode)
+        mark = tokenizer.special_tokens[facts.kinds["image"].placeholder]
+        found = ids_with_runs(
+            tokenizer.encode(prompt), facts, {mark: "image"}, layouts, tokenizer.encode
+        )
         assert found == wanted
 
 
@@ -96,12 +100,12 @@ def test_as_many_placeholders_as_pictures(tmp_path: Path) -> None:
     write_folder(tmp_path, FAMILIES["llava"])
     facts = facts_of(tmp_path)
     assert facts is not None
-    one = layout(facts, (30, 60))
+    one = layout(facts, "image", (30, 60))
     for text, layouts in (("<image>", []), ("", [one]), ("<image><image>", [one])):
         with pytest.raises(InvalidRequest, match="one for each"):
             with_runs(text, facts, layouts)
     with pytest.raises(InvalidRequest, match="can't stand in a prompt"):
-        with_rows([facts.token_id, facts.token_id], facts, [one])
+        with_rows([facts.kinds["image"].token_id] * 2, facts, [one])
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {

@@ -13,7 +13,7 @@ import pytest
 from penstock.media.picture import FORMATS, BadPicture, open_picture
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.wire import Prepare, ProcessBounds
+from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from tests import thinning
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.test_picture import BAD
@@ -67,14 +67,14 @@ async def test_helpers_survive_what_they_are_given() -> None:
     chance = random.Random(9)
     files = [saved(picture(64, 48), kind) for kind in KINDS] + [data for data, _ in BAD.values()]
     try:
-        await pool.prepare(Prepare(PREPARATION, files[0], MAX_PIXELS))
+        await pool.prepare(Prepare(PREPARATION, files[0], ItemBounds(MAX_PIXELS)))
         process = psutil.Process(pool.pids[0])
         before = process.memory_info().rss
         complaints = {""}
         for number in range(thinning.part(20_000, 1 / 200)):
             data = damaged(files[number % len(files)] or b"\0", chance)
             try:
-                answer = await pool.prepare(Prepare(PREPARATION, data, MAX_PIXELS))
+                answer = await pool.prepare(Prepare(PREPARATION, data, ItemBounds(MAX_PIXELS)))
             except Unpreparable as error:
                 complaints.add(str(error))
             else:

@@ -14,6 +14,7 @@ from penstock.media.options import changed, narrowed
 from penstock.media.sources import MediaSource
 from penstock.media_facts import (
     ImagePreparation,
+    KindFacts,
     MediaFacts,
     PatchImages,
     Pixels,
@@ -71,15 +72,19 @@ async def desk() -> AsyncIterator[MediaDesk]:
 
 
 async def test_the_operators_settings_are_the_bound(desk: MediaDesk) -> None:
-    facts = MediaFacts(image=PATCHES, placeholder="<image>", token="<image>", token_id=1)
+    facts = KindFacts(preparation=PATCHES, placeholder="<image>", token="<image>", token_id=1)
     source = MediaSource("here", data=saved(picture(400, 400)))
     with desk.lease("") as lease:
-        items = await desk.prepare(facts, [source], lease, {"max_pixels": 20_000})
+        items = await desk.prepare(
+            MediaFacts(kinds={"image": facts}), [source], lease, {"max_pixels": 20_000}
+        )
         assert items is not None
-        assert items.facts.image == PatchImages(
+        assert items.facts.kinds["image"].preparation == PatchImages(
             pixels=PATCHES.pixels, min_pixels=784, max_pixels=20_000, patch=14, merge=2
         )
         pids = desk.pool.pids
         with pytest.raises(InvalidRequest, match="at most 20000"):
-            await desk.prepare(facts, [source], lease, {"max_pixels": 20_001})
+            await desk.prepare(
+                MediaFacts(kinds={"image": facts}), [source], lease, {"max_pixels": 20_001}
+            )
         assert (desk.pool.pids, desk.pool.counts.items) == (pids, 1)

@@ -21,7 +21,14 @@ from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.media_facts import FixedImages, ImagePreparation, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    FixedImages,
+    ImagePreparation,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    TiledImages,
+)
 from penstock.media_facts import Pixels as P
 from tests.thinning import part
 
@@ -133,9 +140,10 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("qwen", "idef", "s"))])
 def test_rows_are_known_from_the_size_alone(case: str) -> None:
     _, preparation = CASES[case]
-    facts = MediaFacts(image=preparation, placeholder="<image>", token="<image>", token_id=1)
+    own = KindFacts(preparation=preparation, placeholder="<image>", token="<image>", token_id=1)
+    facts = MediaFacts(kinds={"image": own})
     for picture in pictures(part(40, 1 / 4)):
-        found = layout(facts, (picture.height, picture.width))
+        found = layout(facts, "image", (picture.height, picture.width))
         tiles = prepare(preparation, picture)["pixels"]
         if isinstance(preparation, PatchImages):
             side = preparation.patch * preparation.merge

@@ -1,18 +1,23 @@
-"""Sounds that are encoded already, in prompts for our runner and for transformers."""
+"""Random sounds in prompts, for our runner and for transformers."""
 
 from __future__ import annotations
 
+import hashlib
 import random
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from penstock.media.prepared import write
 from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.protocol.to_worker import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
+from penstock_worker.audio.hearing import Hearing
+from penstock_worker.audio.model import MEL
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
@@ -38,6 +43,19 @@ def encoded(theirs: Any, seed: int) -> Tensor:
 
 def name_of(seed: int) -> str:
     return f"{seed:064x}"
+
+
+def content(theirs: Any, seed: int) -> bytes:
+    """The item as a front end prepares it."""
+    return write({MEL: features(theirs, seed)[None].numpy()})
+
+
+def message_of(theirs: Any, seed: int, path: Path) -> LoadMedia:
+    """Puts the item into a file for the worker."""
+    data = content(theirs, seed)
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    return LoadMedia(name_of(seed), "audio", ROWS, len(data), digest, (), str(path))
 
 
 def media_of(seed: int) -> Media:
@@ -73,16 +91,13 @@ def runner_of(
     threads: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> StepRunner[Any]:
-    """Has the encodings of these sounds."""
+    """Has the encodings of these sounds, by transformers' encoder; further ones it makes."""
     shape = CacheShape.of(ours.config, block_size, dtype)
     blocks, slots = 2048 // block_size, 8
     attention = ReferenceAttention(shape, blocks)
     forward = EncoderDecoderForward(ours.decoder, EncoderDecoderCache(attention, ROWS))
-    spec: Any = SimpleNamespace(spans_whole=False)
-    media = MediaEncodings(
-        spec, rows=ROWS * len(sounds), row_bytes=1, load_bytes=1 << 20, sections=False
-    )
-    media._sees = SimpleNamespace()  # type: ignore[assignment]
+    media = MediaEncodings(rows=8 * ROWS, row_bytes=1, load_bytes=1 << 20, sections=False)
+    media.see_with(Hearing(ours.tower, forward.count_layer))
     media._rows = {name_of(sound): encoded(theirs, sound) for sound in sounds}
     bounds = SlotBounds(
         slots, blocks, block_size, ours.config.vocab_size, ROWS + TARGETS, encoder_rows=ROWS

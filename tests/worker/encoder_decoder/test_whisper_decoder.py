@@ -3,36 +3,57 @@ same bits alone, in company, in chunks, for any block size, and when they are co
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from penstock.protocol.common import Media, MediaSpan
+from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock_worker.audio.model import MEL
 from tests.worker.driver import GREEDY, Driver, Job, LogitsOf
 from tests.worker.encoder_decoder.sounds import (
     encoded,
+    features,
     job_of,
     media_of,
+    message_of,
+    name_of,
     runner_of,
     theirs_of,
     words,
 )
 from tests.worker.encoder_decoder.whisper_cases import CASES, ROWS, START, both
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
+from tests.worker.vision.pictures import answered
 
 WANTED = 10
 SOUNDS = [1, 2]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str) -> None:
+def test_encodings_equal_transformers(case: str) -> None:
+    theirs, ours = both(case)
+    for seed in SOUNDS:
+        true = encoded(theirs, seed)
+        found = ours.tower.encode({MEL: features(theirs, seed)[None].numpy()})
+        assert found.shape == true.shape == (ROWS, ours.config.hidden_size)
+        assert bool(((found - true).abs() <= RELATIVE_TOLERANCE * true.abs().max()).all())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
     """Steps of 29 tokens end within encoders' rows, and within prompts."""
     theirs, ours = both(case)
     asked = [(1, words(3, 1)), (2, words(12, 2)), (2, words(0, 3)), (1, words(40, 4))]
     seen = LogitsOf()
-    driver = Driver(
-        runner_of(theirs, ours, SOUNDS, observer=seen), num_blocks=128, slots=8, budget=29
-    )
+    runner = runner_of(theirs, ours, [], observer=seen)
+    for sound in SOUNDS:
+        message = message_of(theirs, sound, tmp_path / name_of(sound))
+        assert answered(runner, message) == MediaReady(name_of(sound))
+    driver = Driver(runner, num_blocks=128, slots=8, budget=29)
+    driver.encode = [name_of(sound) for sound in SOUNDS]
     jobs = [job_of(sound, text, WANTED) for sound, text in asked]
     slots: dict[int, int] = {}
     while any(not job.done for job in jobs):

@@ -15,6 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.prepare.hub_config import read_config
+from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 
@@ -76,6 +77,7 @@ class Ours:
 
     config: ModelConfig
     decoder: DecoderModel
+    tower: AudioModel
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
@@ -93,4 +95,6 @@ def both(case: str) -> tuple[Any, Ours]:
     with TemporaryDirectory() as folder:
         config, files = saved(theirs, Path(folder))
         weights = open_weights(files, config, torch.float32)
-        return theirs, Ours(config, DecoderModel(config, weights, ROWS + TARGETS))
+        decoder = DecoderModel(config, weights, ROWS + TARGETS)
+        hears = open_audio_tower(files, torch.float32, load_format="auto")
+        return theirs, Ours(config, decoder, AudioModel(config, hears))

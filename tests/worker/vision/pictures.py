@@ -145,11 +145,11 @@ def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
     vision = ours.config.vision
     assert vision is not None
     return MediaEncodings(
-        vision,
         rows=rows,
         row_bytes=4 * ours.config.hidden_size,
         load_bytes=1 << 20,
         sections=any(rope.sections for rope in ours.config.ropes),
+        whole_spans=vision.spans_whole,
     )
 
 

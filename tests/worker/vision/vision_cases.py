@@ -17,6 +17,7 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.media_facts import (
     FixedImages,
     ImagePreparation,
+    KindFacts,
     MediaFacts,
     PatchImages,
     Pixels,
@@ -232,6 +233,12 @@ def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
     return config, WeightFiles(format="safetensors", files=files, dtype="float32")
 
 
+def _facts(preparation: ImagePreparation) -> KindFacts:
+    return KindFacts(
+        preparation=preparation, placeholder="<image>", token="<image>", token_id=PLACEHOLDER
+    )
+
+
 def prepared_folder(case: str, folder: Path) -> PreparedModel:
     """As far as a worker reads it."""
     config, files = saved(make_theirs(case), folder)
@@ -244,12 +251,7 @@ def prepared_folder(case: str, folder: Path) -> PreparedModel:
         weights=files,
         digest="0" * 64,
         has_chat_template=False,
-        media=MediaFacts(
-            image=CASES[case].preparation,
-            placeholder="<image>",
-            token="<image>",
-            token_id=PLACEHOLDER,
-        ),
+        media=MediaFacts(kinds={"image": _facts(CASES[case].preparation)}),
     )
     (folder / MANIFEST).write_bytes(msgspec.json.encode(prepared))
     return prepared

@@ -7,35 +7,27 @@ no handler, so it ends the process even where Python code would never look.
 from __future__ import annotations
 
 import gc
-import os
-import resource
 import signal
-import sys
 
 import jinja2
 import msgspec
 
-from penstock.children import die_with_parent
 from penstock.frames import read_frame, write_frame
-from penstock.process_title import set_title
+from penstock.isolated.child import SOCKET, begin, confine
+from penstock.process_memory import resident_bytes
 from penstock.text.jinja_environment import make_environment
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
 
-SOCKET = 0
 MAX_COMPLAINT = 2000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 LARGE = 96 << 20
 """Bytes of memory from which on the process gives way to a new one."""
 
 
 def main(parent: int, bounds: bytes) -> None:
     """parent: the front end's pid.  bounds: Bounds as JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started us.
-    die_with_parent(parent)
+    begin(parent, "template")
     limits = msgspec.json.decode(bounds, type=Bounds)
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    set_title("template")
+    confine(limits.memory)
     gc.freeze()
     renderer = Renderer()
     decoder = msgspec.msgpack.Decoder(Fill)
@@ -43,7 +35,7 @@ def main(parent: int, bounds: bytes) -> None:
         signal.setitimer(signal.ITIMER_PROF, limits.cpu)
         answer = renderer.answer(frame, decoder)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if _memory() > LARGE:
+        if (resident_bytes() or 0) > LARGE:
             answer = msgspec.structs.replace(answer, leaving=True)
         write_frame(SOCKET, msgspec.msgpack.encode(answer))
         if answer.leaving:
@@ -85,13 +77,6 @@ class Renderer:
             return Filled("uncompilable", _complaint(error) or type(error).__name__)
 
 
-def _memory() -> int:
-    """Bytes resident. Not getrusage's peak, which a process inherits from the one it is forked
-    off."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * _PAGE
-
-
 def _filled(template: jinja2.Template, fill: Fill) -> Filled:
     pieces: list[str] = []
     length = 0
@@ -107,11 +92,3 @@ def _filled(template: jinja2.Template, fill: Fill) -> Filled:
 
 def _complaint(error: Exception) -> str:
     return str(error).encode("utf-8", "replace").decode()[:MAX_COMPLAINT]
-
-
-def run() -> None:
-    """Entry: `run()` in a process started by `penstock.text.render.process`."""
-    try:
-        main(int(sys.argv[1]), sys.argv[2].encode())
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # The front end is gone.

@@ -15,7 +15,8 @@ from typing import Any
 
 from penstock import logs
 from penstock.errors import InvalidRequest, Overloaded, RequestFailed
-from penstock.text.render.process import Crashed, Died, RenderProcess, Stalled
+from penstock.isolated.process import Crashed, Died, Stalled
+from penstock.text.render.process import RenderProcess
 from penstock.text.render.wire import Bounds, Filled
 
 log = logs.get(__name__)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.util
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.frames import HEADER
+from penstock.isolated.process import IsolatedProcess, Stalled
 from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled
 
 MAX_TEMPLATES = 16
@@ -26,48 +19,18 @@ MAX_TEMPLATES = 16
 START_TIME = 20.0
 """Seconds."""
 
-_PROGRAM = (
-    "import sys; n = int(sys.argv[3]); sys.path[:0] = sys.argv[4:4 + n]; "
-    "from penstock.text.render.child import run; run()"
-)
-_PACKAGES = ("penstock", "jinja2", "markupsafe", "msgspec", "setproctitle")
-_CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL}
 
-
-class Died(Exception):
-    """The process is gone, for a reason that isn't the template's."""
-
-
-class Stalled(Exception):
-    """The template took more time than it may."""
-
-
-class Crashed(Exception):
-    """The template brought the process down."""
-
-
-class RenderProcess:
-    """One exchange at a time; after an exception it must be closed."""
+class RenderProcess(IsolatedProcess):
+    """Answers in any thread, or in an event loop."""
 
     def __init__(self, bounds: Bounds) -> None:
+        # What it writes on stderr is a fault of ours, and should be seen.
+        super().__init__(
+            "penstock.text.render.child", ("jinja2", "markupsafe"), msgspec.json.encode(bounds)
+        )
         self._bounds = bounds
         self._known: set[int] = set()
         self._answered = False
-        ours, theirs = socket.socketpair()
-        paths = _import_paths()
-        command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(os.getpid())]
-        command += [msgspec.json.encode(bounds).decode(), str(len(paths)), *paths]
-        with theirs:
-            # What it writes on stderr is a fault of ours, and should be seen.
-            self._process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL
-            )
-        self._socket = ours
-
-    @property
-    def pid(self) -> int:
-        pid: int = self._process.pid
-        return pid
 
     @property
     def wall(self) -> float:
@@ -77,13 +40,13 @@ class RenderProcess:
 
     def ask(self, template: int, source: str, fill: _Variables) -> Filled:
         """Fills a template; blocks. Raises InvalidRequest, Stalled, Crashed or Died."""
-        frame = self._frame(template, source, fill)
+        payload = self._payload(template, source, fill)
         deadline = time.monotonic() + self.wall
         try:
             self._timeout(deadline)
-            self._socket.sendall(frame)
-            (size,) = HEADER.unpack(self._receive(HEADER.size, deadline))
-            answer = self._receive(size, deadline)
+            self._socket.sendall(HEADER.pack(len(payload)) + payload)
+            (size,) = HEADER.unpack(self._receive_until(deadline, HEADER.size))
+            answer = self._receive_until(deadline, size)
         except TimeoutError:
             raise Stalled from None
         except (OSError, EOFError):
@@ -93,14 +56,13 @@ class RenderProcess:
 
     async def ask_async(self, template: int, source: str, fill: _Variables) -> Filled:
         """The same in an event loop."""
-        frame = self._frame(template, source, fill)
-        loop = asyncio.get_running_loop()
+        payload = self._payload(template, source, fill)
         self._socket.setblocking(False)
         try:
             async with asyncio.timeout(self.wall):
-                await loop.sock_sendall(self._socket, frame)
-                (size,) = HEADER.unpack(await self._receive_async(loop, HEADER.size))
-                answer = await self._receive_async(loop, size)
+                await self._send(payload)
+                (size,) = HEADER.unpack(await self._receive(HEADER.size))
+                answer = await self._receive(size)
         except TimeoutError:
             raise Stalled from None
         except (OSError, EOFError):
@@ -108,20 +70,7 @@ class RenderProcess:
         self._answered = True
         return _ANSWER.decode(answer)
 
-    def close(self) -> None:
-        """Ends the process. Idempotent."""
-        self._socket.close()
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            self._process.wait()
-
-    def abandon(self) -> None:
-        """Lets go of it without ending it: in a fork, it is the other's."""
-        self._socket.close()
-        self._process.returncode = 0
-
-    def _frame(self, template: int, source: str, fill: _Variables) -> bytes:
+    def _payload(self, template: int, source: str, fill: _Variables) -> bytes:
         known = template in self._known
         forget = not known and len(self._known) >= MAX_TEMPLATES
         variables, max_length = fill
@@ -144,7 +93,7 @@ class RenderProcess:
         if forget:
             self._known.clear()
         self._known.add(template)
-        return HEADER.pack(len(payload)) + payload
+        return payload
 
     def _timeout(self, deadline: float) -> None:
         left = deadline - time.monotonic()
@@ -152,7 +101,7 @@ class RenderProcess:
             raise TimeoutError
         self._socket.settimeout(left)
 
-    def _receive(self, size: int, deadline: float) -> bytearray:
+    def _receive_until(self, deadline: float, size: int) -> bytearray:
         buffer = bytearray(size)
         view, at = memoryview(buffer), 0
         while at < size:
@@ -163,33 +112,6 @@ class RenderProcess:
             at += got
         return buffer
 
-    async def _receive_async(self, loop: asyncio.AbstractEventLoop, size: int) -> bytearray:
-        buffer = bytearray(size)
-        view, at = memoryview(buffer), 0
-        while at < size:
-            got = await loop.sock_recv_into(self._socket, view[at:])
-            if not got:
-                raise EOFError
-            at += got
-        return buffer
-
-    def _reason(self) -> Exception:
-        """Why there is no answer."""
-        try:
-            code = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return Died("it closed its socket")
-        if code == -signal.SIGPROF:
-            return Stalled()
-        return Crashed() if code in _CRASHES else Died(f"exit code {code}")
-
 
 _Variables = tuple[dict[str, Any], int]
 _ANSWER = msgspec.msgpack.Decoder(Filled)
-
-
-def _import_paths() -> list[str]:
-    """Where this process has the child's few packages from: it skips `site`, to start fast."""
-    specs = [importlib.util.find_spec(name) for name in _PACKAGES]
-    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return list(dict.fromkeys(str(Path(origin).parent.parent) for origin in origins))

@@ -1,0 +1,1 @@
+"""Processes that work on what strangers send: with bounds, and nothing of ours but a socket."""
