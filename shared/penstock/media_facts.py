@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.protocol.common import MediaKind
+from penstock.transcription.facts import TranscriptionFacts
 
 Colour = tuple[float, float, float]
 
@@ -108,8 +109,16 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
         return self.chunk_samples // self.hop
 
 
+class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
+    """That of a whole recording, as `mel` has it: filled up with silence to one chunk, but not cut
+    into several. It is no model's: who transcribes cuts windows out of it."""
+
+    mel: LogMel
+
+
 ImagePreparation = FixedImages | TiledImages | PatchImages
 Preparation = ImagePreparation | LogMel
+AnyPreparation = Preparation | Spectrogram
 
 
 class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +142,8 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: dict[MediaKind, KindFacts]
     """Those that it takes."""
+    transcription: TranscriptionFacts | None = None
+    """Of a model that turns speech into text, and does nothing else."""
 
     @property
     def in_front(self) -> MediaKind | None:

@@ -87,7 +87,7 @@ class SpeechEndpoint:
             taken += size
             if taken > service.media.max_bytes:
                 raise file.too_large(service.media.max_bytes)
-            lease.take_file(size, FILE)
+            lease.take(size, FILE)
 
         reader = FormReader(boundary_of(_content_type(scope)), FILE, take)
         await feed_body(
@@ -167,6 +167,7 @@ class Course:
             params = wishes.params(wishes.temperature, facts.max_tokens)
             trace.asks(served, f"transcription-{name}", params, streamed=streamed)
         source = MediaSource(FILE, kind="audio", data=request.file)
+        self._lease.give(len(request.file))  # The desk takes it up.
         recording = await record(service.media, media, source, self._lease)
         tokenizer = engine.text.tokenizer
         decoder = WindowDecoder(

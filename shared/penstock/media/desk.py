@@ -36,7 +36,7 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts, Preparation
+from penstock.media_facts import AnyPreparation, MediaFacts
 from penstock.protocol.common import MediaKind
 
 VERSION = 1
@@ -71,6 +71,8 @@ class MediaDesk:
         bounds = ProcessBounds(settings.media_process_mib << 20, settings.media_process_seconds)
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
+        self.max_bytes = settings.max_media_bytes
+        """Of an item's file."""
         self._bounds = ItemBounds(settings.max_media_pixels, settings.max_media_seconds)
         self._changes = processor_settings(settings)
         allowed = domains(settings)
@@ -126,9 +128,16 @@ class MediaDesk:
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
 
+    async def prepare_one(
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
+        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        (item,) = await self._in_time([preparation], [source], lease)
+        return item
+
     async def _in_time(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -145,7 +154,7 @@ class MediaDesk:
 
     async def _all(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -162,7 +171,7 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, preparation: Preparation, source: MediaSource, lease: MediaLease
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
         _check_uuid(source)
         if source.is_name_only:
@@ -190,7 +199,7 @@ class MediaDesk:
         return item
 
     def _remembered(
-        self, preparation: Preparation, source: MediaSource, tenant: str
+        self, preparation: AnyPreparation, source: MediaSource, tenant: str
     ) -> PreparedItem:
         found = self.cache.called(tenant, (source.uuid or "") + _digest(preparation))
         if found is None:
@@ -201,7 +210,7 @@ class MediaDesk:
             )
         return found
 
-    def _task(self, preparation: Preparation, source: MediaSource, data: bytes) -> Prepare:
+    def _task(self, preparation: AnyPreparation, source: MediaSource, data: bytes) -> Prepare:
         return Prepare(
             preparation, data, self._bounds, None if source.raw is None else source.raw[1]
         )
@@ -268,7 +277,7 @@ def _check_uuid(source: MediaSource) -> None:
         )
 
 
-def _name(preparation: Preparation, source: MediaSource, data: bytes) -> str:
+def _name(preparation: AnyPreparation, source: MediaSource, data: bytes) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
     that no two items are framed alike."""
     shape = () if source.raw is None else source.raw[1]
@@ -280,7 +289,7 @@ def _name(preparation: Preparation, source: MediaSource, data: bytes) -> str:
     return total.hexdigest()
 
 
-def _digest(preparation: Preparation) -> str:
+def _digest(preparation: AnyPreparation) -> str:
     return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()
 
 

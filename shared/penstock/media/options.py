@@ -83,7 +83,7 @@ def facts_with(
         made = changed(kinds[kind].preparation, operators, where)
         made = narrowed(made, requests, where)
         kinds[kind] = msgspec.structs.replace(kinds[kind], preparation=made)
-    return MediaFacts(kinds=kinds)
+    return msgspec.structs.replace(facts, kinds=kinds)
 
 
 def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:

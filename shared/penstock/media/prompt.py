@@ -43,12 +43,12 @@ def of_chat(
             f"the chat template doesn't show each {word} of the messages once: {error}",
             param="messages",
         ) from None
-    return lambda: _placed(filled.encode(), items)
+    return lambda: placed(filled.encode(), items)
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
     """Of a prompt in which a placeholder stands for each item. Raises InvalidRequest."""
-    return _placed(tokenizer.encode(with_runs(text, items.facts, items.layouts)), items)
+    return placed(tokenizer.encode(with_runs(text, items.facts, items.layouts)), items)
 
 
 def of_ids(
@@ -63,10 +63,12 @@ def of_ids(
         items.layouts,
         lambda text: tokenizer.encode(text, add_special=False),
     )
-    return _placed(ids, items)
+    return placed(ids, items)
 
 
-def _placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+    """Of ids in which each run of embeddings has one token, or none where an encoder's item stands
+    before all. Raises InvalidRequest."""
     facts, kind = items.facts, items.facts.in_front
     if kind is not None:
         ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from penstock.media.prompt import in_front
+from penstock.media.prompt import placed
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription import quiet, segments
 from penstock.transcription.decoding import Decoded, WindowDecoder
@@ -61,7 +61,7 @@ class Transcriber:
         RequestFailed."""
         if self.language is None:
             window = await self._recording.window(0, self._first_end())
-            self.language = await self._decoder.language(in_front([self._facts.start], window))
+            self.language = await self._decoder.language(placed([self._facts.start], window))
         if self._wishes.pauses:
             async for found in self._between_pauses():
                 yield found
@@ -98,8 +98,8 @@ class Transcriber:
         facts = self._facts
         window = await self._recording.window(seek, end)
         tokens = task_tokens(self.language or "en", self._wishes, facts)
-        prompt = in_front([*self._context, *tokens], window)
-        start = in_front([*self._context, facts.start], window)
+        prompt = placed([*self._context, *tokens], window)
+        start = placed([*self._context, facts.start], window)
         room = facts.max_tokens - len(self._context) - len(tokens)
         return await self._decoder.decode(prompt, start, room)
 
