@@ -83,6 +83,7 @@ class Harness:
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         """Of workers that become ready."""
         self.media_rows = 0
+        self.encoder_rows = 0
         """Of workers that become ready; 0: they take no media."""
         self.media_bytes = 0
         """Likewise: of prepared items that they hold; 0: they don't say."""
@@ -453,6 +454,7 @@ class Harness:
             media_rows=self.media_rows,
             media_bytes=self.media_bytes,
             whole_spans=self.whole_spans,
+            encoder_rows=self.encoder_rows,
         )
         self.worker_says(ready)
 

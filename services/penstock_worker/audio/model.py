@@ -68,8 +68,8 @@ class AudioModel:
         bins = spec.tower.mel_bins
         if mel.dtype != np.float32 or mel.ndim != 3 or not mel.size or mel.shape[1] != bins:
             raise UnfitSound(
-                f"a sound is {mel.dtype} of shape {mel.shape}; float32 [chunks, {bins}, windows] is "
-                "needed"
+                f"a sound is {mel.dtype} of shape {mel.shape}; float32 [chunks, {bins}, windows] "
+                "is needed"
             )
         chunks, _, frames = mel.shape
         cut = spec.cut and chunks == 1 and spec.row_frames <= frames < whole

@@ -1,4 +1,4 @@
-"""Names of the tensors of towers that hear, and of their projectors, in checkpoints of the hub, and ours."""
+"""Names of the tensors of towers that hear and of their projectors, in the hub and here."""
 
 from __future__ import annotations
 

@@ -100,6 +100,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         media_rows=0 if recipe.media is None else recipe.media.rows,
         whole_spans=recipe.media is not None and recipe.media.whole_spans,
         media_bytes=0 if recipe.media is None else recipe.media.load_bytes,
+        encoder_rows=rows,
     )
     log.info(
         "model loaded",
@@ -116,8 +117,9 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
     )
-    if recipe.media is not None and setup.attention_backend == "auto" and ranks.place.rank == 0:
-        log.info(f"the model sees: {TEXT_TOO}", backend=recipe.backend)
+    by_choice = setup.attention_backend == "auto" and ranks.place.rank == 0
+    if recipe.media is not None and by_choice and not rows:
+        log.info(f"the model takes media: {TEXT_TOO}", backend=recipe.backend)
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
     queue, media = HostQueue(), NO_MEDIA
@@ -242,9 +244,9 @@ def _load_pooling(
 def _text_only(prepared: PreparedModel) -> PreparedModel:
     """Vectors are made of text."""
     config = prepared.config
-    if not isinstance(config, ModelConfig) or config.vision is None:
+    if not isinstance(config, ModelConfig) or not config.takes_media:
         return prepared
-    config = msgspec.structs.replace(config, vision=None)
+    config = msgspec.structs.replace(config, vision=None, audio=None)
     return msgspec.structs.replace(prepared, config=config, media=None)
 
 

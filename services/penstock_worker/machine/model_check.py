@@ -53,19 +53,19 @@ def examine_model(
 
 
 def _media(prepared: PreparedModel) -> list[Finding]:
-    """What pictures take, if the model takes any."""
+    """What media take, if the model takes any."""
     config = prepared.decoder
-    if config.vision is None:
+    if not config.takes_media:
         return []
     if prepared.media is None:
-        said = "it could see, but its files don't say how pictures are prepared: text only"
-        return [Finding("pictures", True, said, "note")]
+        said = "it could take some, but its files don't say how they are prepared: text only"
+        return [Finding("media", True, said, "note")]
     rows = media_rows(config, config.max_position)
     size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
-    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and pictures that wait; {TEXT_TOO}"
-    return [Finding("pictures", True, text)]
+    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"
+    return [Finding("media", True, text if config.encoder_rows else f"{text}; {TEXT_TOO}")]
 
 
 def _encoders_backends(config: EncoderConfig) -> str:

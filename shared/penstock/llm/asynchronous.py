@@ -333,7 +333,8 @@ class AsyncLLM(AsyncPooling):
             more = {"media": media.media, "prepared": media.prepared}
         generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
         self._running[name] = generation
-        assembly = Assembly(generation, prompt, self.text.tokenizer)
+        in_front = 0 if media is None else media.in_front
+        assembly = Assembly(generation, prompt, self.text.tokenizer, in_front)
         try:
             async for deltas in generation:
                 output = assembly.take(deltas)

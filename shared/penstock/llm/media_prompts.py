@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
+from penstock.llm.encoder_decoder import joined
 from penstock.llm.media_given import MEDIA_FIELDS, has_media, processor_changes, sources_of
 from penstock.llm.prompts import PROMPT_FIELDS, Message, fill_with_media, tokenise_prompt
 from penstock.media.budget import MediaLease
@@ -48,6 +49,7 @@ class LibraryPrompt:
 
 def library_prompt(prompt: Any, text: ModelText) -> LibraryPrompt:
     """One of `generate`. Raises InvalidRequest."""
+    prompt = joined(prompt)
     if not has_media(prompt):
         return LibraryPrompt(*tokenise_prompt(prompt, text))
     bare: Any = {name: value for name, value in prompt.items() if name not in MEDIA_FIELDS}

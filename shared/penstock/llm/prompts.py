@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
+from penstock.llm.encoder_decoder import joined
 from penstock.llm.media_given import kind_of_part, source_of_part
 from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
@@ -40,7 +41,15 @@ class TextPrompt(_Extras):
     prompt: str
 
 
-Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt
+class EncoderDecoderPrompt(TypedDict):
+    """Both halves of a prompt for an encoder-decoder model: what is encoded, and what the decoder
+    begins with."""
+
+    encoder_prompt: TextPrompt
+    decoder_prompt: str | list[int] | TokensPrompt | TextPrompt
+
+
+Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt | EncoderDecoderPrompt
 Message: TypeAlias = dict[str, Any]
 
 PROMPT_FIELDS = (
@@ -109,6 +118,7 @@ def terms_list(
 
 def with_salt(prompt: Prompt, terms: Terms) -> Terms:
     """The terms of a prompt that may bring a cache salt. Raises InvalidRequest."""
+    prompt = joined(prompt)
     salt = prompt.get("cache_salt", "") if isinstance(prompt, dict) else ""
     checked = Terms.checked(cache_salt=salt)
     return msgspec.structs.replace(terms, cache_salt=checked.cache_salt)

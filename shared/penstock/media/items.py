@@ -21,7 +21,7 @@ class PreparedItems:
     items: tuple[PreparedItem, ...]
     layouts: tuple[ItemLayout, ...]
 
-    def media(self, spans: Sequence[MediaSpan]) -> PromptMedia:
+    def media(self, spans: Sequence[MediaSpan], in_front: int = 0) -> PromptMedia:
         """With the places of their embeddings, by items; one that is there several times is one
         item, with several places."""
         items: list[MediaItem] = []
@@ -33,7 +33,7 @@ class PreparedItems:
         number_of = [numbers[one.name] for one in self.items]
         places = [msgspec.structs.replace(span, item=number_of[span.item]) for span in spans]
         prepared = {one.name: one.data for one in self.items}
-        return PromptMedia(Media(tuple(items), tuple(places)), prepared)
+        return PromptMedia(Media(tuple(items), tuple(places)), prepared, in_front)
 
 
 def _described(one: PreparedItem, placed: ItemLayout) -> MediaItem:
@@ -49,12 +49,15 @@ def _described(one: PreparedItem, placed: ItemLayout) -> MediaItem:
 
 @dataclass(frozen=True, slots=True)
 class PromptMedia:
-    """What a request with media brings to the engine client. prepared: by name."""
+    """What a request with media brings to the engine client. prepared: by name.  in_front: places
+    before the prompt that was given, of an encoder-decoder model's item."""
 
     media: Media
     prepared: dict[str, bytes]
+    in_front: int = 0
 
     def moved(self, by: int) -> PromptMedia:
         """With so many tokens in front of the prompt."""
         spans = tuple(msgspec.structs.replace(s, offset=s.offset + by) for s in self.media.spans)
-        return PromptMedia(msgspec.structs.replace(self.media, spans=spans), self.prepared)
+        moved = msgspec.structs.replace(self.media, spans=spans)
+        return PromptMedia(moved, self.prepared, self.in_front)

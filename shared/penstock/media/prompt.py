@@ -47,8 +47,11 @@ def of_chat(
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
-    """Of a prompt in which a placeholder stands for each item. Raises InvalidRequest."""
-    return placed(tokenizer.encode(with_runs(text, items.facts, items.layouts)), items)
+    """Of a prompt in which a placeholder stands for each item. A decoder's beside an encoder has
+    the special tokens that it names, and no others. Raises InvalidRequest."""
+    own = items.facts.in_front is None
+    whole = with_runs(text, items.facts, items.layouts)
+    return placed(tokenizer.encode(whole, add_special=own), items)
 
 
 def of_ids(
@@ -72,6 +75,6 @@ def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt
     facts, kind = items.facts, items.facts.in_front
     if kind is not None:
         ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)
-    else:
-        ids, spans = with_rows(prompt_token_ids, facts, items.layouts)
+        return MediaPrompt(ids, items.media(spans, len(ids) - len(prompt_token_ids)))
+    ids, spans = with_rows(prompt_token_ids, facts, items.layouts)
     return MediaPrompt(ids, items.media(spans))

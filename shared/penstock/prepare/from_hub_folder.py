@@ -15,6 +15,7 @@ from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
 from penstock.formats.weight_files import find_safetensors
 from penstock.generation_config import stated_sampling
+from penstock.media_facts import MediaFacts
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
@@ -40,6 +41,7 @@ from penstock.prepare.inputs import (
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
+from penstock.prepare.transcription import read_transcription
 from penstock.prepare.quantised import read_quantisation
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -83,8 +85,16 @@ def read_hub_folder(
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
-        media=read_media(path, stated, tokenizer.json) if _sees(config) else None,
+        media=_media(path, stated, tokenizer.json) if _sees(config) else None,
     )
+
+
+def _media(path: Path, stated: Fields, tokenizer_json: bytes) -> MediaFacts | None:
+    media = read_media(path, stated, tokenizer_json)
+    if media is None:
+        return None
+    transcription = read_transcription(path, stated, tokenizer_json, media)
+    return msgspec.structs.replace(media, transcription=transcription)
 
 
 def _sees(config: ModelConfig | EncoderConfig) -> bool:
