@@ -13,13 +13,11 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
-from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.sources import MediaSource
 from penstock.terms import Terms
-from penstock.transcription.decoding import WindowDecoder
-from penstock.transcription.recording import record
-from penstock.transcription.transcriber import Transcriber
+from penstock.transcription.begin import begin, facts_of
+from penstock.transcription.transcript import Transcript, TranscriptReply
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
 from penstock_gateway.http.events import DONE, EventStream
@@ -34,13 +32,7 @@ from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.unknown_fields import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
-from penstock_gateway.transcription.reply import (
-    TextDelta,
-    TextDone,
-    Transcript,
-    TranscriptReply,
-    event,
-)
+from penstock_gateway.transcription.events import TextDelta, TextDone, event
 from penstock_gateway.transcription.request import (
     FILE,
     AnyRequest,
@@ -130,17 +122,13 @@ class Course:
 
     async def whole(self) -> tuple[bytes, str]:
         """The unstreamed reply, and its content type."""
-        transcriber, transcript = await self._begun()
-        async for segments in transcriber.segments():
-            for segment in segments:
-                transcript.add(segment)
-        transcript.language = transcriber.language or ""
+        transcript = await (await self._begun()).filled()
         return transcript.whole(self.request.response_format or "json")
 
     async def stream(self, events: EventStream) -> None:
         """The reply as events: the text of each segment once its window is settled, then all."""
-        transcriber, transcript = await self._begun()
-        async for segments in transcriber.segments():
+        transcript = await self._begun()
+        async for segments in transcript.transcriber.segments():
             gained = (transcript.add(segment) for segment in segments)
             out = b"".join(event(TextDelta(delta=text)) for text in gained if text)
             if out:
@@ -148,17 +136,12 @@ class Course:
         done = TextDone(text=transcript.text, usage=transcript.usage)
         await events.write(event(done) + DONE, last=True)
 
-    async def _begun(self) -> tuple[Transcriber, Transcript]:
+    async def _begun(self) -> Transcript:
         service, request = self._service, self.request
         engine = service.engine()
         served = service.check_model(request.model)
         check_generates(engine.welcome)
-        media = engine.text.media
-        facts = None if media is None else media.transcription
-        if media is None or facts is None:
-            raise InvalidRequest(
-                "this model doesn't transcribe speech", param="model", code="unsupported_value"
-            )
+        facts = facts_of(engine.text)
         wishes = wishes_of(request)
         trace = tracing.current.get()
         if trace is not None:
@@ -168,13 +151,17 @@ class Course:
             trace.asks(served, f"transcription-{name}", params, streamed=streamed)
         source = MediaSource(FILE, kind="audio", data=request.file)
         self._lease.give(len(request.file))  # The desk takes it up.
-        recording = await record(service.media, media, source, self._lease)
-        tokenizer = engine.text.tokenizer
-        decoder = WindowDecoder(
-            service.client, tokenizer, facts, wishes, name=self._name, terms=self._terms
+        transcriber = await begin(
+            service.client,
+            service.media,
+            engine.text,
+            source,
+            self._lease,
+            wishes,
+            name=self._name,
+            terms=self._terms,
         )
-        transcript = Transcript(recording.seconds, wishes.translate, facts.frames_per_second)
-        return Transcriber(recording, decoder, facts, tokenizer, wishes), transcript
+        return Transcript(transcriber)
 
 
 def _content_type(scope: Scope) -> bytes:

@@ -1,5 +1,5 @@
-"""What a hub folder says about transcribing: generation_config.json, and the tokenizer's own special
-tokens where that is silent."""
+"""What a hub folder says about transcribing: generation_config.json, and where that is silent the
+tokenizer's own special tokens."""
 
 from __future__ import annotations
 

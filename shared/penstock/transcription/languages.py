@@ -16,10 +16,11 @@ ka georgian be belarusian tg tajik sd sindhi gu gujarati am amharic yi yiddish l
 fo faroese ht haitian_creole ps pashto tk turkmen nn nynorsk mt maltese sa sanskrit
 lb luxembourgish my myanmar bo tibetan tl tagalog mg malagasy as assamese tt tatar haw hawaiian
 ln lingala ha hausa ba bashkir jw javanese su sundanese yue cantonese
-""".split()
+"""
+_WORDS = _TABLE.split()
 
 NAMES = {
-    code: name.replace("_", " ") for code, name in zip(_TABLE[::2], _TABLE[1::2], strict=True)
+    code: name.replace("_", " ") for code, name in zip(_WORDS[::2], _WORDS[1::2], strict=True)
 }
 """By code."""
 _CODES = {name: code for code, name in NAMES.items()}

@@ -7,7 +7,6 @@ import hashlib
 
 import numpy as np
 
-from penstock.errors import InvalidRequest
 from penstock.media import prepared
 from penstock.media.budget import MediaLease
 from penstock.media.cache import PreparedItem
@@ -21,16 +20,17 @@ from penstock.transcription.facts import TranscriptionFacts
 
 
 async def record(
-    desk: MediaDesk, media: MediaFacts, source: MediaSource, lease: MediaLease
+    desk: MediaDesk,
+    media: MediaFacts,
+    facts: TranscriptionFacts,
+    source: MediaSource,
+    lease: MediaLease,
 ) -> Recording:
     """The recording, prepared once, with room for one window of it. Raises as MediaDesk.prepare
     does."""
-    sound, facts = media.kinds.get("audio"), media.transcription
-    if sound is None or facts is None or not isinstance(sound.preparation, LogMel):
-        raise InvalidRequest(
-            "this model doesn't transcribe speech", param="model", code="unsupported_value"
-        )
-    mel = sound.preparation
+    mel = media.kinds["audio"].preparation
+    if not isinstance(mel, LogMel):
+        raise TypeError(f"a model that transcribes takes sounds as {type(mel).__name__}")
     item = await desk.prepare_one(Spectrogram(mel=mel), source, lease)
     lease.take(4 * mel.bins * mel.chunk_frames, source.where)
     return Recording(item, mel, facts, media)

@@ -48,21 +48,26 @@ class Transcriber:
     ) -> None:
         self._recording = recording
         self._decoder = decoder
-        self._facts = facts
+        self.facts = facts
         self._tokenizer = tokenizer
-        self._wishes = wishes
+        self.wishes = wishes
         self._context = context_of(wishes, facts, tokenizer)
         self.language = language_of(wishes, facts)
         """Its code; None until it is detected, which comes first."""
         self._count = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of the recording."""
+        return self._recording.seconds
 
     async def segments(self) -> AsyncIterator[list[Segment]]:
         """Those of each window; a window may have none. Raises as EngineClient.submit does, and
         RequestFailed."""
         if self.language is None:
             window = await self._recording.window(0, self._first_end())
-            self.language = await self._decoder.language(placed([self._facts.start], window))
-        if self._wishes.pauses:
+            self.language = await self._decoder.language(placed([self.facts.start], window))
+        if self.wishes.pauses:
             async for found in self._between_pauses():
                 yield found
         else:
@@ -70,24 +75,24 @@ class Transcriber:
                 yield found
 
     async def _one_after_another(self) -> AsyncIterator[list[Segment]]:
-        total, window = self._recording.frames, self._facts.window_frames
+        total, window = self._recording.frames, self.facts.window_frames
         left = MOST_WINDOWS * (1 + total // window)
         seek = 0
         while seek < total:
             frames = min(window, total - seek)
             left -= 1
             decoded = await self._decoded(seek, seek + frames)
-            cut = segments.cut(decoded.token_ids, frames, self._facts)
+            cut = segments.cut(decoded.token_ids, frames, self.facts)
             yield self._shown(seek, decoded, cut)
             heard = not decoded.silent and left > 0
             seek += cut.frames if heard else frames
 
     def _first_end(self) -> int:
         """Of the window that the language is heard in, frames."""
-        return min(self._facts.window_frames, self._recording.frames)
+        return min(self.facts.window_frames, self._recording.frames)
 
     async def _between_pauses(self) -> AsyncIterator[list[Segment]]:
-        facts = self._facts
+        facts = self.facts
         mel = self._recording.mel[:, : self._recording.frames]
         for seek, end in quiet.windows(mel, facts.window_frames, facts.frames_per_second):
             decoded = await self._decoded(seek, end)
@@ -95,19 +100,19 @@ class Transcriber:
             yield self._shown(seek, decoded, cut)
 
     async def _decoded(self, seek: int, end: int) -> Decoded:
-        facts = self._facts
+        facts = self.facts
         window = await self._recording.window(seek, end)
-        tokens = task_tokens(self.language or "en", self._wishes, facts)
+        tokens = task_tokens(self.language or "en", self.wishes, facts)
         prompt = placed([*self._context, *tokens], window)
         start = placed([*self._context, facts.start], window)
         room = facts.max_tokens - len(self._context) - len(tokens)
         return await self._decoder.decode(prompt, start, room)
 
     def _shown(self, seek: int, decoded: Decoded, cut: segments.Cut) -> list[Segment]:
-        begin = seek / self._facts.frames_per_second
+        begin = seek / self.facts.frames_per_second
         found = []
         for piece in [] if decoded.silent else cut.pieces:
-            text = self._tokenizer.decode([t for t in piece.token_ids if t < self._facts.end])
+            text = self._tokenizer.decode([t for t in piece.token_ids if t < self.facts.end])
             if not text.strip():
                 continue
             found.append(

@@ -102,3 +102,10 @@ def task_tokens(language: str, wishes: Wishes, facts: TranscriptionFacts) -> lis
     if task is not None:
         ids.append(task)
     return ids
+
+
+def check(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> None:
+    """Raises InvalidRequest for what the model can't fulfil."""
+    language_of(wishes, facts)
+    context_of(wishes, facts, tokenizer)
+    wishes.params(wishes.temperature, facts.max_tokens)

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.transcription.languages import name_of
 from penstock.transcription.subtitles import srt, vtt
-from penstock.transcription.transcriber import Segment
+from penstock.transcription.transcriber import Segment, Transcriber
 
 _PLAIN = "text/plain; charset=utf-8"
 
@@ -66,30 +66,27 @@ class TranscriptReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: DurationUsage
 
 
-class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
-    type: Literal["transcript.text.delta"] = "transcript.text.delta"
-    delta: str
-
-
-class TextDone(msgspec.Struct, frozen=True, kw_only=True):
-    type: Literal["transcript.text.done"] = "transcript.text.done"
-    text: str
-    usage: DurationUsage
-
-
 @dataclass(slots=True)
 class Transcript:
-    """What has been understood so far. seconds: of the recording.  text: of all segments, without
-    blanks around it."""
+    """What has been understood so far. text: of all segments, without blanks around it."""
 
-    seconds: float
-    translated: bool
-    frames_per_second: int
-    language: str = ""
+    transcriber: Transcriber
     segments: list[Segment] = field(default_factory=list)
     text: str = ""
     _blanks: str = ""
     """At the end of the last segment; part of the text once more comes."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the recording."""
+        return self.transcriber.seconds
+
+    async def filled(self) -> Transcript:
+        """Itself, once the recording has been understood to its end."""
+        async for segments in self.transcriber.segments():
+            for segment in segments:
+                self.add(segment)
+        return self
 
     def add(self, segment: Segment) -> str:
         """What the text gains."""
@@ -119,17 +116,13 @@ class Transcript:
         return msgspec.json.encode(reply), "application/json"
 
     def _verbose(self) -> TranscriptReply:
-        rate = self.frames_per_second
+        of = self.transcriber
+        rate = of.facts.frames_per_second
         return TranscriptReply(
-            task="translate" if self.translated else "transcribe",
-            language=name_of(self.language),
+            task="translate" if of.wishes.translate else "transcribe",
+            language=name_of(of.language or ""),
             duration=round(self.seconds, 3),
             text=self.text,
             segments=[TranscriptSegment.of(each, frames_per_second=rate) for each in self.segments],
             usage=self.usage,
         )
-
-
-def event(value: msgspec.Struct) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
