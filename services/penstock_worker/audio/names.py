@@ -1,4 +1,5 @@
-"""Names of the tensors of towers that hear and of their projectors, in the hub and here."""
+"""Names of the tensors of towers that hear, and of their projectors, in checkpoints of the hub, and
+ours."""
 
 from __future__ import annotations
 

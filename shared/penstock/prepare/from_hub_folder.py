@@ -74,7 +74,7 @@ def read_hub_folder(
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
     pooling = reranker or read_pooling(path, stated, config)
     if pooling is not None and isinstance(config, ModelConfig):
-        config = msgspec.structs.replace(config, vision=None)
+        config = msgspec.structs.replace(config, vision=None, audio=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -85,21 +85,21 @@ def read_hub_folder(
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
-        media=_media(path, stated, tokenizer.json) if _sees(config) else None,
+        media=_media(path, stated, config, tokenizer.json),
     )
 
 
-def _media(path: Path, stated: Fields, tokenizer_json: bytes) -> MediaFacts | None:
-    media = read_media(path, stated, tokenizer_json)
+def _media(
+    path: Path, stated: Fields, config: ModelConfig | EncoderConfig, tokenizer_json: bytes
+) -> MediaFacts | None:
+    """None where no tower is part of the model that is described."""
+    if not isinstance(config, ModelConfig) or not config.takes_media:
+        return None
+    media = read_media(path, stated, tokenizer_json, config.audio)
     if media is None:
         return None
     transcription = read_transcription(path, stated, tokenizer_json, media)
     return msgspec.structs.replace(media, transcription=transcription)
-
-
-def _sees(config: ModelConfig | EncoderConfig) -> bool:
-    """Whether a tower is part of the model that is described."""
-    return isinstance(config, ModelConfig) and config.vision is not None
 
 
 def _config(

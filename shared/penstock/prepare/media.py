@@ -1,4 +1,4 @@
-"""What a hub folder says about the pictures that its model takes.
+"""What a hub folder says about the media that its model takes.
 
 preprocessor_config.json, or `image_processor` in processor_config.json, says how pictures become
 pixels; config.json which tokens stand for them; defaults are those of transformers' image
@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.media_facts import FixedImages, KindFacts, MediaFacts, PatchImages, TiledImages
+from penstock.prepare.feature_extractor import read_sounds
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -23,36 +25,58 @@ from penstock.prepare.image_processor import (
     pixels_of,
 )
 from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.media_tokens import MediaTokens
+from penstock.protocol.common import MediaKind
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
 """Embeddings of a picture, or of a tile."""
 
 
-def read_media(path: Path, config: Fields, tokenizer_json: bytes) -> MediaFacts | None:
+def read_media(
+    path: Path, config: Fields, tokenizer_json: bytes, audio: AudioSpec | None = None
+) -> MediaFacts | None:
     """None for a model that takes no media, and where the folder doesn't say how to prepare them.
 
-    config: config.json.  Raises UnsupportedModel for settings that can't be followed.
+    config: config.json.  audio: what the model hears with.  Raises UnsupportedModel for settings
+    that can't be followed.
     """
+    tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
+    tokens = MediaTokens(tokenizer, config)
+    kinds: dict[MediaKind, KindFacts] = {}
+    image = _read_pictures(path, config, tokens)
+    if image is not None:
+        kinds["image"] = image
+    values, where = _section(path, "feature_extractor")
+    if audio is not None and values:
+        kinds["audio"] = read_sounds(values, where, config, audio, tokens)
+    return MediaFacts(kinds=kinds) if kinds else None
+
+
+def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts | None:
     read = next(
         (READERS[name] for name in config.listed("architectures", str) if name in READERS), None
     )
     found = None if read is None else _settings(path)
     if read is None or found is None:
         return None
-    tokens = _Tokens(Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None), config)
     image = read(found, config, tokens)
     check_all_read(found)
-    return MediaFacts(kinds={"image": image})
+    return image
 
 
 def _settings(path: Path) -> ImageSettings | None:
     """Of the image processor; None if the folder has none."""
-    inner = _values(path / PROCESSOR).get("image_processor")
+    values, where = _section(path, "image_processor")
+    return ImageSettings(values, where) if values else None
+
+
+def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
+    """A part of the processor's settings, and where they stand; empty if the folder has none."""
+    inner = _values(path / PROCESSOR).get(name)
     if isinstance(inner, dict):
-        return ImageSettings(inner, f"{path / PROCESSOR}, image_processor")
-    values = _values(path / PREPROCESSOR)
-    return ImageSettings(values, str(path / PREPROCESSOR)) if values else None
+        return inner, f"{path / PROCESSOR}, {name}"
+    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -65,34 +89,7 @@ def _values(file: Path) -> dict[str, Any]:
     return values
 
 
-class _Tokens:
-    """The special tokens of the model's tokenizer, by what config.json calls them."""
-
-    def __init__(self, tokenizer: Tokenizer, config: Fields) -> None:
-        self._by_text = tokenizer.special_tokens
-        self._texts = {token: text for text, token in self._by_text.items()}
-        self._config = config
-
-    def named(self, *keys: str) -> tuple[str, int]:
-        """(text, id) of the token whose id the first of the keys has that is there."""
-        key = next((key for key in keys if key in self._config), keys[0])
-        token = self._config.integer(key)
-        if token not in self._texts:
-            raise UnsupportedModel(
-                f"{self._config.where}: {key} is {token}, which is no special token of "
-                "tokenizer.json; pictures have no place in a prompt then"
-            )
-        return self._texts[token], token
-
-    def check(self, text: str) -> None:
-        if text not in self._by_text:
-            raise UnsupportedModel(
-                f"beside {self._config.where}: tokenizer.json lacks the special token {text}, "
-                "which stands around pictures"
-            )
-
-
-def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
+def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
@@ -113,7 +110,7 @@ def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFact
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
+def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
     height, width, edge, resized = fixed_size(settings)
@@ -139,7 +136,7 @@ def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFac
     )
 
 
-def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
+def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
     tile = longest_edge(settings, "max_image_size", 364)
     _check_side(vision, tile, tile)
@@ -156,7 +153,7 @@ def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindF
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> KindFacts:
+def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision, size = config.section("vision_config"), settings.sizes("size", 56 * 56, 28 * 28 * 1280)
     image = PatchImages(
         pixels=pixels_of(settings),
@@ -206,7 +203,7 @@ def _bounded(rows: int, settings: Fields) -> int:
     return rows
 
 
-Reader = Callable[[ImageSettings, Fields, _Tokens], KindFacts]
+Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
 
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,

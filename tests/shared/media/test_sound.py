@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import struct
 
 import numpy as np
@@ -23,9 +24,7 @@ from tests.shared.media.test_fuzz import damaged
 
 WHISPER = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=2)
 CUT = LogMel(sampling_rate=RATE, bins=128, n_fft=400, hop=160, seconds=30, row_frames=4, cut=True)
-MANY = LogMel(
-    sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=8, many=True
-)
+MANY = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=8, many=True)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -137,14 +136,21 @@ def test_a_flac_file_that_lies_about_its_length() -> None:
     data = bytearray(saved_sound(sound(12), "FLAC"))
     at = data.index(b"fLaC") + 8 + 13
     data[at : at + 5] = bytes([data[at] & 0xF0]) + struct.pack(">I", 1000)
-    with pytest.raises(BadSound, match="longer than 10 s|is damaged"):
+    try:
         found = open_sound(bytes(data), RATE, 10)
+    except BadSound as error:
+        assert re.search("longer than 10 s|is damaged", str(error))
+    else:
         assert len(found) <= 10 * RATE
-        raise BadSound("is damaged")  # libsndfile stops where the head says
+
+
+def test_samples_that_are_none() -> None:
     with pytest.raises(BadSound, match="float32 samples"):
         raw_sound(b"abc", RATE, RATE, 10)
     with pytest.raises(BadSound, match="at most 10"):
         raw_sound(bytes(4 * 11 * 1000), 1000, RATE, 10)
+    with pytest.raises(BadSound, match="1000 to 384000"):
+        raw_sound(bytes(400), 0, RATE, 10)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
