@@ -21,8 +21,8 @@ from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
 from penstock_worker.sampler.device_logprobs import top_log_probs
-from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.device_speech import prefer_timestamps
+from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
 from penstock_worker.sampler.slot_table import SlotTable
 from penstock_worker.sampler.transfers import Fetched, transfers

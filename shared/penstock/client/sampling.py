@@ -41,8 +41,8 @@ def adjustments(
     limits: Limits,
     speech: SpeechRules | None = None,
 ) -> LogitsAdjustments | None:
-    """Biases, penalties, allowed and banned ids, rules of transcripts; None where there are none. Raises
-    InvalidRequest."""
+    """Biases, penalties, allowed and banned ids, rules of transcripts; None where there are none.
+    Raises InvalidRequest."""
     bias, allowed = params.logit_bias or {}, params.allowed_token_ids
     _check_count("logit_bias", len(bias), limits.max_logit_bias)
     _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)

@@ -41,8 +41,8 @@ from penstock.prepare.inputs import (
     TOKENIZER_CONFIG,
 )
 from penstock.prepare.media import read_media
-from penstock.prepare.transcription import read_transcription
 from penstock.prepare.quantised import read_quantisation
+from penstock.prepare.transcription import read_transcription
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20

@@ -27,6 +27,8 @@ class Wishes:
     translate: bool = False
     prompt: str = ""
     temperature: float = 0.0
+    fallback: bool = True
+    """Whether higher temperatures are tried at all."""
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -37,7 +39,8 @@ class Wishes:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        return TEMPERATURES if self.temperature == 0.0 else (self.temperature,)
+        again = self.fallback and self.temperature == 0.0
+        return TEMPERATURES if again else (self.temperature,)
 
     def params(self, temperature: float, max_tokens: int) -> SamplingParams:
         """Of one attempt. Raises InvalidRequest."""

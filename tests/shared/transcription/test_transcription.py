@@ -61,8 +61,10 @@ def test_cuts_are_bounded_and_lie_in_pauses() -> None:
 def test_quality() -> None:
     assert compression_ratio("") == 0.0
     assert compression_ratio("No. " * 100) > 2.4 > compression_ratio("A plain sentence, said once.")
-    assert Quality(2.5, -0.5).is_repetitive and not Quality(2.4, -0.5).is_repetitive
-    assert Quality(1.0, -1.01).is_guessed and not Quality(1.0, -1.0).is_guessed
+    assert Quality(2.5, -0.5).is_repetitive
+    assert not Quality(2.4, -0.5).is_repetitive
+    assert Quality(1.0, -1.01).is_guessed
+    assert not Quality(1.0, -1.0).is_guessed
 
 
 def test_wishes() -> None:

@@ -83,7 +83,8 @@ def test_a_greedy_transcript_is_that_of_transformers(
             output.append(choice.token)
             # A sequence that is admitted again is in the same state.
             again = ask(wanted, output, 0.0, 1).adjustments
-            assert request.adjustments is not None and again is not None
+            assert request.adjustments is not None
+            assert again is not None
             request.adjustments.advance(choice.token)
             assert np.array_equal(request.adjustments.banned_ids, again.banned_ids)
             seen.add("end" if choice.token == END else "time" if choice.token >= FIRST else "text")
@@ -109,9 +110,11 @@ def test_draws_keep_the_rules_beside_rows_without_any() -> None:
 def test_without_timestamps_only_lists_hold() -> None:
     wanted = SpeechRules((3, 5), (2, END))
     first, later = ask(wanted, [], 0.0, 1).adjustments, ask(wanted, [9], 0.0, 1).adjustments
-    assert first is not None and later is not None
+    assert first is not None
+    assert later is not None
     assert first.banned_ids.tolist() == [2, 3, 5, END]
     assert later.banned_ids.tolist() == [3, 5]
     first.advance(9)
     assert first.banned_ids.tolist() == [3, 5]
-    assert first.forbids(3) and not first.forbids(2)
+    assert first.forbids(3)
+    assert not first.forbids(2)
