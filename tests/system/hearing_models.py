@@ -17,7 +17,7 @@ SECONDS = 4
 """Of a window."""
 RATE = 16_000
 FRAMES = SECONDS * 100
-TARGETS = 64
+TARGETS = 40
 SPECIAL = [
     "<|endoftext|>",
     "<|startoftranscript|>",

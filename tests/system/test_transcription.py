@@ -22,13 +22,21 @@ from penstock import AsyncLLM
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
 from testing.serving import Server
-from tests.system.hearing_models import heard_by_transformers, sound, wav, write_whisper
+from tests.system.hearing_models import (
+    heard_by_transformers,
+    sound,
+    tokenizer,
+    wav,
+    write_whisper,
+)
 from tests.system.test_offline_scripts import endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LONG = wav(sound(13.37, 1))
 SHORT = wav(sound(1.5, 2))
+ONCE: dict[str, Any] = {"language": "en", "seed": 5, "temperature": 0.3}
+"""One attempt for each window: at temperature 0, nothing of a random model is believed."""
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +75,13 @@ def test_a_long_recording_is_heard_as_by_transformers(
     found = [
         (each.start, each.end, [t for t in each.token_ids if t < end]) for each in ours.segments
     ]
-    wanted = [each for each in theirs if each[2]]
+    wanted = [each for each in theirs if tokenizer().decode(each[2]).strip()]
     assert [each[2] for each in found] == [each[2] for each in wanted]
     assert [each[:2] for each in found] == [pytest.approx(each[:2]) for each in wanted]
 
 
 def test_formats(hearing: Server) -> None:
-    asked = {"language": "en", "seed": 5}
+    asked = ONCE
     whole = post(hearing.url, LONG, response_format="verbose_json", **asked).json()
     assert (whole["task"], whole["language"], whole["duration"]) == ("transcribe", "english", 13.37)
     assert whole["usage"] == {"type": "duration", "seconds": 14}
@@ -99,8 +107,14 @@ def test_formats(hearing: Server) -> None:
 def test_openai_client_streams_and_names_what_is_wrong(hearing: Server) -> None:
     with OpenAI(base_url=f"{hearing.url}/v1", api_key="none", timeout=120) as client:
         create = client.audio.transcriptions.create
-        given = {"file": ("a.wav", LONG), "model": hearing.model, "language": "en"}
+        given = {
+            "file": ("a.wav", LONG),
+            "model": hearing.model,
+            "language": "en",
+            "temperature": 0.3,
+        }
         whole = create(**given, extra_body={"seed": 5})
+        assert whole.usage.seconds == 14
         events = list(create(**given, stream=True, extra_body={"seed": 5}))
         assert [each.type for each in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1)
         assert events[-1].type == "transcript.text.done"
@@ -116,23 +130,22 @@ def test_openai_client_streams_and_names_what_is_wrong(hearing: Server) -> None:
 
 def test_a_text_depends_on_its_request_alone(hearing: Server) -> None:
     asked = [
-        {"language": "en", "seed": 5},
-        {"language": "de", "temperature": 0.7, "seed": 6},
-        {"seed": 7, "prompt": "names"},
-        {"seed": 8, "chunking_strategy": "auto", "language": "en"},
+        (LONG, {**ONCE, "chunking_strategy": "auto"}),
+        (SHORT, {"seed": 6}),  # Every temperature, and the language.
+        (SHORT, {"seed": 7, "temperature": 0.7, "prompt": "names"}),
     ]
-    alone = [post(hearing.url, LONG, **each).json() for each in asked]
-    with ThreadPoolExecutor(8) as pool:
-        work = [pool.submit(post, hearing.url, LONG, **each) for each in asked * 2]
+    alone = [post(hearing.url, file, **each).json() for file, each in asked]
+    assert all("usage" in each for each in alone)
+    with ThreadPoolExecutor(6) as pool:
+        work = [pool.submit(post, hearing.url, file, **each) for file, each in asked * 2]
         crowd = [each.result().json() for each in work]
     assert crowd == alone * 2
 
 
 def test_a_worker_that_dies_changes_nothing(hearing: Server) -> None:
-    asked = {"language": "en", "seed": 5}
-    alone = post(hearing.url, LONG, **asked).json()
+    alone = post(hearing.url, LONG, **ONCE).json()
     with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(post, hearing.url, wav(sound(13.37, 1)), **asked)
+        work = pool.submit(post, hearing.url, LONG, **ONCE)
         os.kill(hearing.child("worker 0"), signal.SIGKILL)
         assert work.result().json() == alone
 
@@ -166,9 +179,8 @@ def test_in_the_terminal(hearing: Server, tmp_path: Path) -> None:
     file = tmp_path / "talk.wav"
     file.write_bytes(SHORT)
     command = [sys.executable, "-m", "penstock", "transcribe", "--url", hearing.url, str(file)]
-    command += ["--language", "en", "--format"]
-    wanted = post(hearing.url, SHORT, language="en", response_format="verbose_json").json()
-    ran = subprocess.run([*command, "verbose_json"], capture_output=True, text=True, timeout=60)
+    command += ["--language", "en", "--temperature", "0.3", "--format", "verbose_json"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    assert found["duration"] == wanted["duration"] == 1.5
+    assert (found["duration"], found["language"]) == (1.5, "english")
