@@ -72,6 +72,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return self.vision is not None or self.audio is not None
 
     @property
+    def media_width(self) -> int:
+        """Numbers of a row of an encoded item."""
+        return self.hidden_size if self.vision is None else self.vision.row_width(self.hidden_size)
+
+    @property
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent

@@ -83,8 +83,9 @@ class Harness:
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         """Of workers that become ready."""
         self.media_rows = 0
-        self.encoder_rows = 0
         """Of workers that become ready; 0: they take no media."""
+        self.encoder_rows = 0
+        """Likewise: placeholders with which prompts begin; 0: items stand anywhere."""
         self.media_bytes = 0
         """Likewise: of prepared items that they hold; 0: they don't say."""
         self.whole_spans = False

@@ -1,167 +1,105 @@
-"""A tiny Whisper with random weights as a folder of the hub, recordings, and what transformers
-hears in them."""
+"""A tiny Qwen2-Audio with random weights as a folder of the hub, and what transformers says with
+it."""
 
 from __future__ import annotations
 
-import io
 import json
-import wave
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-SECONDS = 4
-"""Of a window."""
-RATE = 16_000
-FRAMES = SECONDS * 100
-TARGETS = 40
-SPECIAL = [
-    "<|endoftext|>",
-    "<|startoftranscript|>",
-    "<|en|>",
-    "<|de|>",
-    "<|translate|>",
-    "<|transcribe|>",
-    "<|startofprev|>",
-    "<|nospeech|>",
-    "<|notimestamps|>",
-]
-TIMES = [f"<|{step * 0.02:.2f}|>" for step in range(SECONDS * 50 + 1)]
+from tests.shared.media.processors import tokenizer
+from tests.shared.media.sounds import RATE
+
+BINS, SECONDS = 12, 2
+TEMPLATE = (
+    "{% set sounds = namespace(value=0) %}"
+    "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
+    "{% else %}{% for c in m['content'] %}{% if 'audio' in c or 'audio_url' in c %}"
+    "{% set sounds.value = sounds.value + 1 %}"
+    "Audio {{ sounds.value }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n"
+    "{% elif 'text' in c %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %};"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""Looks for sounds by the keys of their parts, as Qwen2-Audio's own does."""
 
 
-def tokenizer() -> Tokenizer:
-    """Bytes, the special tokens, and times, which are none to the tokenizer."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(
-        models.BPE(vocab={letter: at for at, letter in enumerate(alphabet)}, merges=[])
-    )
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
-    made.add_tokens([AddedToken(text, special=False, normalized=False) for text in TIMES])
-    return made
-
-
-def generation_config(ids: dict[str, int]) -> dict[str, Any]:
-    """As releases of Whisper have it."""
-    return {
-        "begin_suppress_tokens": [ids["Ġ"], ids["<|endoftext|>"]],
-        "suppress_tokens": [ids["!"], ids["#"], *(ids[each] for each in SPECIAL[1:8])],
-        "bos_token_id": ids["<|endoftext|>"],
-        "eos_token_id": ids["<|endoftext|>"],
-        "pad_token_id": ids["<|endoftext|>"],
-        "decoder_start_token_id": ids["<|startoftranscript|>"],
-        "prev_sot_token_id": ids["<|startofprev|>"],
-        "no_timestamps_token_id": ids["<|notimestamps|>"],
-        "max_initial_timestamp_index": 50,
-        "max_length": TARGETS,
-        "is_multilingual": True,
-        "lang_to_id": {"<|en|>": ids["<|en|>"], "<|de|>": ids["<|de|>"]},
-        "task_to_id": {"translate": ids["<|translate|>"], "transcribe": ids["<|transcribe|>"]},
-        "return_timestamps": False,
-    }
-
-
-def write_whisper(folder: Path) -> Path:
-    """The folder, with weights, tokenizer, feature extractor and generation config."""
+def write_qwen2_audio(folder: Path) -> Path:
+    """The folder, with weights, tokenizer, template and the feature extractor's settings."""
     import torch
-    from transformers import WhisperConfig, WhisperFeatureExtractor
-    from transformers import WhisperForConditionalGeneration as Whisper
+    from transformers import Qwen2AudioConfig, WhisperFeatureExtractor
+    from transformers import Qwen2AudioForConditionalGeneration as Qwen2Audio
 
     tokens = tokenizer()
     ids = tokens.get_vocab(with_added_tokens=True)
-    config = WhisperConfig(
-        vocab_size=len(ids),
-        num_mel_bins=16,
-        d_model=48,
-        encoder_layers=2,
-        encoder_attention_heads=4,
-        encoder_ffn_dim=64,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=64,
-        max_source_positions=FRAMES // 2,
-        max_target_positions=TARGETS,
-        init_std=0.3,
-        bos_token_id=ids["<|endoftext|>"],
-        eos_token_id=ids["<|endoftext|>"],
-        pad_token_id=ids["<|endoftext|>"],
-        decoder_start_token_id=ids["<|startoftranscript|>"],
+    config = Qwen2AudioConfig(
+        text_config={
+            "model_type": "qwen2",
+            "vocab_size": len(ids),
+            "hidden_size": 96,
+            "intermediate_size": 100,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.25,
+            "bos_token_id": ids["<s>"],
+            "eos_token_id": ids["</s>"],
+            "pad_token_id": ids["</s>"],
+        },
+        audio_config={
+            "num_mel_bins": BINS,
+            "encoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "d_model": 48,
+            "max_source_positions": 50 * SECONDS,
+            "initializer_range": 0.2,
+        },
+        audio_token_index=ids["<|AUDIO|>"],
     )
-    torch.manual_seed(3)
-    model = Whisper(config).eval()
+    torch.manual_seed(17)
+    model = Qwen2Audio(config).eval()
+    with torch.no_grad():
+        model.model.audio_tower.embed_positions.weight.normal_(0, 0.3)
+    model.generation_config.eos_token_id = ids["</s>"]
     folder.mkdir(exist_ok=True)
     model.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS).save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps(generation_config(ids)))
+    WhisperFeatureExtractor(feature_size=BINS, chunk_length=SECONDS).save_pretrained(folder)
     tokens.save(str(folder / "tokenizer.json"))
-    named = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
-
-
-def sound(seconds: float, seed: int) -> np.ndarray:
-    """float32 samples: tones that come and go."""
-    rng = np.random.default_rng(seed)
-    at = np.arange(round(seconds * RATE)) / RATE
-    total = rng.normal(0, 0.01, len(at))
-    for _ in range(6):
-        pitch, beat, phase = rng.uniform(100, 4000), rng.uniform(0.3, 3), rng.uniform(0, 6)
-        total += 0.2 * np.sin(2 * np.pi * pitch * at) * (np.sin(beat * at + phase) > 0.3)
-    return np.asarray(np.clip(total, -1, 1), np.float32)
-
-
-def wav(samples: np.ndarray) -> bytes:
-    """A file of 16-bit samples."""
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return out.getvalue()
 
 
 @cache
 def _theirs(folder: Path) -> tuple[Any, Any]:
-    from transformers import WhisperFeatureExtractor
-    from transformers import WhisperForConditionalGeneration as Whisper
+    from transformers import (
+        PreTrainedTokenizerFast,
+        Qwen2AudioForConditionalGeneration,
+        Qwen2AudioProcessor,
+        WhisperFeatureExtractor,
+    )
 
-    extractor = WhisperFeatureExtractor.from_pretrained(folder)
-    return Whisper.from_pretrained(folder).eval(), extractor
+    fast = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>", pad_token="</s>"
+    )
+    processor = Qwen2AudioProcessor(WhisperFeatureExtractor.from_pretrained(folder), fast)
+    return Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval(), processor
 
 
 def heard_by_transformers(
-    folder: Path, file: bytes, language: str, task: str
-) -> list[tuple[float, float, list[int]]]:
-    """(start, end, text tokens) of each segment of a recording longer than a window, as its own
-    sequential algorithm finds them."""
+    folder: Path, prompt: str, sounds: list[np.ndarray], count: int
+) -> tuple[list[int], list[int]]:
+    """(the prompt's ids, so many tokens, the likeliest each, that come after it)."""
     import torch
 
-    model, extractor = _theirs(folder)
-    with wave.open(io.BytesIO(file)) as opened:
-        raw = np.frombuffer(opened.readframes(opened.getnframes()), "<i2")
-    given = extractor(
-        (raw / 32768).astype(np.float32),
-        sampling_rate=RATE,
-        return_tensors="pt",
-        truncation=False,
-        padding="longest",
-        return_attention_mask=True,
-    )
+    model, processor = _theirs(folder)
+    given = processor(text=[prompt], audio=sounds, sampling_rate=RATE, return_tensors="pt")
+    prompt_token_ids = given["input_ids"][0].tolist()
     with torch.no_grad():
-        found = model.generate(
-            **given,
-            return_timestamps=True,
-            return_segments=True,
-            language=language,
-            task=task,
-        )
-    end = model.generation_config.eos_token_id
-    return [
-        (float(each["start"]), float(each["end"]), [t for t in each["tokens"].tolist() if t < end])
-        for each in found["segments"][0]
-    ]
+        found = model.generate(**given, max_new_tokens=count, min_new_tokens=count, do_sample=False)
+    return prompt_token_ids, found[0, len(prompt_token_ids) :].tolist()

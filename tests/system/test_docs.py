@@ -25,8 +25,11 @@ from penstock.cli.try_it import curl_line
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
-from tests.system.hearing_models import sound, wav, write_whisper
+from tests.shared.media.sounds import saved_sound, sound
+from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
+from tests.system.transcribing_models import sound as speech
+from tests.system.transcribing_models import wav, write_whisper
 from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
@@ -88,6 +91,15 @@ def tiny_llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(str(write_qwen2_audio(tmp_path_factory.mktemp("sounds") / "tiny-qwen2-audio")))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
 def seeing(tiny_llava: Path) -> Iterator[Server]:
     running = Server(str(tiny_llava))
     try:
@@ -102,7 +114,7 @@ def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hearing(tiny_whisper: Path) -> Iterator[Server]:
+def transcribing(tiny_whisper: Path) -> Iterator[Server]:
     running = Server(str(tiny_whisper))
     try:
         yield running
@@ -131,14 +143,15 @@ def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> No
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
 
 
-def test_commands_of_the_page_about_media(seeing: Server, tmp_path: Path) -> None:
+def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
-    run_commands(MEDIA, lambda _: seeing, tmp_path)
+    (tmp_path / "question.wav").write_bytes(saved_sound(sound(0.5)))
+    run_commands(MEDIA, lambda line: hearing if "question.wav" in line else seeing, tmp_path)
 
 
-def test_commands_of_the_page_about_speech(hearing: Server, tmp_path: Path) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(sound(2.0, 1)))
-    run_commands(TRANSCRIPTION, lambda _: hearing, tmp_path)
+def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
+    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    run_commands(TRANSCRIPTION, lambda _: transcribing, tmp_path)
 
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
@@ -269,11 +282,11 @@ def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> Non
 
 
 def test_python_of_the_page_about_speech(
-    hearing: Server, tiny_whisper: Path, tmp_path: Path
+    transcribing: Server, tiny_whisper: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(sound(2.0, 1)))
+    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
     asking, transcribing = python_of(TRANSCRIPTION)
-    run(asking.replace("MODEL", hearing.model), hearing, tmp_path)
+    run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
     assert run(transcribing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
 
 

@@ -22,14 +22,14 @@ from penstock import AsyncLLM
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
 from testing.serving import Server
-from tests.system.hearing_models import (
+from tests.system.test_offline_scripts import endpoint
+from tests.system.transcribing_models import (
     heard_by_transformers,
     sound,
     tokenizer,
     wav,
     write_whisper,
 )
-from tests.system.test_offline_scripts import endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

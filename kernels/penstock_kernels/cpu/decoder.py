@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock_kernels.cpu.exchanges import Exchanges
+from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Program
@@ -107,6 +108,19 @@ class DecoderStep:
     """[rows]: of an encoder with token types; None: all 0."""
     states: StateMoves | None = None
     """Of a program with recurrent layers, of the same sequences."""
+    given: GivenRows = NOTHING_GIVEN
+    """Of rows that aren't as their tokens say."""
+
+    def check_given(self, program: Program) -> None:
+        """Raises ValueError for given rows that the program can't compute."""
+        if self.given is NOTHING_GIVEN:
+            return
+        counts = np.diff(self.first_row)
+        positions = np.arange(len(self.tokens)) - np.repeat(
+            self.first_row[:-1] - self.starts, counts
+        )
+        ends = np.repeat(self.starts + counts, counts)
+        self.given.check(positions, ends, program.taken_numbers, program.angles)
 
 
 @dataclass
@@ -171,6 +185,10 @@ class Decoder:
         """Layers computed since the start. May be read from another thread during a step."""
         return int(self._layers_done[0])
 
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the program's. Not during a step."""
+        self._layers_done[0] += 1
+
     @property
     def cancelled(self) -> bool:
         return bool(self._cancelled[0])
@@ -199,19 +217,26 @@ class Decoder:
                 f"{len(step.first_block)} block tables were given; {len(step.starts)} sequences in "
                 f"{self._groups} KV groups have {tables}"
             )
-        states = self._states(step)
+        states, given = self._states(step), step.given
+        step.check_given(self.program)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
             num_wanted=len(rows),
+            num_taken=0 if given.rows is None else len(given.rows),
+            taken_width=0 if given.numbers is None else given.numbers.shape[1],
             tokens=step.tokens.ctypes.data,
             first_row=step.first_row.ctypes.data,
             starts=step.starts.ctypes.data,
             tables=step.tables.ctypes.data,
             first_block=step.first_block.ctypes.data,
             wanted=rows.ctypes.data,
-            types=None if step.types is None else step.types.ctypes.data,
+            types=_data(step.types),
+            taken_rows=_data(given.rows),
+            taken=_data(given.numbers),
+            turns=_data(given.turns),
+            last_seen=_data(given.last_seen),
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
@@ -255,6 +280,10 @@ class Decoder:
             state_numbers=self.program.state_numbers,
             last_numbers=self.program.last_numbers,
         )
+
+
+def _data(array: np.ndarray | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)
 
 
 def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:

@@ -85,8 +85,8 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
 
 
 def lacks_encoder_item(media: Media | None, prompt_tokens: int, rows: int) -> str | None:
-    """Why a prompt can't run on an encoder-decoder model; None: it can. rows: of an item, with whose
-    placeholders the prompt begins."""
+    """Why a prompt can't run on an encoder-decoder model; None: it can. rows: of an item, whose
+    placeholders the prompt begins with."""
     spans = () if media is None else media.spans
     if not spans:
         return "this model writes about a sound, or what else it encodes: the request has none"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from penstock.errors import InvalidRequest
 from penstock.media.input_audio import sound_uri
 from penstock.media.sources import MediaSource
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 from penstock_gateway.http.errors import clip
 
 MEDIA: dict[str, MediaKind] = {
@@ -15,15 +15,16 @@ MEDIA: dict[str, MediaKind] = {
     "input_image": "image",
     "audio_url": "audio",
     "input_audio": "audio",
+    "video_url": "video",
 }
 """The kind that a part of that type is."""
-OTHER_MEDIA = ("image_embeds", "audio_embeds", "video_url", "file")
+OTHER_MEDIA = ("image_embeds", "audio_embeds", "file")
 DETAILS = ("auto", "low", "high", "original")
 
 
 class MediaPart(Protocol):
-    """Of a message's content. image_url, audio_url: a URL, or an object with `url` (and `detail`).
-    input_audio: an object with `data`, in base64, and `format`."""
+    """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and
+    `detail`).  input_audio: an object with `data`, in base64, and `format`."""
 
     @property
     def type(self) -> str: ...
@@ -33,6 +34,9 @@ class MediaPart(Protocol):
 
     @property
     def audio_url(self) -> Any: ...
+
+    @property
+    def video_url(self) -> Any: ...
 
     @property
     def input_audio(self) -> Any: ...
@@ -55,6 +59,8 @@ def media_source(part: MediaPart, where: str) -> MediaSource:
             given = sound_uri(given, f"{where}.input_audio")
     elif kind == "audio":
         field, given = "audio_url", part.audio_url
+    elif kind == "video":
+        field, given = "video_url", part.video_url
     else:
         field, given = "image_url", part.image_url
         _check_detail(part, where)
@@ -88,8 +94,8 @@ def _check_detail(part: MediaPart, where: str) -> None:
 def refuse_other(kind: str, where: str) -> InvalidRequest:
     """The error of a part of a kind of media that isn't taken."""
     return InvalidRequest(
-        f"{where} is a part of type {kind}: of media, pictures and sounds are supported; allowed: "
-        "text, image_url, input_audio, audio_url",
+        f"{where} is a part of type {kind}: of media, pictures, sounds and videos are supported; "
+        "allowed: text, image_url, input_audio, audio_url, video_url",
         param=where,
         code="unsupported_value",
     )

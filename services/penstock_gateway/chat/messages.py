@@ -21,14 +21,15 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message's content: text, a picture or a sound. uuid: the client's own name
-    for that."""
+    """One part of a message's content: text, a picture, a sound or a video. uuid: the client's
+    own name for that."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
     audio_url: Any = None
+    video_url: Any = None
     input_audio: Any = None
     detail: Any = None
     uuid: Any = None
@@ -196,7 +197,8 @@ def _part_text(part: ContentPart, where: str) -> str:
         return part.refusal
     if part.type not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{where}.type is {clip(part.type)}; allowed: text, image_url, input_audio, audio_url",
+            f"{where}.type is {clip(part.type)}; allowed: text, image_url, input_audio, audio_url, "
+            "video_url",
             param=f"{where}.type",
             code="invalid_value",
         )

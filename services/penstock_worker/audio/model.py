@@ -15,6 +15,7 @@ from penstock_worker.audio import names
 from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
 from penstock_worker.media.unfit import UnfitItem
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
@@ -29,26 +30,30 @@ class UnfitSound(UnfitItem):
     """The tower can't take the sound."""
 
 
-def open_audio_tower(files: WeightFiles, dtype: torch.dtype, *, load_format: str) -> Weights:
+def open_audio_tower(
+    files: WeightFiles, dtype: torch.dtype, *, device: torch.device = CPU, load_format: str
+) -> Weights:
     """Maps a checkpoint's tensors of its tower. No tensor data is read yet."""
     if load_format == "dummy":
-        return DummyWeights(dtype, CPU)
+        return DummyWeights(dtype, device)
     if files.format != "safetensors":
         raise UnsupportedModel("what a model hears with is read from safetensors files only")
     found = safetensors_tensors(files.files, names.from_hub, files.quantised)
     add_zero_biases(found, names.ZERO_BIASES)
-    return Weights(found, dtype, CPU)
+    return Weights(found, dtype, device)
 
 
 class AudioModel:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
-        """Raises UnsupportedModel for a model that doesn't hear, and for weights that don't fit."""
+    def __init__(self, config: ModelConfig, weights: Weights, threads: int = 1) -> None:
+        """`threads`: that encode a sound on a CPU.
+
+        Raises UnsupportedModel for a model that doesn't hear, and for weights that don't fit."""
         if config.audio is None:
             raise UnsupportedModel("the model has nothing to hear with")
         self.spec: AudioSpec = config.audio
-        self._tower = AudioTower(self.spec.tower, weights)
+        self._tower = AudioTower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
         weights.finish()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.audio_spec import AudioSpec, LinearProjector, StackProjector
 from penstock_kernels import reference
-from penstock_worker.vision.parts import TowerProduct, in_tiles
+from penstock_worker.vision.parts import TowerProduct
 from penstock_worker.weights.weights import Weights
 
 
@@ -29,7 +29,7 @@ class _Linear(SoundProjector):
         self._product = TowerProduct.load(weights, [("projector", outputs)], inputs)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        return in_tiles(vectors, self._product)
+        return self._product(vectors)
 
 
 class _Stack(SoundProjector):
@@ -42,8 +42,8 @@ class _Stack(SoundProjector):
 
     def __call__(self, vectors: Tensor) -> Tensor:
         stacked = vectors.reshape(-1, self._wide)
-        inner = reference.plain_activation(in_tiles(stacked, self._first), self._activation)
-        return in_tiles(inner, self._second)
+        inner = reference.plain_activation(self._first(stacked), self._activation)
+        return self._second(inner)
 
 
 def load_sound_projector(spec: AudioSpec, weights: Weights, outputs: int) -> SoundProjector:

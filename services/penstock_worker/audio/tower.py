@@ -16,14 +16,15 @@ from penstock.audio_spec import AudioTowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
 from penstock_worker.vision.layer import TowerLayer
-from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
 """Windows that a convolution reads."""
 
 
-class Convolution:
+class SoundConvolution:
     """A convolution over time, with zeros before the first and behind the last, and gelu."""
 
     def __init__(self, weights: Weights, name: str, inputs: int, outputs: int, step: int) -> None:
@@ -36,22 +37,26 @@ class Convolution:
         """Maps [count, inputs] to [ceil(count / step), outputs]."""
         around = functional.pad(x, (0, 0, 1, 1))
         windows = around.unfold(0, REACH, self._step).flatten(1)
-        return reference.plain_activation(in_tiles(windows, self._product), "gelu")
+        return reference.plain_activation(self._product(windows), "gelu")
 
 
 class AudioTower:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
-    def __init__(self, spec: AudioTowerSpec, weights: Weights) -> None:
+    def __init__(
+        self, spec: AudioTowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD
+    ) -> None:
         """Raises UnsupportedModel for weights that don't fit."""
         size = spec.hidden_size
         self.dtype = weights.dtype
         self._convolutions = (
-            Convolution(weights, "conv1", spec.mel_bins, size, 1),
-            Convolution(weights, "conv2", size, size, 2),
+            SoundConvolution(weights, "conv1", spec.mel_bins, size, 1),
+            SoundConvolution(weights, "conv2", size, size, 2),
         )
         self._positions = weights.take("position_embedding.weight", (spec.positions, size))
-        self._layers = [TowerLayer(spec, weights, number) for number in range(spec.num_layers)]
+        self._layers = [
+            TowerLayer(spec, weights, number, threads=threads) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm)
         self._spec = spec
 
@@ -64,7 +69,7 @@ class AudioTower:
         return torch.cat([self._encoded(chunk, layer_done) for chunk in mel])
 
     def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Tensor:
-        hidden = mel.t().to(self.dtype)
+        hidden = mel.t().to(self._positions.device, self.dtype)
         for convolution in self._convolutions:
             hidden = convolution(hidden)
         count = mel.shape[1] // 2

@@ -12,6 +12,21 @@ from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import places
 
 
+def decodes_text(batch: Batch) -> bool:
+    """Whether no row of the batch is a part of an item: such rows have three equal positions."""
+    media = batch.media
+    if media is None:
+        return True
+    at = media.positions
+    return not len(media.rows) and (at is None or bool((at == at[0]).all()))
+
+
+def rotary_positions(batch: Batch) -> np.ndarray:
+    """By which the rows of a decode step turn, [sequences] int64."""
+    media = batch.media
+    return batch.starts if media is None or media.positions is None else media.positions[0]
+
+
 class DecodeInputs:
     """The layout of that memory. The arrays are those of HostStep, in its order: tokens, positions,
     wanted rows, then the attention's.
@@ -40,7 +55,8 @@ class DecodeInputs:
     def write(self, memory: np.ndarray, batch: Batch, wanted: np.ndarray) -> None:
         """Writes a decode step and the rows whose logits are wanted, padded to the bucket."""
         tokens, positions, rows, *attention = self.arrays(memory)
-        for array, values in ((tokens, batch.tokens), (positions, batch.starts), (rows, wanted)):
+        at = rotary_positions(batch)
+        for array, values in ((tokens, batch.tokens), (positions, at), (rows, wanted)):
             array[: len(values)] = values
             array[len(values) :] = 0
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)

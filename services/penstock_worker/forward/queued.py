@@ -12,7 +12,7 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.captures import Captures
-from penstock_worker.forward.device_step import DeviceStep, HostStep
+from penstock_worker.forward.device_step import DeviceStep, HostMedia, HostStep
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
@@ -86,6 +86,10 @@ class TritonForward(LayerByLayer):
             ends=ends,
         )
 
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
+        self._count_layer()
+
     def blocks(self) -> Tensor:
         return self.attention.blocks()
 
@@ -119,10 +123,15 @@ class TritonForward(LayerByLayer):
     def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         laid_out = self.attention.lay_out(layout)
-        host = HostStep(batch.tokens, layout.positions, rows, laid_out)
+        media = HostMedia.of(batch.media)
+        host = HostStep(batch.tokens, layout.positions, rows, laid_out, media)
         step = host.on_device(self.attention, self._uploads.send(host.arrays))
         hidden = self._model.hidden(
-            self._with_newest(step.tokens), step.positions, step.attention, self._count_layer
+            self._with_newest(step.tokens),
+            step.positions,
+            step.attention,
+            self._count_layer,
+            media=step.media,
         )
         return hidden.index_select(0, step.wanted)
 

@@ -23,8 +23,7 @@ from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
-from penstock_worker.media.planning import media_of
-from penstock_worker.media.senses import load_senses
+from penstock_worker.media.loading import ModelMedia
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, shard_of
@@ -76,6 +75,8 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.WHOLE_SPANS,
+        mechanism.DEEPSTACK,
         mechanism.AUDIO,
         mechanism.CROSS_ATTENTION,
         mechanism.LEARNED_POSITIONS,
@@ -171,22 +172,19 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
     states = slot_states(shard.own, groups, setup)
-    media = media_of(prepared, setup, dtype)
+    media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
-        senses = None
-        if media is not None and ranks.place.first:
-            senses = load_senses(prepared, dtype, setup.load_format)
+        see = media.load()
 
         def forward(blocks: int) -> Forward:
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
             made = _forward(model, attention, ranks, states)
-            if media is not None and senses is not None:
-                media.see_with(senses(made.count_layer))
+            see(made.count_layer)
             return made
 
         return forward
@@ -201,5 +199,5 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         threads_by_share=ranks.place.ranks == 1,
         build=build,
         states=states,
-        media=media,
+        media=media.encodings,
     )

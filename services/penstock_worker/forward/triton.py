@@ -42,10 +42,12 @@ from penstock_worker.forward.triton_limits import (
     crowded_router,
     obstacle_of,
     quantised_experts,
+    ranks_that_see,
 )
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
+from penstock_worker.media.loading import Connect, ModelMedia, connect_nothing
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
@@ -108,6 +110,8 @@ MECHANISMS = frozenset(
         mechanism.QUERY_GROWTH,
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
+        mechanism.VISION,
+        mechanism.DEEPSTACK,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -130,12 +134,14 @@ class TritonBuild:
     ranks: Ranks
     head: RowsHead
     """What is computed from the last layer's rows."""
+    see: Connect = connect_nothing
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
         if not setup.enforce_eager:
             buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
             forward.use_graphs(buckets, captures_of(self.device), self.dtype)
+        self.see(forward.count_layer)
         return forward
 
     def widest_prefill(self) -> Tensor:
@@ -198,12 +204,18 @@ def recipe(
     choice = attention_of(config, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
     obstacle = (
-        obstacle_of(shape, choice) or crowded_router(config) or quantised_experts(setup, config)
+        obstacle_of(shape, choice)
+        or crowded_router(config)
+        or quantised_experts(setup, config)
+        or ranks_that_see(config, ranks.place)
     )
     if obstacle is not None:
         raise Unable(obstacle)
 
+    media = ModelMedia(prepared, setup, ranks, dtype, device)
+
     def build() -> DeviceBuild:
+        see = media.load()
         weights = open_weights(
             prepared.weights,
             config,
@@ -216,7 +228,7 @@ def recipe(
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks)
         memory, head = memory_of(device), purpose.of(model)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head, see)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:
@@ -236,6 +248,7 @@ def recipe(
         device=device,
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        media=media.encodings,
     )
 
 

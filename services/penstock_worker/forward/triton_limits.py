@@ -7,6 +7,8 @@ from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice, latent_choice
 from penstock_worker.attention.interface import CacheShape
+from penstock_worker.forward.interface import WITHOUT_PICTURES
+from penstock_worker.parallel.place import RankPlace
 
 LARGEST_HEAD = 256
 """Largest head dimension of the attention kernels."""
@@ -51,6 +53,13 @@ def crowded_router(config: ModelConfig) -> str | None:
         if experts is not None and experts.active > MOST_ACTIVE:
             return f"a token has {experts.active} experts; at most {MOST_ACTIVE} are possible"
     return None
+
+
+def ranks_that_see(config: ModelConfig, place: RankPlace) -> str | None:
+    """Returns why so many ranks can't compute this model, or None if they can."""
+    if config.vision is None or place.ranks == 1:
+        return None
+    return f"the model has {mechanism.VISION}, and {place.ranks} GPUs share it{WITHOUT_PICTURES}"
 
 
 def quantised_experts(setup: Setup, config: ModelConfig) -> str | None:

@@ -18,7 +18,6 @@ from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
-from penstock_worker.media.planning import TEXT_TOO
 
 BACKENDS = ("triton", "cpu", "reference")
 """Fastest first."""
@@ -61,11 +60,13 @@ def _media(prepared: PreparedModel) -> list[Finding]:
         said = "it could take some, but its files don't say how they are prepared: text only"
         return [Finding("media", True, said, "note")]
     rows = media_rows(config, config.max_position)
-    size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
+    size = rows * config.media_width * kv_number_bytes(prepared.weights.dtype)
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
-    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"
-    return [Finding("media", True, text if config.encoder_rows else f"{text}; {TEXT_TOO}")]
+    held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"
+    if config.encoder_rows:
+        return [Finding("media", True, held)]
+    return [Finding("media", True, f"{held}; --language-model-only leaves its tower out")]
 
 
 def _encoders_backends(config: EncoderConfig) -> str:

@@ -104,7 +104,8 @@ class MediaEncodings:
             log.error("an item can't be encoded", exception=True, item=name)
             tell(MediaFailed(name, "the model can't encode it", "unfit"))
             return
-        if not bool(rows.isfinite().all()):
+        # On a device this waits for its queue: once for an item, and what is wrong is told in time.
+        if not bool(rows.isfinite().all().cpu()):
             tell(MediaFailed(name, "its encoding is not finite", "unfit"))
             return
         held = sum(len(each) for other, each in self._rows.items() if other != name)

@@ -45,9 +45,9 @@ def held_bytes(load: int) -> int:
 
 def pixel_bytes(spec: VisionSpec) -> int:
     """Of a prepared item for each of its rows: the patches that a row is made of, a byte for each
-    pixel's colour."""
+    pixel's colour, of all frames of a video that a patch spans."""
     tower = spec.tower
-    return spec.patches_in_row * tower.channels * tower.patch**2
+    return spec.patches_in_row * tower.channels * tower.frames * tower.patch**2
 
 
 def sound_bytes(spec: AudioSpec) -> int:

@@ -168,7 +168,7 @@ class DecoderModel:
             inputs = self._inputs(tokens, residual)
         if self._streams is not None:
             residual = self._streams.begin(residual)
-        step = Step(rotations, attention, states, encoded, inputs)
+        step = Step(rotations, attention, states, encoded, inputs, media)
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()

@@ -405,6 +405,14 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ' `{"max_pixels": 401408}`; default: none.'
         ),
     ] = ""
+    media_io_kwargs: Annotated[
+        str,
+        Meta(
+            description="Which frames of a video file are shown, as JSON:"
+            ' `{"video": {"num_frames": 32}}`; fps: so many for each second of it; default: what'
+            " the model's processor says, or 32."
+        ),
+    ] = ""
     mm_processor_cache_gb: Annotated[
         float,
         Meta(ge=0, le=1024, description="GiB of prepared media that a front end keeps."),
@@ -432,11 +440,28 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = 67_108_864
     max_media_pixels: Annotated[
-        int, Meta(ge=1, le=268_435_456, description="Pixels of a picture; more is a 400.")
+        int,
+        Meta(
+            ge=1,
+            le=268_435_456,
+            description="Pixels of a picture, or of a video's frame; more is a 400.",
+        ),
     ] = 67_108_864
     max_media_seconds: Annotated[
-        float, Meta(gt=0, le=86_400, description="Seconds of a sound; more is a 400.")
+        float, Meta(gt=0, le=86_400, description="Seconds of a sound or a video; more is a 400.")
     ] = 600.0
+    max_video_frames: Annotated[
+        int, Meta(ge=1, le=4096, description="Frames of a video that are shown; more is a 400.")
+    ] = 256
+    max_video_pixels: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=268_435_456,
+            description="Pixels of all frames of a video that are shown, once they are resized;"
+            " more is a 400.",
+        ),
+    ] = 67_108_864
     max_media_in_flight_mib: Annotated[
         int,
         Meta(

@@ -24,6 +24,9 @@ class TensorNames:
     alternating: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a stack of experts' matrices as gpt-oss has them -> ours, whose rows
     alternate in it (see penstock_worker.weights.alternating)."""
+    turned: bool = False
+    """Whether a stack's matrices may be transposed: they are where they have another number of rows
+    than the model's."""
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see

@@ -9,10 +9,11 @@ from typing import Any
 from penstock.errors import InvalidRequest
 from penstock.llm.pictures import picture_fields
 from penstock.llm.sounds import is_sound_array, sound_fields
+from penstock.llm.videos import is_one_video, video_fields
 from penstock.media.input_audio import sound_uri
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 PARTS: dict[str, MediaKind] = {
     "image_url": "image",
@@ -22,10 +23,14 @@ PARTS: dict[str, MediaKind] = {
     "audio_url": "audio",
     "input_audio": "audio",
     "audio": "audio",
+    "video_url": "video",
+    "video": "video",
 }
 """Types of a message's parts that are media: OpenAI's, vLLM's, and transformers'."""
-FIELDS = {"image": picture_fields, "audio": sound_fields}
+FIELDS = {"image": picture_fields, "audio": sound_fields, "video": video_fields}
 """Who reads what is neither a file nor a URL, by kind."""
+_IS_ONE = {"audio": is_sound_array, "video": is_one_video}
+"""Whether a list, or a tuple, is one item."""
 MEDIA_FIELDS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 """Of a prompt that is a dict."""
 _URLS = ("data:", "http:", "https:", "file:")
@@ -62,11 +67,12 @@ def sources_of(prompt: Mapping[str, Any]) -> list[MediaSource]:
     return [source for kind in _KINDS for source in _of_kind(kind, data.get(kind), uuids.get(kind))]
 
 
-_KINDS: tuple[MediaKind, ...] = ("image", "audio")
+_KINDS: tuple[MediaKind, ...] = ("image", "audio", "video")
 
 
 def _of_kind(kind: MediaKind, given: Any, uuids: Any) -> list[MediaSource]:
-    items = [given] if is_sound_array(given) else _listed(given)
+    is_one = _IS_ONE.get(kind)
+    items = [given] if is_one is not None and is_one(given) else _listed(given)
     names = _listed(uuids)
     if names and items and len(items) != len(names):
         raise InvalidRequest(

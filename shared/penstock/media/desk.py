@@ -20,13 +20,14 @@ from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest
 from penstock.media.budget import MediaBudget, MediaLease
 from penstock.media.cache import MediaCache, PreparedItem
+from penstock.media.changes import facts_with, with_frames
 from penstock.media.fetch import Fetcher
 from penstock.media.geometry import BadShape
 from penstock.media.items import PreparedItems
 from penstock.media.layout import ItemLayout, layout
 from penstock.media.options import (
     domains,
-    facts_with,
+    frame_settings,
     item_limits,
     local_folder,
     processor_settings,
@@ -36,8 +37,7 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import WORDS
-from penstock.media_facts import AnyPreparation, MediaFacts
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
 VERSION = 1
 """Of this code: raise it whenever the same bytes give other pixels or frames."""
@@ -73,8 +73,14 @@ class MediaDesk:
         self.counts = DeskCounts()
         self.max_bytes = settings.max_media_bytes
         """Of an item's file."""
-        self._bounds = ItemBounds(settings.max_media_pixels, settings.max_media_seconds)
+        self._bounds = ItemBounds(
+            settings.max_media_pixels,
+            settings.max_media_seconds,
+            settings.max_video_frames,
+            settings.max_video_pixels,
+        )
         self._changes = processor_settings(settings)
+        self._frames = frame_settings(settings)
         allowed = domains(settings)
         fetcher = fetcher or Fetcher(allowed, settings.media_fetch_seconds)
         self._reader = SourceReader(settings.max_media_bytes, local_folder(settings), fetcher)
@@ -123,7 +129,7 @@ class MediaDesk:
         self.check_count(facts, sources)
         if facts is None or not sources:
             return None
-        facts = facts_with(facts, self._changes, changes or {})
+        facts = facts_with(with_frames(facts, self._frames), self._changes, changes or {})
         preparations = [facts.kinds[source.kind].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
@@ -185,12 +191,12 @@ class MediaDesk:
             lease.take_file(size, source.where)
             taken += size
 
-        data = await self._reader.read(source, take)
+        data, parts = await self._reader.read_parts(source, take)
         self.counts.items += 1
         self.counts.bytes += len(data)
-        name = await _off_the_loop(len(data), _name, preparation, source, data)
+        name = await _off_the_loop(len(data), _name, preparation, source, data, parts)
         item = self.cache.find(lease.tenant, name) or await self._shared(
-            (lease.tenant, name), self._task(preparation, source, data), source
+            (lease.tenant, name), self._task(preparation, source, data, parts), source
         )
         lease.give(taken)
         lease.take(len(item.data), source.where)
@@ -210,10 +216,11 @@ class MediaDesk:
             )
         return found
 
-    def _task(self, preparation: AnyPreparation, source: MediaSource, data: bytes) -> Prepare:
-        return Prepare(
-            preparation, data, self._bounds, None if source.raw is None else source.raw[1]
-        )
+    def _task(
+        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    ) -> Prepare:
+        raw = None if source.raw is None else source.raw[1]
+        return Prepare(preparation, data, self._bounds, raw, parts)
 
     async def _shared(
         self, key: tuple[str, str], task: Prepare, source: MediaSource
@@ -277,10 +284,12 @@ def _check_uuid(source: MediaSource) -> None:
         )
 
 
-def _name(preparation: AnyPreparation, source: MediaSource, data: bytes) -> str:
+def _name(
+    preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
     that no two items are framed alike."""
-    shape = () if source.raw is None else source.raw[1]
+    shape = parts if source.raw is None else source.raw[1]
     kind = f"{source.kind} {' x '.join(map(str, shape))}".rstrip()
     total = hashlib.sha256()
     for part in (kind.encode(), _digest(preparation).encode(), data):

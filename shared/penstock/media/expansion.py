@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from penstock.errors import InvalidRequest
 from penstock.media.layout import ItemLayout
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts
-from penstock.protocol.common import MediaKind, MediaSpan
+from penstock.media_facts import MediaFacts, MediaKind
+from penstock.protocol.common import MediaSpan
 
 
 def with_runs(text: str, facts: MediaFacts, layouts: Sequence[ItemLayout]) -> str:

@@ -101,5 +101,51 @@ def tiles(size: Size, tile: int) -> tuple[int, int]:
     return (height - tile) // tile + 1, (width - tile) // tile + 1
 
 
+def canvas(size: Size, tile: int, least: int, most: int) -> Size:
+    """(rows, columns) of tiles whose form is the nearest to the picture's. Of equal ones the
+    larger, as long as the picture has more than half of their pixels."""
+    height, width = size
+    best, nearest = (1, 1), math.inf
+    forms = sorted(
+        (
+            (columns, rows)
+            for columns in range(1, most + 1)
+            for rows in range(1, most + 1)
+            if least <= columns * rows <= most
+        ),
+        key=lambda form: form[0] * form[1],
+    )
+    for columns, rows in forms:
+        away = abs(width / height - columns / rows)
+        larger = away == nearest and width * height > 0.5 * tile * tile * columns * rows
+        if away < nearest or larger:
+            best, nearest = (rows, columns), away
+    return best
+
+
+def crops(size: Size, most: int, least: int, ratio: float) -> Size:
+    """(rows, columns) of crops of a picture, in a row or a column; (0, 0): it isn't cropped. Gemma
+    3's pan and scan: as many as the picture is longer than wide, at least two."""
+    long, short = max(size), min(size)
+    if long / short < ratio:
+        return 0, 0
+    count = min(math.floor(long / short + 0.5), math.floor(long / least))
+    count = min(max(count, 2), most)
+    if min(math.ceil(long / count), short) < least:
+        return 0, 0
+    return (1, count) if size[1] >= size[0] else (count, 1)
+
+
+def rows_of_patches(size: Size, longest: int, patch: int) -> Size:
+    """(rows, columns) of patches of a picture that is made smaller, in proportion, until no side is
+    longer than `longest`; a patch that isn't full counts."""
+    height, width = size
+    ratio = max(height / longest, width / longest)
+    if ratio > 1:
+        height, width = math.floor(height / ratio), math.floor(width / ratio)
+    # A picture too long for even one pixel the other way still has a patch of it.
+    return max((height - 1) // patch + 1, 1), max((width - 1) // patch + 1, 1)
+
+
 def _even(length: int) -> int:
     return length + length % 2

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
+from penstock.media import anyres
 from penstock.media.geometry import (
     Size,
     by_longest_edge,
+    canvas,
+    crops,
+    rows_of_patches,
     tiles,
     whole_patches,
     whole_tiles,
 )
 from penstock.media.sound_frames import sound_rows
+from penstock.media.video_layout import VideoShape, video_grid
 from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
     FixedImages,
-    ImagePreparation,
     LogMel,
     MediaFacts,
+    MediaKind,
     PatchImages,
     Preparation,
+    RowImages,
+    ScannedImages,
     TiledImages,
+    VideoFrames,
 )
-from penstock.protocol.common import MediaKind
 
 
 class ItemRun(NamedTuple):
@@ -34,7 +44,7 @@ class ItemRun(NamedTuple):
 class ItemLayout(NamedTuple):
     """kind: of media.  runs: one after the other, then `behind`.  grid: what positions depend on:
     (1, height, width) in embeddings of a picture that is cut into merged patches; (rows, columns)
-    of tiles, (0, 0) if it isn't cut; nothing where positions just count."""
+    of tiles, (0, 0) if it isn't cut; `video_grid`'s; nothing where positions just count."""
 
     kind: MediaKind
     runs: tuple[ItemRun, ...]
@@ -57,7 +67,7 @@ class _Runs(NamedTuple):
 
 def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLayout:
     """shape: of the item, as its process said: (height, width) in pixels of an upright picture,
-    (samples,) of a sound. Raises BadShape or BadLength."""
+    (samples,) of a sound, VideoShape of a video. Raises BadShape or BadLength."""
     own = facts.kinds[kind]
     made = _runs(own.preparation, shape)
     runs = tuple(
@@ -71,13 +81,26 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
     match preparation:
         case LogMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
+        case VideoFrames():
+            grid = video_grid(preparation, VideoShape.of(shape))
+            return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
+        case ScannedImages():
+            return _of_crops(preparation, _size(shape))
         case PatchImages():
-            grid = patch_grid(preparation, _size(shape))
-            return _Runs((ItemRun("", grid[0] * grid[1]),), grid=(1, *grid))
+            rows, columns = patch_grid(preparation, _size(shape))
+            return _Runs((ItemRun("", rows * columns),), grid=(1, rows, columns))
         case TiledImages():
             return _of_tiles(preparation, _size(shape))
+        case CanvasImages():
+            rows, columns = canvas_grid(preparation, _size(shape))
+            count = tiles_of_canvas(rows, columns)
+            return _Runs((ItemRun("", count * preparation.rows),), grid=(rows, columns))
+        case RowImages():
+            return _of_rows(preparation, _size(shape))
+        case AnyresImages():
+            return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
 
 
 def _size(shape: tuple[int, ...]) -> Size:
@@ -97,6 +120,45 @@ def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     return _Runs(tuple(runs), image.around, (height, width))
 
 
+def _of_crops(image: ScannedImages, size: Size) -> _Runs:
+    rows, columns = crop_grid(image, size)
+    if not rows:
+        return _Runs((ItemRun(image.begin, image.rows),), image.end)
+    runs = [ItemRun(f"Here is the original image {image.begin}", image.rows)]
+    between = " and here are some crops to help you see better "
+    for _ in range(rows * columns):
+        runs.append(ItemRun(f"{image.end}{between}{image.begin}", image.rows))
+        between = " "
+    return _Runs(tuple(runs), image.end)
+
+
+def crop_grid(image: ScannedImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of crops; (0, 0): the picture alone."""
+    return crops(size, image.most, image.least, image.ratio) if image.scan else (0, 0)
+
+
+def _of_rows(image: RowImages, size: Size) -> _Runs:
+    rows, columns = rows_of_patches(size, image.longest_edge, image.patch)
+    runs = [ItemRun(image.row_end if row else "", columns) for row in range(rows)]
+    return _Runs(tuple(runs), image.end)
+
+
+def _rows_of_anyres(image: AnyresImages, size: Size) -> int:
+    shape = anyres.shape_of(size, image.forms, image.tile, image.side, image.most)
+    return image.side**2 + shape.rows * (shape.columns + 1)
+
+
+def canvas_grid(image: CanvasImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles."""
+    return canvas(size, image.tile, image.least, image.most) if image.split else (1, 1)
+
+
+def tiles_of_canvas(rows: int, columns: int) -> int:
+    """How many tiles a picture becomes: those of the canvas and the whole, which one tile is
+    itself."""
+    return rows * columns + (rows * columns > 1)
+
+
 def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:
     """A new row begins on a new line."""
     return [(column, "" if column or first_row else "\n") for column in range(width)]
@@ -109,9 +171,9 @@ def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     return height // factor, width // factor
 
 
-def tile_grid(image: ImagePreparation, size: Size) -> tuple[int, int]:
-    """(rows, columns) of tiles of a tiled preparation; (0, 0): the whole alone."""
-    if isinstance(image, (FixedImages, PatchImages)) or not image.split:
+def tile_grid(image: TiledImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles; (0, 0): the whole alone."""
+    if not image.split:
         return 0, 0
     resized = whole_tiles(by_longest_edge(size, image.longest_edge), image.tile)
     return tiles(resized, image.tile)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.config.settings import MediaSettings
-from penstock.errors import InvalidRequest, StartupError
-from penstock.media_facts import MediaFacts, PatchImages, Preparation, TiledImages
-from penstock.protocol.common import MediaKind
+from penstock.errors import StartupError
+from penstock.media_facts import MediaKind
 
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""
@@ -33,7 +32,7 @@ def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
             )
-        default[cast(MediaKind, kind)] = count
+        default[kind] = count
     return default
 
 
@@ -63,99 +62,39 @@ def local_folder(settings: MediaSettings) -> Path | None:
     return folder
 
 
-_CHANGES: dict[type, dict[str, str]] = {
-    PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
-    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
-}
-"""mm_processor_kwargs' names, of those that don't need another model."""
-
-
-def facts_with(
-    facts: MediaFacts, operators: dict[str, Any], requests: dict[str, Any]
-) -> MediaFacts:
-    """With both mm_processor_kwargs, the operator's and a request's. Raises InvalidRequest."""
-    if not operators and not requests:
-        return facts
-    kinds = dict(facts.kinds)
-    where = "mm_processor_kwargs"
-    changeable = [kind for kind in kinds if type(kinds[kind].preparation) in _CHANGES]
-    for kind in changeable or kinds:
-        made = changed(kinds[kind].preparation, operators, where)
-        made = narrowed(made, requests, where)
-        kinds[kind] = msgspec.structs.replace(kinds[kind], preparation=made)
-    return msgspec.structs.replace(facts, kinds=kinds)
-
-
-def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
-    """The preparation with other settings. where: who gave them, for messages.
-
-    Raises InvalidRequest for one that this preparation doesn't have, and for a wrong value.
-    """
-    if not given:
-        return image
-    known = _CHANGES.get(type(image), {})
-    values = dict(given)
-    if isinstance(values.get("size"), dict):
-        values |= _of_size(values.pop("size"), image)
-    for name, value in values.items():
-        if name not in known:
-            raise InvalidRequest(
-                f"{where}: {name[:80]} can't be changed for this model; allowed: "
-                f"{', '.join(known) or 'nothing'}",
-                param=where,
-            )
-        switch = name.startswith("do_")
-        if isinstance(value, bool) != switch or not isinstance(value, int):
-            wanted = "true or false" if switch else "a whole number"
-            raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
-    made = msgspec.structs.replace(image, **{known[name]: value for name, value in values.items()})
-    _check(made, where)
-    return made
-
-
-def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
-    """`changed` for a request: what it may cost is the operator's to say, so pictures can become
-    smaller than by `image`, never larger. Raises InvalidRequest."""
-    made = changed(image, given, where)
-    wider = None
-    if isinstance(image, PatchImages) and isinstance(made, PatchImages):
-        if made.max_pixels > image.max_pixels:
-            wider = f"max_pixels is {made.max_pixels}; at most {image.max_pixels} are accepted"
-    elif isinstance(image, TiledImages) and isinstance(made, TiledImages):
-        if made.longest_edge > image.longest_edge:
-            wider = f"longest_edge is {made.longest_edge}; at most {image.longest_edge} is accepted"
-        elif made.split and not image.split:
-            wider = "do_image_splitting is true; this server doesn't split pictures"
-    if wider is not None:
-        raise InvalidRequest(
-            f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
-        )
-    return made
-
-
-def _of_size(size: dict[str, Any], image: Preparation) -> dict[str, Any]:
-    """The newer spelling of the same."""
-    if isinstance(image, PatchImages):
-        names = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
-        return {names.get(key, key): value for key, value in size.items()}
-    return size
-
-
-def _check(image: Preparation, where: str) -> None:
-    if isinstance(image, PatchImages):
-        least = (image.patch * image.merge) ** 2
-        if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:
-            raise InvalidRequest(
-                f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
-                param=where,
-            )
-    if isinstance(image, TiledImages) and not 1 <= image.longest_edge <= 8192:
-        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
-
-
 def processor_settings(settings: MediaSettings) -> dict[str, Any]:
     """The operator's mm_processor_kwargs. Raises StartupError."""
     return _object("mm_processor_kwargs", settings.mm_processor_kwargs)
+
+
+class FrameSettings(NamedTuple):
+    """The operator's, for videos. most: frames.  num_frames, fps: None where nothing is said; a
+    num_frames of 0: as many as may be."""
+
+    most: int
+    num_frames: int | None = None
+    fps: float | None = None
+
+
+def frame_settings(settings: MediaSettings) -> FrameSettings:
+    """Raises StartupError."""
+    where, stated = "media_io_kwargs", _object("media_io_kwargs", settings.media_io_kwargs)
+    video = stated.pop("video", {})
+    if stated or not isinstance(video, dict) or video.keys() - {"num_frames", "fps"}:
+        raise StartupError(
+            f"{where} is {settings.media_io_kwargs[:80]}; allowed: "
+            '{"video": {"num_frames": 32, "fps": 1.0}}'
+        )
+    count, fps = video.get("num_frames"), video.get("fps")
+    if count is not None and (type(count) is not int or not (count == -1 or count >= 1)):
+        raise StartupError(f"{where}: num_frames must be a whole number from 1, or -1 for all")
+    if fps is not None and (type(fps) not in (int, float) or not (fps == -1 or fps > 0)):
+        raise StartupError(f"{where}: fps must be above 0, or -1 for none")
+    return FrameSettings(
+        settings.max_video_frames,
+        None if count is None else max(count, 0),
+        None if fps is None else max(float(fps), 0.0),
+    )
 
 
 def _object(name: str, text: str) -> dict[str, Any]:

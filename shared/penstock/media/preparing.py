@@ -10,8 +10,9 @@ from penstock.media.geometry import BadShape
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.resize import prepare
 from penstock.media.sound_frames import BadLength
+from penstock.media.video_layout import video_grid
 from penstock.media.wire import Prepare
-from penstock.media_facts import ImagePreparation, LogMel, Spectrogram
+from penstock.media_facts import ImagePreparation, LogMel, Spectrogram, VideoFrames
 
 
 class PreparedArrays(NamedTuple):
@@ -33,6 +34,8 @@ def prepare_item(task: Prepare) -> PreparedArrays:
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
+            case VideoFrames():
+                return _video(task, task.preparation)
             case _:
                 return _picture(task, task.preparation)
     except BadShape as error:
@@ -48,6 +51,22 @@ def _picture(task: Prepare, image: ImagePreparation) -> PreparedArrays:
         width, height = task.raw
         picture = raw_picture(task.data, width, height)
     return PreparedArrays(prepare(image, picture), (picture.height, picture.width))
+
+
+def _video(task: Prepare, video: VideoFrames) -> PreparedArrays:
+    from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
+
+    if task.raw is not None:
+        found = prepare_frames(video, raw_frames(task.data, task.raw), task.bounds)
+    elif task.parts:
+        found = prepare_frames(
+            video, picture_frames(task.data, task.parts, task.bounds), task.bounds
+        )
+    else:
+        found = prepare_clip(video, task.data, task.bounds)
+    arrays, shape = found
+    video_grid(video, shape)
+    return PreparedArrays(arrays, shape.flat())
 
 
 def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:

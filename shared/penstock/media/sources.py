@@ -17,21 +17,24 @@ from urllib.parse import unquote, urlsplit
 from penstock.errors import InvalidRequest, TooLarge
 from penstock.media.fetch import Fetcher, Unfetchable
 from penstock.media.words import EXAMPLES, WORDS
-from penstock.protocol.common import MediaKind
+from penstock.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
 LARGE = 1 << 20
 """Bytes from which on a thread decodes."""
+MAX_PARTS = 4096
+"""Pictures that a video may consist of."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaSource:
     """One item that a prompt brings, or names.
 
-    where: its place in the request, for messages.  Of the next five one is given, or none:
+    where: its place in the request, for messages.  Of the next six one is given, or none:
     url: data:, http:, https: or file:.  path: a file of the program's own choice.  data: a file's
     bytes.  rgb: rows of red, green and blue, width, height.  samples: float32, little-endian, of
-    one channel, and their rate, Hz.
+    one channel, and their rate, Hz.  frames: rows of red, green and blue of all of a video's
+    frames, width, height, and the numerator and denominator of frames per second.
     uuid: the caller's own name for it; alone, it stands for what was sent under it before.
     """
 
@@ -42,6 +45,7 @@ class MediaSource:
     data: bytes | None = None
     rgb: tuple[bytes, int, int] | None = None
     samples: tuple[bytes, int] | None = None
+    frames: tuple[bytes, int, int, int, int] | None = None
     uuid: str | None = None
 
     @property
@@ -52,7 +56,7 @@ class MediaSource:
     @property
     def raw(self) -> tuple[bytes, tuple[int, ...]] | None:
         """What isn't a file: its bytes and their shape; None for files."""
-        given = self.rgb or self.samples
+        given = self.rgb or self.samples or self.frames
         return None if given is None else (given[0], given[1:])
 
     def wrong(self, reason: str) -> InvalidRequest:
@@ -103,6 +107,15 @@ class SourceReader:
         except Unfetchable as error:
             raise source.wrong(str(error)) from None
 
+    async def read_parts(
+        self, source: MediaSource, take: Callable[[int], None]
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """The same; and where it comes as several files, frames of a video, bytes of each of them,
+        which follow one another."""
+        if source.kind != "video" or (source.url or "")[:15].lower() != "data:video/jpeg":
+            return await self.read(source, take), ()
+        return await _decoded_parts(source, source.url or "", self._bounded(source, take))
+
     def _bounded(self, source: MediaSource, take: Callable[[int], None]) -> Callable[[int], None]:
         taken = 0
 
@@ -130,7 +143,38 @@ class SourceReader:
         return Path(path)
 
 
+async def _decoded_parts(
+    source: MediaSource, url: str, take: Callable[[int], None]
+) -> tuple[bytes, tuple[int, ...]]:
+    """Pictures with commas between them, as vLLM takes them."""
+    text = _text(source, url)
+    take(3 * len(text) // 4)
+    if text.count(",") >= MAX_PARTS:
+        raise source.wrong(f"has {text.count(',') + 1} frames; at most {MAX_PARTS} are accepted")
+    return await asyncio.to_thread(_all_base64, source, text)
+
+
+def _all_base64(source: MediaSource, text: str) -> tuple[bytes, tuple[int, ...]]:
+    try:
+        parts = [_base64(part) for part in text.split(",")]
+    except ValueError:
+        raise source.wrong("has a data: URI whose base64 is broken") from None
+    return b"".join(parts), tuple(map(len, parts))
+
+
 async def _decoded(source: MediaSource, url: str, take: Callable[[int], None]) -> bytes:
+    text = _text(source, url)
+    take(3 * len(text) // 4)
+    try:
+        if len(text) < LARGE:
+            return _base64(text)
+        return await asyncio.to_thread(_base64, text)
+    except ValueError:
+        raise source.wrong("has a data: URI whose base64 is broken") from None
+
+
+def _text(source: MediaSource, url: str) -> str:
+    """The base64 of a data: URI."""
     found = _DATA.match(url)
     if found is None:
         usual = EXAMPLES[source.kind]
@@ -140,14 +184,7 @@ async def _decoded(source: MediaSource, url: str, take: Callable[[int], None]) -
         raise source.wrong("has a data: URI that isn't base64")
     if kind and not kind.startswith((f"{source.kind}/", "application/octet-stream")):
         raise source.wrong(f"has a data: URI of type {kind[:60]}; {source.kind}/… is needed")
-    text = url[found.end() :]
-    take(3 * len(text) // 4)
-    try:
-        if len(text) < LARGE:
-            return _base64(text)
-        return await asyncio.to_thread(_base64, text)
-    except ValueError:
-        raise source.wrong("has a data: URI whose base64 is broken") from None
+    return url[found.end() :]
 
 
 def _base64(text: str) -> bytes:

@@ -7,7 +7,7 @@ import struct
 _HEAD = 12
 _CHUNK = struct.Struct("<4sI")
 _UNKNOWN = 0x7FFF_0000
-"""From which on a length stands for "until the end", as 0 does: programs that stream write such."""
+"""From which on a length stands for "until the end": programs that stream write such."""
 MAX_CHUNKS = 1024
 """That are looked through for the samples'."""
 
@@ -21,8 +21,6 @@ def missing_bytes(data: bytes) -> int:
         name, size = _CHUNK.unpack_from(data, at)
         at += _CHUNK.size
         if name == b"data":
-            if size == 0 or size >= _UNKNOWN:
-                return 0
-            return max(0, at + size - len(data))
+            return 0 if size >= _UNKNOWN else max(0, at + size - len(data))
         at += size + size % 2
     return 0

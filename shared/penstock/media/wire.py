@@ -23,30 +23,36 @@ class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ItemBounds(msgspec.Struct, frozen=True, array_like=True):
-    """What an item may have, checked before it is decoded. seconds: of a sound."""
+    """What an item may have, checked before it is decoded. pixels: of a picture, or a frame.
+    seconds: of a sound or a video.  frames: of a video, that are shown.  all_pixels: of these
+    together, once they are resized."""
 
     pixels: int
     seconds: float = 0.0
+    frames: int = 0
+    all_pixels: int = 0
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True):
     """An item and how it is prepared.
 
-    data: a file's bytes; or, where raw is given, rows of RGB, (width, height), or samples of a
-    sound, (rate,).
+    data: a file's bytes; or, where raw is given, rows of RGB, (width, height), samples of a sound,
+    (rate,), or frames of a video, (width, height, and the numerator and denominator of frames per
+    second).  parts: where the data are several files, one behind the other, bytes of each.
     """
 
     preparation: AnyPreparation
     data: bytes
     bounds: ItemBounds
     raw: tuple[int, ...] | None = None
+    parts: tuple[int, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """data: of the prepared item, see `penstock.media.prepared`; on its way it follows the frame,
     with so many bytes as `follows` says.  shape: what its rows depend on: (height, width) of the
-    upright picture, (samples,) of a sound.  reason: why there is none, to follow "the picture".
-    leaving: the process has grown too large, and ends after this."""
+    upright picture, (samples,) of a sound, VideoShape of a video.  reason: why there is none, to
+    follow "the picture".  leaving: the process has grown too large, and ends after this."""
 
     outcome: Outcome
     data: bytes = b""

@@ -15,7 +15,15 @@ from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import FixedImages, KindFacts, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    FixedImages,
+    KindFacts,
+    MediaFacts,
+    MediaKind,
+    PatchImages,
+    ScannedImages,
+    TiledImages,
+)
 from penstock.prepare.feature_extractor import read_sounds
 from penstock.prepare.image_processor import (
     ImageSettings,
@@ -24,9 +32,15 @@ from penstock.prepare.image_processor import (
     longest_edge,
     pixels_of,
 )
-from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.inputs import (
+    MAX_JSON_BYTES,
+    PREPROCESSOR,
+    PROCESSOR,
+    VIDEO_PREPROCESSOR,
+)
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.protocol.common import MediaKind
+from penstock.prepare.picture_readers import internvl, onevision, pixtral
+from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
@@ -47,6 +61,9 @@ def read_media(
     image = _read_pictures(path, config, tokens)
     if image is not None:
         kinds["image"] = image
+        video = read_video(*_video_section(path), config, tokens)
+        if video is not None:
+            kinds["video"] = video
     values, where = _section(path, "feature_extractor")
     if audio is not None and values:
         kinds["audio"] = read_sounds(values, where, config, audio, tokens)
@@ -79,6 +96,18 @@ def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
     return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 
+def _video_section(path: Path) -> tuple[dict[str, Any], str]:
+    """As transformers looks for it: a folder that is older than video processors has the same for
+    pictures and videos."""
+    inner = _values(path / PROCESSOR).get("video_processor")
+    if isinstance(inner, dict):
+        return inner, f"{path / PROCESSOR}, video_processor"
+    values = _values(path / VIDEO_PREPROCESSOR)
+    if values:
+        return values, str(path / VIDEO_PREPROCESSOR)
+    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+
+
 def _values(file: Path) -> dict[str, Any]:
     try:
         values = read_json(file, MAX_JSON_BYTES)
@@ -91,6 +120,8 @@ def _values(file: Path) -> dict[str, Any]:
 
 def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
+    if vision.text("model_type", "") == "pixtral":
+        return pixtral(settings, config, tokens)
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
     _check_side(vision, height, width)
@@ -113,27 +144,22 @@ def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> Kind
 def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
-    height, width, edge, resized = fixed_size(settings)
+    height, width, edge, _ = fixed_size(settings)
+    if edge:
+        raise settings.wrong("size", "height and width")
     _check_side(config.section("vision_config"), height, width)
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
     token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = FixedImages(
+    image = ScannedImages(
         pixels=pixels_of(settings),
         height=height,
         width=width,
         rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
-        shortest_edge=edge,
-        resized=resized,
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
     )
-    return KindFacts(
-        preparation=image,
-        placeholder=begin,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind=f"{end}\n\n",
-    )
+    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
 
 
 def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
@@ -214,5 +240,8 @@ READERS: dict[str, Reader] = {
     "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+    "InternVLForConditionalGeneration": internvl,
+    "Mistral3ForConditionalGeneration": pixtral,
+    "LlavaOnevisionForConditionalGeneration": onevision,
 }
 """config.json's architecture -> who reads how its pictures are prepared."""

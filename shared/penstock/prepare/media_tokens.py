@@ -15,6 +15,10 @@ class MediaTokens:
         self._texts = {token: text for text, token in self._by_text.items()}
         self._config = config
 
+    def has(self, key: str) -> bool:
+        """Whether config.json names a special token by that key."""
+        return key in self._config and self._config.integer(key) in self._texts
+
     def named(self, *keys: str) -> tuple[str, int]:
         """(text, id) of the token whose id the first of the keys has that is there."""
         key = next((key for key in keys if key in self._config), keys[0])

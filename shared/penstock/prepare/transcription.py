@@ -13,7 +13,7 @@ from penstock.formats.small_file import read_json
 from penstock.media_facts import LogMel, MediaFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription.facts import TranscriptionFacts
+from penstock.transcription_facts import TranscriptionFacts
 
 CLASS = "WhisperForConditionalGeneration"
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")

@@ -12,9 +12,9 @@ from penstock.protocol.common import SpeechRules, TimestampRules
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription.facts import TranscriptionFacts
 from penstock.transcription.quality import NO_SPEECH, Quality, compression_ratio
 from penstock.transcription.wishes import Wishes
+from penstock.transcription_facts import TranscriptionFacts
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta

@@ -16,7 +16,7 @@ from penstock.media.layout import layout
 from penstock.media.log_mel import LOG_MEL
 from penstock.media.sources import MediaSource
 from penstock.media_facts import LogMel, MediaFacts, Spectrogram
-from penstock.transcription.facts import TranscriptionFacts
+from penstock.transcription_facts import TranscriptionFacts
 
 
 async def record(

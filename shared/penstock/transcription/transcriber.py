@@ -9,9 +9,9 @@ from penstock.media.prompt import placed
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription import quiet, segments
 from penstock.transcription.decoding import Decoded, WindowDecoder
-from penstock.transcription.facts import TranscriptionFacts
 from penstock.transcription.recording import Recording
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
+from penstock.transcription_facts import TranscriptionFacts
 
 MOST_WINDOWS = 8
 """For each length of a window that a recording has. A model that hears no further than a moment in

@@ -36,7 +36,9 @@ def test_a_prompt_that_begins_with_its_item_is_served_and_its_blocks_are_shared(
     scores = []
     for number in range(2):
         prompt = [*PROMPT, number]
-        scores.append(h.submit(front, prompt, max_tokens=3, media=shown((SOUND, 0))))
+        scores.append(
+            h.submit(front, prompt, max_tokens=3, ignore_eos=True, media=shown((SOUND, 0)))
+        )
         h.run()
     assert [finish_of(score) for score in scores] == ["length"] * 2
     assert [score.cached for score in scores] == [0, 4]
@@ -64,7 +66,7 @@ def test_other_prompts_are_refused_whether_a_worker_is_there_or_comes(case: str)
     assert error_of(early)
     late = h.submit(front, prompt, max_tokens=3, media=media)
     assert late.rejected is not None
-    good = h.submit(front, PROMPT, max_tokens=3, media=shown((SOUND, 0)))
+    good = h.submit(front, PROMPT, max_tokens=3, ignore_eos=True, media=shown((SOUND, 0)))
     h.run()
     assert finish_of(good) == "length"
 

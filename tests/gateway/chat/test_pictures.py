@@ -215,8 +215,12 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "a local file": (image("file:///etc/passwd"), 400, "--allowed-local-media-path"),
     "ftp": (image("ftp://example.com/a.png"), 400, "neither http nor https"),
     "a path": (image("/etc/passwd"), 400, "neither http nor https"),
-    "audio": ({"type": "input_audio", "input_audio": {}}, 400, "pictures alone"),
-    "video": ({"type": "video_url", "video_url": {"url": "x"}}, 400, "pictures alone"),
+    "audio": ({"type": "input_audio", "input_audio": {}}, 400, "format is"),
+    "video": (
+        {"type": "video_url", "video_url": {"url": "x"}},
+        400,
+        "takes text and pictures only",
+    ),
     "large": (image(data_uri(b"x" * 50_001)), 413, "more than 50000 bytes"),
     "many pixels": (image(data_uri(saved(picture(101, 100)))), 400, "at most 10000"),
 }

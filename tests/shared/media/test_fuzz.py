@@ -14,6 +14,7 @@ from penstock.media.picture import FORMATS, BadPicture, open_picture
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
+from testing.damage import damaged
 from tests import thinning
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.test_picture import BAD
@@ -21,27 +22,6 @@ from tests.shared.media.test_picture import BAD
 KINDS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 200_000
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of broken tags
-
-
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """Bytes changed, cut out, doubled, or the end cut off."""
-    out = bytearray(data)
-    for _ in range(chance.choice((1, 2, 8, 64))):
-        at = chance.randrange(len(out))
-        match chance.randrange(5):
-            case 0:
-                out[at] = chance.randrange(256)
-            case 1:
-                out[at : at + 4] = chance.choice((b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff"))
-            case 2:
-                del out[at : at + chance.randrange(1, 40)]
-            case 3:
-                out[at:at] = out[at : at + chance.randrange(1, 400)]
-            case _:
-                del out[at + 1 :]
-        if not out:
-            return b"\0"
-    return bytes(out)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import random
-import re
 import struct
 
 import numpy as np
@@ -37,7 +36,8 @@ def test_files_become_samples(kind: str, rate: int) -> None:
     found = open_sound(data, RATE, 60)
     assert found.dtype == np.float32
     if rate == RATE:
-        assert np.array_equal(found, wanted)
+        # Decoded in parts, an MP3's last places differ.
+        assert np.abs(found - wanted).max() <= (1e-6 if kind == "MP3" else 0)
     else:
         whole = soxr.resample(wanted, rate, RATE)
         assert len(found) == -(-len(wanted) * RATE // rate)
@@ -48,7 +48,7 @@ def test_files_become_samples(kind: str, rate: int) -> None:
 def test_ways_to_write_a_wav(subtype: str) -> None:
     made = sound(0.4)
     found = open_sound(saved_sound(made, subtype=subtype), RATE, 60)
-    assert np.abs(found[: len(made)] - made).max() < 0.08
+    assert np.sqrt(np.mean((found[: len(made)] - made) ** 2)) < 0.02
 
 
 def test_samples_of_a_program() -> None:
@@ -126,9 +126,8 @@ def test_what_is_wrong_is_said(case: str) -> None:
 
 
 def test_wav_files_of_programs_that_stream() -> None:
-    for stated in (0xFFFFFFFF, 0x7FFFFFFF, 0):
-        found = open_sound(head(4000, data=stated), RATE, 10)
-        assert len(found) == 2000 or not stated
+    for stated in (0xFFFFFFFF, 0x7FFFFFFF):
+        assert len(open_sound(head(4000, data=stated), RATE, 10)) == 2000
 
 
 def test_a_flac_file_that_lies_about_its_length() -> None:
@@ -136,12 +135,8 @@ def test_a_flac_file_that_lies_about_its_length() -> None:
     data = bytearray(saved_sound(sound(12), "FLAC"))
     at = data.index(b"fLaC") + 8 + 13
     data[at : at + 5] = bytes([data[at] & 0xF0]) + struct.pack(">I", 1000)
-    try:
-        found = open_sound(bytes(data), RATE, 10)
-    except BadSound as error:
-        assert re.search("longer than 10 s|is damaged", str(error))
-    else:
-        assert len(found) <= 10 * RATE
+    # libsndfile stops where the head says, and finds that frames are left.
+    assert len(open_sound(bytes(data), RATE, 10)) <= 10 * RATE
 
 
 def test_samples_that_are_none() -> None:

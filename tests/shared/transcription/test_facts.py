@@ -12,8 +12,8 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media_facts import KindFacts, LogMel, MediaFacts
 from penstock.prepare.transcription import read_transcription
-from penstock.transcription.facts import TranscriptionFacts
-from tests.system.hearing_models import FRAMES, TARGETS, generation_config, tokenizer
+from penstock.transcription_facts import TranscriptionFacts
+from tests.system.transcribing_models import FRAMES, TARGETS, generation_config, tokenizer
 
 TOKENS = tokenizer()
 IDS = TOKENS.get_vocab(with_added_tokens=True)

@@ -17,7 +17,7 @@ from tests.gateway.keyring import ALICE, key, write
 from tests.gateway.live_gateway import LiveGateway
 from tests.system.page.driving import Tab
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def operation(tab: Tab, path: str, method: str = "post") -> str:

@@ -22,6 +22,7 @@ from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
 from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
 from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.recurrent_layers import RecurrentLayerPhases
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
 from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
@@ -98,6 +99,8 @@ def _phases(
     if weights.embedding_norm is not None:
         width, norm = config.hidden_size, weights.embedding_norm
         yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+    if weights.embedding is not None:
+        yield from taken(config)
     if weights.layer_inputs is not None:
         yield from inputs_of_layers(config, weights.layer_inputs)
     if weights.streams is not None and config.streams is not None:
@@ -111,6 +114,8 @@ def _phases(
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         *others, last = finished(phases, config, number, layer)
+        if weights.embedding is not None:
+            *others, last = (*others, last, *tapped(config, number))
         yield from others
         yield replace(last, ends_layer=True)
     if weights.streams is not None and config.streams is not None:

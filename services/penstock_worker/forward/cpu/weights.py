@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.layer_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUStreams
+from penstock_worker.layers.rotary import Rotary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,3 +174,13 @@ class ModelWeights:
     embedding_norm: NormWeights | None = None
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
+
+
+def rotation_table(rotary: Rotary, spec: RopeSpec) -> RotationTable:
+    factors = rotary.query_factors
+    return RotationTable(
+        rotary.cos.numpy(),
+        rotary.sin.numpy(),
+        None if factors is None else factors.numpy(),
+        np.array(spec.axes, dtype=np.uint8) if spec.axes else None,
+    )
