@@ -21,7 +21,7 @@ class Piece:
 
 
 class Cut(NamedTuple):
-    """pieces: in order.  frames: of the window, that were heard; the next one begins behind them."""
+    """pieces: in order.  frames: of the window, that were heard; behind them the next begins."""
 
     pieces: list[Piece]
     frames: int
