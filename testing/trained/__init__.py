@@ -1,1 +1,0 @@
-"""Tiny models that were trained: the scripts, and the checkpoints."""
