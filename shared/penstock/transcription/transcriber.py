@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -94,7 +95,10 @@ class Transcriber:
     async def _between_pauses(self) -> AsyncIterator[list[Segment]]:
         facts = self.facts
         mel = self._recording.mel[:, : self._recording.frames]
-        for seek, end in quiet.windows(mel, facts.window_frames, facts.frames_per_second):
+        found = await asyncio.to_thread(
+            quiet.windows, mel, facts.window_frames, facts.frames_per_second
+        )
+        for seek, end in found:
             decoded = await self._decoded(seek, end)
             cut = segments.cut_whole(decoded.token_ids, end - seek, facts)
             yield self._shown(seek, decoded, cut)
