@@ -86,9 +86,9 @@ def _card(service: Service, name: str) -> ModelCard:
 
 
 def _media_of(welcome: Welcome, limits: Mapping[str, int]) -> dict[str, int]:
-    if welcome.media is None or not limits["image"]:
-        return {}
-    return {"image": limits["image"]}
+    if welcome.media is None or welcome.media.in_front is not None:
+        return {}  # What an encoder takes stands in no message.
+    return {kind: limits[kind] for kind in welcome.media.kinds if limits.get(kind)}
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -37,7 +37,7 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts, MediaKind, Preparation
+from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
 VERSION = 1
 """Of this code: raise it whenever the same bytes give other pixels or frames."""
@@ -71,6 +71,8 @@ class MediaDesk:
         bounds = ProcessBounds(settings.media_process_mib << 20, settings.media_process_seconds)
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
+        self.max_bytes = settings.max_media_bytes
+        """Of an item's file."""
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,
@@ -132,9 +134,16 @@ class MediaDesk:
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
 
+    async def prepare_one(
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
+        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        (item,) = await self._in_time([preparation], [source], lease)
+        return item
+
     async def _in_time(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -151,7 +160,7 @@ class MediaDesk:
 
     async def _all(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -168,7 +177,7 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, preparation: Preparation, source: MediaSource, lease: MediaLease
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
         _check_uuid(source)
         if source.is_name_only:
@@ -196,7 +205,7 @@ class MediaDesk:
         return item
 
     def _remembered(
-        self, preparation: Preparation, source: MediaSource, tenant: str
+        self, preparation: AnyPreparation, source: MediaSource, tenant: str
     ) -> PreparedItem:
         found = self.cache.called(tenant, (source.uuid or "") + _digest(preparation))
         if found is None:
@@ -208,7 +217,7 @@ class MediaDesk:
         return found
 
     def _task(
-        self, preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
     ) -> Prepare:
         raw = None if source.raw is None else source.raw[1]
         return Prepare(preparation, data, self._bounds, raw, parts)
@@ -276,7 +285,7 @@ def _check_uuid(source: MediaSource) -> None:
 
 
 def _name(
-    preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
 ) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
     that no two items are framed alike."""
@@ -289,7 +298,7 @@ def _name(
     return total.hexdigest()
 
 
-def _digest(preparation: Preparation) -> str:
+def _digest(preparation: AnyPreparation) -> str:
     return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()
 
 
