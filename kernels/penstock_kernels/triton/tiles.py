@@ -16,6 +16,14 @@ import triton
 GATE_BLOCK = 1024
 GATE_WARPS = 4
 
+CHANNEL_BLOCK = 256
+"""Channels that one program of a recurrent layer's convolution goes through."""
+CHANNEL_WARPS = 4
+SCAN_VALUES = 32
+"""Values of a head that one program of a recurrence goes through, from the first token to the
+last: with keys of 128 numbers, its part of the state is 32 registers of each thread."""
+SCAN_WARPS = 4
+
 ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""
 

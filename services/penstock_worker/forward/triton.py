@@ -39,6 +39,7 @@ from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, 
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.forward.triton_limits import (
     attention_of,
+    crooked_checkpoints,
     crowded_router,
     obstacle_of,
     quantised_experts,
@@ -49,6 +50,9 @@ from penstock_worker.machine.torch_import import complete_torch
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
+from penstock_worker.states.device_states import DeviceStates
+from penstock_worker.states.on_device import device_states
+from penstock_worker.states.planning import groups_over_ranks
 from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -108,6 +112,10 @@ MECHANISMS = frozenset(
         mechanism.QUERY_GROWTH,
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
+        mechanism.OUTPUT_GATE,
+        mechanism.EXPERTS_FLOOR,
+        mechanism.ONE_HALF,
+        *mechanism.RECURRENT,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -130,6 +138,8 @@ class TritonBuild:
     ranks: Ranks
     head: RowsHead
     """What is computed from the last layer's rows."""
+    states: DeviceStates | None = None
+    """Of recurrent layers."""
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
@@ -160,9 +170,13 @@ class TritonBuild:
             starts=np.full(len(counts), before),
             counts=counts,
             more_tables=(tables,) * (len(self.shape.groups) - 1),
+            slots=range(len(counts)),
         )
         rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
-        return self._forward(1).logits(batch, rows)
+        if self.states is None:
+            return self._forward(1).logits(batch, rows)
+        with self.states.rehearsed([before] * len(counts)):
+            return self._forward(1).logits(batch, rows)
 
     def _forward(self, blocks: int) -> TritonForward:
         attention = TritonAttention(self.shape, blocks, self.device, self.choice)
@@ -174,6 +188,7 @@ class TritonBuild:
             memory=self.memory,
             ranks=self.ranks,
             head=self.head,
+            states=self.states,
         )
 
 
@@ -197,8 +212,22 @@ def recipe(
     _check_cache(shape.dtype, device)
     choice = attention_of(config, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
+    block_bytes = TritonAttention.block_bytes(shape)
+    groups = groups_over_ranks(
+        config,
+        shape.groups,
+        lambda shard: TritonAttention.block_bytes(
+            CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
+        ),
+        setup,
+        ranks.place,
+    )
+    states = device_states(shard.own, groups, setup)
     obstacle = (
-        obstacle_of(shape, choice) or crowded_router(config) or quantised_experts(setup, config)
+        obstacle_of(shape, choice)
+        or crowded_router(config)
+        or quantised_experts(setup, config)
+        or crooked_checkpoints(shape, groups)
     )
     if obstacle is not None:
         raise Unable(obstacle)
@@ -216,7 +245,9 @@ def recipe(
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks)
         memory, head = memory_of(device), purpose.of(model)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head)
+        if states is not None:
+            states.allocate(device)
+        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head, states)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:
@@ -229,13 +260,14 @@ def recipe(
             f"triton {triton.__version__} torch {torch.__version__} {capability(device)} {name} "
             f"KV {stored} {order} quantization {setup.quantization}"
         ),
-        block_bytes=TritonAttention.block_bytes(shape),
-        kv_groups=shape.groups,
+        block_bytes=block_bytes,
+        kv_groups=groups,
         threads_by_share=False,
         build=build,
         device=device,
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        states=states,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock import mechanisms as mechanism
+from penstock.kv_layout import STATE_BYTES, KVGroup, state_of
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.tiles import AttentionChoice, attention_choice, latent_choice
@@ -51,6 +52,18 @@ def crowded_router(config: ModelConfig) -> str | None:
         if experts is not None and experts.active > MOST_ACTIVE:
             return f"a token has {experts.active} experts; at most {MOST_ACTIVE} are possible"
     return None
+
+
+def crooked_checkpoints(shape: CacheShape, groups: tuple[KVGroup, ...]) -> str | None:
+    """Returns why recurrent states can't be copied to blocks, or None if they can, or needn't
+    be."""
+    part = shape.block_size * shape.head_dim * shape.dtype.itemsize
+    if state_of(groups) is None or part % STATE_BYTES == 0:
+        return None
+    return (
+        f"a head's keys of a block take {part} bytes, and recurrent states are numbers of"
+        f" {STATE_BYTES}: kv_block_size must be a multiple of {STATE_BYTES}"
+    )
 
 
 def quantised_experts(setup: Setup, config: ModelConfig) -> str | None:

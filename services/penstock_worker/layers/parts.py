@@ -11,8 +11,10 @@ from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
 from penstock.model_config import ModelConfig
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.step import Step
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, head_ranges
 from penstock_worker.quantisation.interface import Product
@@ -28,11 +30,21 @@ class LayerExperts(Protocol):
         expert's inner dimension, and returns a part of the sum."""
 
 
+class Recurrence(Protocol):
+    """A recurrent layer's half that stands in the attention's place."""
+
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        """Maps [rows, hidden] to [rows, hidden], and moves the sequences' states on."""
+
+
 class DecoderOps(Ops, Protocol):
     """All that the layers of decoders are computed by."""
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         """Loads a layer's router and experts, whose tensors' names begin with `prefix`."""
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        """Loads what stands in the attention's place in layer number `layer` of the model."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
 from penstock_worker.layers.experts import RoutedExperts
 from penstock_worker.layers.latent_attention import PerHead
-from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts
+from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts, Recurrence
+from penstock_worker.layers.recurrent.layer import RecurrentLayer
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix, plain
 
@@ -74,6 +76,9 @@ class ReferenceOps:
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         return RoutedExperts.load(parts, feed_forward, prefix)
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        return RecurrentLayer.load(parts, layer, spec)
 
 
 REFERENCE: DecoderOps = ReferenceOps()

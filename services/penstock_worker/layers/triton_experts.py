@@ -125,6 +125,7 @@ def _rule(spec: ExpertsSpec) -> RoutingRule:
         groups=spec.groups,
         active_groups=spec.active_groups,
         group_best=spec.group_best,
+        sum_floor=spec.sum_floor,
     )
 
 

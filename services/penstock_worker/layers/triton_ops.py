@@ -14,13 +14,15 @@ from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
 from penstock.layer_spec import FeedForwardSpec
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.per_head import per_head
 from penstock_kernels.triton.rowwise import activation, layer_norm, rms_norm
 from penstock_kernels.triton.rowwise import gated as gates
-from penstock_worker.layers.parts import LayerExperts, Parts
+from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
 from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.layers.triton_experts import TritonExperts
+from penstock_worker.layers.triton_recurrence import TritonRecurrence
 from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
 from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
@@ -148,6 +150,9 @@ class TritonOps:
         return TritonExperts.load(
             parts, feed_forward, prefix, self._dtype, batch_invariant=self._batch_invariant
         )
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        return TritonRecurrence.load(parts, layer, spec)
 
     def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
         weight = weight.to(self._device, self._dtype)

@@ -18,7 +18,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.states.program_states import ProgramStates
+from penstock_worker.states.live_states import LiveStates
 from tests.worker.cpu_model import CPUModel
 from tests.worker.recurrent_states import StatesInMemory
 
@@ -70,15 +70,16 @@ class RecurrentRun:
 
 
 class CPURun:
-    """A Run by the CPU kernels, with checkpoints behind each `every` tokens."""
+    """A Run by the CPU kernels or by CUDA's, with checkpoints behind each `every` tokens."""
 
     def __init__(
         self, model: CPUModel, sequences: int, *, threads: int = 1, every: int = EACH * BLOCK
     ) -> None:
         setup = model.setup(block_size=BLOCK, threads=threads)
         setup = msgspec.structs.replace(setup, state_checkpoint_tokens=every)
+        setup = msgspec.structs.replace(setup, batch_invariant=model.backend == "triton")
         recipe = choose(model.prepared(), setup, threads)
-        assert isinstance(recipe.states, ProgramStates)
+        assert isinstance(recipe.states, LiveStates)
         checkpoints = recipe.kv_groups[-1].blocks * (EACH * BLOCK // every)
         num_blocks = sequences * (EACH * model.groups + checkpoints)
         blocks = iter(range(num_blocks))
