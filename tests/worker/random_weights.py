@@ -16,9 +16,7 @@ from penstock_worker.weights.weights import CPU, Weights
 class RandomWeights(Weights):
     """Has every tensor that is asked for, in whatever shape. Norms and biases are random, too."""
 
-    def __init__(
-        self, dtype: torch.dtype = torch.float32, device: torch.device = CPU
-    ) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> None:
         super().__init__({}, dtype, device)
 
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:

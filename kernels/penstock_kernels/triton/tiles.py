@@ -8,7 +8,7 @@ bytes that a tile keeps. Not measured yet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -135,8 +135,12 @@ def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> Attenti
     products do.
 
     A load of keys waits for a load of the block table, and each of the two takes up pipeline
-    stages: decode needs 5 to keep two tiles of keys in flight.
+    stages: decode needs 5 to keep two tiles of keys in flight. Of heads above 256, few rows and few
+    keys at a time fit registers and, in float32, shared memory.
     """
+    if head_dim > 256:
+        wide = AttentionTiles(16, 16, KEY_SPLIT, 8, 2)
+        return AttentionChoice(wide, wide if batch_invariant else replace(wide, rows=32))
     keys = 64 if head_dim <= 128 else 32
     stages = 3 if head_dim <= 128 else 2
     if batch_invariant:

@@ -20,9 +20,8 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
-from penstock_kernels.triton.tiles import AttentionChoice
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory, memory_of
 from penstock_worker.dtype import (
     BESIDE_QUANTISED,
@@ -115,6 +114,16 @@ MECHANISMS = frozenset(
         mechanism.OUTPUT_GATE,
         mechanism.EXPERTS_FLOOR,
         mechanism.ONE_HALF,
+        mechanism.OWN_HEADS,
+        mechanism.VALUE_NORM,
+        mechanism.VALUES_OF_KEYS,
+        mechanism.SHARED_KV,
+        mechanism.OWN_INNER,
+        mechanism.SPARSE_GATE,
+        mechanism.EXPERTS_BESIDE,
+        mechanism.OUTPUT_SCALE,
+        mechanism.PER_LAYER_INPUTS,
+        mechanism.STREAMS,
         *mechanism.RECURRENT,
     }
 )
@@ -131,8 +140,8 @@ class TritonBuild:
     """Of activations."""
     shape: CacheShape
     """Of the KV cache."""
-    choice: AttentionChoice
-    """Kernel and tiles of the attention."""
+    choices: AttentionChoices
+    """Tiles of the attention."""
     device: torch.device
     memory: DeviceMemory
     ranks: Ranks
@@ -179,7 +188,7 @@ class TritonBuild:
             return self._forward(1).logits(batch, rows)
 
     def _forward(self, blocks: int) -> TritonForward:
-        attention = TritonAttention(self.shape, blocks, self.device, self.choice)
+        attention = TritonAttention(self.shape, blocks, self.device, self.choices)
         return TritonForward(
             self.model,
             attention,
@@ -210,7 +219,7 @@ def recipe(
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
-    choice = attention_of(config, batch_invariant=setup.batch_invariant)
+    choices = attention_of(config, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
     block_bytes = TritonAttention.block_bytes(shape)
     groups = groups_over_ranks(
@@ -224,7 +233,7 @@ def recipe(
     )
     states = device_states(shard.own, groups, setup)
     obstacle = (
-        obstacle_of(shape, choice)
+        obstacle_of(shape, choices)
         or crowded_router(config)
         or quantised_experts(setup, config)
         or crooked_checkpoints(shape, groups)
@@ -247,7 +256,7 @@ def recipe(
         memory, head = memory_of(device), purpose.of(model)
         if states is not None:
             states.allocate(device)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head, states)
+        return TritonBuild(model, setup, dtype, shape, choices, device, memory, ranks, head, states)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:

@@ -24,10 +24,11 @@ from penstock_worker.weights.weights import Weights
 class LayerExperts(Protocol):
     """A layer's router and the experts that it chooses from."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         """Maps [rows, hidden] to each row's weighted sum over its experts, added in the order of
         their numbers: [rows, hidden] float32. Of tensor-parallel ranks, each has a part of every
-        expert's inner dimension, and returns a part of the sum."""
+        expert's inner dimension, and returns a part of the sum. `routed`: the router's input, where
+        it is another one."""
 
 
 class Recurrence(Protocol):

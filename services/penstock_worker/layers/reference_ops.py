@@ -74,6 +74,13 @@ class ReferenceOps:
             return reference.gated_activation(x, kind)
         return reference.plain_activation(x, kind)
 
+    def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
+        return reference.sparse_gate(gate_up, share)
+
+    def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
+        own, wanted = (reference.row_mean(each.float() * each.float()) for each in (x, as_what))
+        return (x * torch.sqrt(wanted) / torch.sqrt(own.clamp(min=least))).to(x.dtype)
+
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         return RoutedExperts.load(parts, feed_forward, prefix)
 

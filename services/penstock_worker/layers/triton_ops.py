@@ -17,7 +17,7 @@ from penstock.layer_spec import FeedForwardSpec
 from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.per_head import per_head
-from penstock_kernels.triton.rowwise import activation, layer_norm, rms_norm
+from penstock_kernels.triton.rowwise import activation, as_large, layer_norm, rms_norm, sparse_gate
 from penstock_kernels.triton.rowwise import gated as gates
 from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
 from penstock_worker.layers.reference_ops import TensorTable
@@ -145,6 +145,12 @@ class TritonOps:
 
     def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
         return gates.gated(x, kind) if gated else activation.activate(x, kind)
+
+    def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
+        return sparse_gate.sparse_gate(gate_up, share)
+
+    def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
+        return as_large.as_large(x.contiguous(), as_what.contiguous(), least)
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         return TritonExperts.load(

@@ -182,9 +182,7 @@ def _load_on_device(
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
-        stage = EarlierStage(
-            parts.forward, slots, parts.copies, states=recipe.states or STATELESS
-        )
+        stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
     generate = Generate(

@@ -64,9 +64,7 @@ class FailsOnce:
         raise RuntimeError("this layer fails")
 
 
-def in_spite_of(
-    failing: CPURun, layer: int, work: Sequence[tuple[int, list[int]]]
-) -> list[Tensor]:
+def in_spite_of(failing: CPURun, layer: int, work: Sequence[tuple[int, list[int]]]) -> list[Tensor]:
     """Computes the works once more, each by itself, as the runner does."""
     assert isinstance(failing.forward, TritonForward)
     FailsOnce(failing.forward, layer)
