@@ -57,7 +57,8 @@ class DeviceStates(LiveStates):
         """Takes the memory of all slots. Raises torch.OutOfMemoryError."""
         sizes = (self._slots, sum(self._sizes)), (self._slots, self._results)
         # Not a number, so that a state which nobody has loaded is seen.
-        self._live, self._last = (torch.full(size, torch.nan, device=device) for size in sizes)
+        with torch.inference_mode(False):  # States are also loaded outside of that mode.
+            self._live, self._last = (torch.full(size, torch.nan, device=device) for size in sizes)
 
     def keep_in(self, blocks: Tensor) -> None:
         """Checkpoints will lie there. `blocks`: a view of the KV cache, [parts, blocks, bytes]

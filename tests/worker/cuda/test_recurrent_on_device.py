@@ -15,11 +15,13 @@ from penstock_worker.forward import triton
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.layers.step import Step
 from penstock_worker.models.decoder import DecoderModel
-from tests.interpreted_triton import DEVICE
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from tests.interpreted_triton import DEVICE, one_kernel_at_a_time
 from tests.worker.cpu_model import CPUModel
-from tests.worker.models.recurrent_cases import BITS_ON_DEVICE, ON_DEVICE
+from tests.worker.models.recurrent_cases import BITS_ON_DEVICE, ON_DEVICE, RANKS_ON_DEVICE
 from tests.worker.models.recurrent_runs import BLOCK, CPURun, RecurrentRun
 from tests.worker.models.test_recurrent_models import POSITIONS, read
+from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,16 +35,20 @@ def _random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "open_weights", lambda *_, **__: RandomWeights(device=DEVICE))
 
 
-def run(case: str) -> CPURun:
+def run(case: str, ranks: Ranks = ALONE) -> CPURun:
     model = CPUModel(read(case), NO_FILES, "float32", backend="triton", positions=POSITIONS)
-    return CPURun(model, 2, every=BLOCK)
+    return CPURun(model, 2, every=BLOCK, ranks=ranks)
+
+
+def on_host(case: str) -> RecurrentRun:
+    return RecurrentRun(DecoderModel(read(case), RandomWeights(), POSITIONS), 2)
 
 
 @pytest.mark.parametrize("case", ON_DEVICE)
 def test_logits_are_the_references(case: str) -> None:
     """A prompt in two chunks, beside another one, and a decode of both."""
     ours = run(case)
-    true = RecurrentRun(DecoderModel(read(case), RandomWeights(), POSITIONS), 2)
+    true = on_host(case)
     for work in (
         [(0, MINE[:5]), (1, OTHER[:3])],
         [(1, OTHER[3:4]), (0, MINE[5:9])],
@@ -50,6 +56,22 @@ def test_logits_are_the_references(case: str) -> None:
     ):
         for found, wanted in zip(ours.step(work), true.step(work), strict=True):
             assert (found.cpu() - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="ranks are threads of one process")
+@pytest.mark.parametrize("case", RANKS_ON_DEVICE)
+def test_two_ranks_compute_the_references_logits(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_kernel_at_a_time(monkeypatch)
+    true = on_host(case)
+    with Formed(2) as formed:
+        runs = dict(zip(formed.ranks, formed.each(lambda ranks: run(case, ranks)), strict=True))
+        for work in ([(0, MINE[:4]), (1, OTHER[:2])], [(1, OTHER[2:3]), (0, MINE[4:5])]):
+            both = formed.each(lambda ranks, work=work: runs[ranks].step(work))  # type: ignore[misc]
+            for ours, other, wanted in zip(*both, true.step(work), strict=True):
+                assert torch.equal(ours, other)
+                assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
 class FailsOnce:

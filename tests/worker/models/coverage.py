@@ -71,7 +71,7 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             "float32 parity": _families(ON_DEVICE + recurrent_cases.ON_DEVICE),
             "bits": _families(BITS_ON_DEVICE + recurrent_cases.BITS_ON_DEVICE),
             "GGUF": _families(test_gguf_families.ON_DEVICE),
-            "TP 2": _families(RANKS_ON_DEVICE),
+            "TP 2": _families(RANKS_ON_DEVICE + recurrent_cases.RANKS_ON_DEVICE),
         },
     }
 
