@@ -129,13 +129,16 @@ class Server:
         return done.stdout if done.stdout.startswith("data:") else json.loads(done.stdout)
 
     def children(self) -> dict[str, int]:
-        """Title -> pid of the supervisor's living children, e.g. {"penstock: engine": 4711}."""
+        """Title -> pid of the supervisor's living children, e.g. {"penstock: engine": 4711}: those
+        that have their title, for a gateway is ready before its renderer of templates is."""
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 if child.status() != psutil.STATUS_ZOMBIE:
-                    found[" ".join(child.cmdline()).strip()] = child.pid
                     self._seen.add(child.pid)
+                    title = " ".join(child.cmdline()).strip()
+                    if title.startswith(TITLE):
+                        found[title] = child.pid
             except psutil.NoSuchProcess:
                 continue
         return found

@@ -219,7 +219,7 @@ class PkBatch(ctypes.Structure):
         ("rows", c_int32),
         ("sequences", c_int32),
         ("num_wanted", c_int32),
-        ("reserved", c_int32),
+        ("threads", c_int32),
         ("tokens", c_void_p),
         ("first_row", c_void_p),
         ("starts", c_void_p),
@@ -231,6 +231,7 @@ class PkBatch(ctypes.Structure):
         ("layers_done", c_void_p),
         ("cancelled", c_void_p),
         ("states", ctypes.POINTER(PkStates)),
+        ("lost", c_void_p),
     )
 
 

@@ -12,7 +12,8 @@ import httpx
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Page
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
+"""Seconds that a busy machine may take; Playwright's own bound is 30."""
 LABELS = {
     "system": "System prompt",
     "temperature": "Temperature",
@@ -30,6 +31,7 @@ class Tab:
     def __init__(self, profile: BrowserContext, url: str) -> None:
         self.profile = profile
         self.complaints: list[str] = []
+        profile.set_default_timeout(1000 * TIMEOUT)
         self.page: Page = profile.new_page()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(f"pageerror: {error}"))

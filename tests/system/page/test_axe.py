@@ -15,7 +15,7 @@ import pytest
 from testing.serving import Server
 from tests.system.page.driving import Tab, assistant, export_file, user
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 STILL = """Promise.all(document.getAnimations()

@@ -12,7 +12,7 @@ import pytest
 from testing.serving import Server, wait_until
 from tests.system.page.driving import Chat, Tab, answered, assistant, export_file, user
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 FRANCE = "What is the capital of France?"
 RIVER = "Name a river."
@@ -20,7 +20,7 @@ LONG = "Count from one to five hundred, each number in words."
 
 
 def open_requests(server: Server) -> int:
-    status = httpx.get(f"{server.url}/status", timeout=10).json()
+    status = httpx.get(f"{server.url}/status", timeout=60).json()
     return int(status["gateway"]["open_requests"]) + int(status["engine"]["running"])
 
 

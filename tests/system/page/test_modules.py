@@ -10,7 +10,7 @@ import pytest
 from testing.serving import Server
 from tests.system.page.driving import Tab
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 STREAM = (
     'data: {"a": "Grüße 🌊"}\n\n: a comment\n\nevent: odd\r\ndata: one\r\ndata:two\r\n\r\n'

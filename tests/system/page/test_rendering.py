@@ -10,7 +10,7 @@ import pytest
 from testing.serving import Server
 from tests.system.page.driving import Tab
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

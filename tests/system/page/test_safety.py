@@ -11,7 +11,7 @@ import pytest
 from testing.serving import Server
 from tests.system.page.driving import Chat, Tab, export_file
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 HOSTILE = [
     "<img src=x onerror=\"window.hacked=1\">",

@@ -14,7 +14,7 @@ from testing.serving import Server, wait_until
 from tests.gateway import keyring
 from tests.system.page.driving import Chat, Tab, user
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 KEY = "sk-page"
 FRANCE = "What is the capital of France?"
@@ -38,7 +38,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def open_requests(server: Server) -> int:
     headers = keyring.bearer(keyring.ADMIN)
-    status = httpx.get(f"{server.url}/status", headers=headers, timeout=10).json()
+    status = httpx.get(f"{server.url}/status", headers=headers, timeout=60).json()
     return int(status["gateway"]["open_requests"])
 
 
@@ -102,7 +102,7 @@ def test_a_limit_is_waited_out(open_tab: Callable[..., Tab], guarded: Server) ->
         assert retry.is_disabled()
     wait_until(lambda: open_requests(guarded) == 0, 60)
     chat.page.evaluate("() => { Date.now = () => new Date().getTime(); }")
-    retry.click(timeout=60_000)  # When the time is over, by the page's own clock.
+    retry.click(timeout=120_000)  # When the time is over, by the page's own clock.
     chat.ended()
     assert problem.count() == 0
     assert len(chat.contents()) == 2

@@ -12,7 +12,7 @@ import penstock_gateway
 from testing.serving import Server
 from tests.system.page.driving import Chat, Tab, export_file
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 STYLE = Path(penstock_gateway.__file__).parent / "web" / "style.css"
 PHONE = {

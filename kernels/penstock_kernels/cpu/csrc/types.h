@@ -234,13 +234,16 @@ struct PkStates {
 // states: null of a program without recurrent layers.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
+// threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
+// each other beyond spinning, of all of them together; may be null.
 struct PkBatch {
-  int32_t rows, sequences, num_wanted, reserved;
+  int32_t rows, sequences, num_wanted, threads;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types;
   float* logits;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;
   const PkStates* states;
+  int64_t* lost;
 };
 
 // How one row's token is chosen, and where what is said about it goes.
@@ -365,6 +368,13 @@ struct Kernels {
 
 // Lets another thread run while this one waits.
 void give_way();
+
+// Of a clock that only goes on.
+int64_t nanoseconds();
+
+// Sleeps while the variable has this value, until `wake_all`; may end for no reason.
+void sleep_on(std::atomic<int>& variable, int value);
+void wake_all(std::atomic<int>& variable);
 
 // A moment's rest between two looks at a shared variable.
 inline void breathe() {
