@@ -154,9 +154,9 @@ class TritonAttention:
         `arrays` are those of decode_shapes, written by write_decode. `context` is a number of
         tokens, a multiple of the block size, and at least that of the longest sequence.
         """
-        slots, *plan = arrays[:7]
+        slots, *own = arrays[:7]
         more = tuple(zip(arrays[7::2], arrays[8::2], strict=True))
-        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, plan)
+        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, own)
         few = TileList(sequences, firsts, queries=1, end=context)
         plan, *others = (
             DeviceAttentionPlan(
