@@ -25,6 +25,8 @@ from penstock.cli.try_it import curl_line
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
+from tests.shared.media.sounds import saved_sound, sound
+from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
 from tests.worker.pooling.pooling_models import save
 
@@ -86,6 +88,15 @@ def tiny_llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(str(write_qwen2_audio(tmp_path_factory.mktemp("sounds") / "tiny-qwen2-audio")))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="module")
 def seeing(tiny_llava: Path) -> Iterator[Server]:
     running = Server(str(tiny_llava))
     try:
@@ -114,9 +125,10 @@ def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> No
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
 
 
-def test_commands_of_the_page_about_media(seeing: Server, tmp_path: Path) -> None:
+def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
-    run_commands(MEDIA, lambda _: seeing, tmp_path)
+    (tmp_path / "question.wav").write_bytes(saved_sound(sound(0.5)))
+    run_commands(MEDIA, lambda line: hearing if "question.wav" in line else seeing, tmp_path)
 
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:

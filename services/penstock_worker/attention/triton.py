@@ -22,6 +22,7 @@ from penstock_worker.attention.interface import (
     HeadNorms,
     Rotation,
     ScoreRule,
+    SectionedRotation,
 )
 from penstock_worker.batch.block_tables import write_tables
 from penstock_worker.forward.uploads import Uploads
@@ -290,6 +291,8 @@ def _width(shape: CacheShape) -> int:
 def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:
     if rotation is None:
         return None
+    if isinstance(rotation, SectionedRotation):
+        rotation = rotation.by_row
     return rope_write.RotaryTables(
         rotation.cos, rotation.sin, rotation.positions, rotation.query_factors
     )

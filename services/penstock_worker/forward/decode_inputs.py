@@ -17,6 +17,21 @@ from penstock_worker.states.device_moves import (
 )
 
 
+def decodes_text(batch: Batch) -> bool:
+    """Whether no row of the batch is a part of an item: such rows have three equal positions."""
+    media = batch.media
+    if media is None:
+        return True
+    at = media.positions
+    return not len(media.rows) and (at is None or bool((at == at[0]).all()))
+
+
+def rotary_positions(batch: Batch) -> np.ndarray:
+    """By which the rows of a decode step turn, [sequences] int64."""
+    media = batch.media
+    return batch.starts if media is None or media.positions is None else media.positions[0]
+
+
 class DecodeInputs:
     """The layout of that memory. The arrays are those of HostStep, in its order: tokens, positions,
     wanted rows, then the attention's, then those of states.
@@ -68,7 +83,8 @@ class DecodeInputs:
         `moves`: what it does with states."""
         arrays = self.arrays(memory)
         tokens, positions, rows = arrays[:3]
-        for array, values in ((tokens, batch.tokens), (positions, batch.starts), (rows, wanted)):
+        at = rotary_positions(batch)
+        for array, values in ((tokens, batch.tokens), (positions, at), (rows, wanted)):
             array[: len(values)] = values
             array[len(values) :] = 0
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)

@@ -31,7 +31,7 @@ from penstock import logs
 from penstock_kernels.triton.tiles import KEY_SPLIT
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.captures import CapturedWork, Captures, Work
-from penstock_worker.forward.decode_inputs import DecodeInputs
+from penstock_worker.forward.decode_inputs import DecodeInputs, decodes_text
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
@@ -74,6 +74,8 @@ class Buckets:
         """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
         bucket."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
+        if not decodes_text(batch):
+            return None
         if len(batch.tokens) > count or count > self.sequences or longest > self.context:
             return None
         return Bucket(self._sequences(count), self._context(longest))

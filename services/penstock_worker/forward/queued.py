@@ -13,7 +13,7 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.captures import Captures
-from penstock_worker.forward.device_step import DeviceStep, HostStep
+from penstock_worker.forward.device_step import DeviceStep, HostMedia, HostStep
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
@@ -95,6 +95,10 @@ class TritonForward(LayerByLayer):
             states=self._states,
         )
 
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
+        self._count_layer()
+
     def blocks(self) -> Tensor:
         return self.attention.blocks()
 
@@ -129,7 +133,8 @@ class TritonForward(LayerByLayer):
     def _eager(self, batch: Batch, rows: np.ndarray, moves: HostMoves | None) -> Tensor:
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         laid_out = self.attention.lay_out(layout)
-        host = HostStep(batch.tokens, layout.positions, rows, laid_out, moves)
+        media = HostMedia.of(batch.media)
+        host = HostStep(batch.tokens, layout.positions, rows, laid_out, moves, media)
         tensors = self._uploads.send(host.arrays)
         step = host.on_device(self.attention, tensors, self._states)
         hidden = self._model.hidden(
@@ -138,6 +143,7 @@ class TritonForward(LayerByLayer):
             step.attention,
             self._count_layer,
             step.states,
+            step.media,
         )
         return hidden.index_select(0, step.wanted)
 

@@ -14,7 +14,6 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
@@ -42,10 +41,13 @@ from penstock_worker.forward.triton_limits import (
     crowded_router,
     obstacle_of,
     quantised_experts,
+    ranks_that_see,
 )
+from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
+from penstock_worker.media.loading import Connect, ModelMedia, connect_nothing
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
@@ -82,53 +84,6 @@ class Logits:
 
 LOGITS: Purpose = Logits()
 
-MECHANISMS = frozenset(
-    {
-        mechanism.WINDOW,
-        mechanism.SCORE_SOFT_CAP,
-        mechanism.SCORE_SCALE,
-        mechanism.SINKS,
-        mechanism.LATENT,
-        mechanism.NO_ROTATION,
-        mechanism.PARTIAL_ROTATION,
-        mechanism.SEVERAL_ROTATIONS,
-        mechanism.WHOLE_NORM,
-        mechanism.LAYER_NORM,
-        mechanism.OUTPUT_NORMS,
-        mechanism.PARALLEL,
-        mechanism.GELU,
-        mechanism.GELU_TANH,
-        mechanism.RELU2,
-        mechanism.CLAMPED_SWIGLU,
-        mechanism.UNGATED,
-        mechanism.OUTPUT_BIAS,
-        mechanism.FEED_FORWARD_BIAS,
-        mechanism.RESIDUAL_MULTIPLIER,
-        mechanism.EMBEDDING_MULTIPLIER,
-        mechanism.LOGITS_RULE,
-        mechanism.EXPERTS,
-        mechanism.SHARED_EXPERT_GATE,
-        mechanism.QUERY_GROWTH,
-        mechanism.EMBEDDING_NORM,
-        mechanism.NO_FIRST_NORM,
-        mechanism.OUTPUT_GATE,
-        mechanism.EXPERTS_FLOOR,
-        mechanism.ONE_HALF,
-        mechanism.OWN_HEADS,
-        mechanism.VALUE_NORM,
-        mechanism.VALUES_OF_KEYS,
-        mechanism.SHARED_KV,
-        mechanism.OWN_INNER,
-        mechanism.SPARSE_GATE,
-        mechanism.EXPERTS_BESIDE,
-        mechanism.OUTPUT_SCALE,
-        mechanism.PER_LAYER_INPUTS,
-        mechanism.STREAMS,
-        *mechanism.RECURRENT,
-    }
-)
-"""What this backend has beyond Llama's layers."""
-
 
 @dataclass(frozen=True)
 class TritonBuild:
@@ -149,12 +104,14 @@ class TritonBuild:
     """What is computed from the last layer's rows."""
     states: DeviceStates | None = None
     """Of recurrent layers."""
+    see: Connect = connect_nothing
 
     def __call__(self, blocks: int) -> TritonForward:
         setup, forward = self.setup, self._forward(blocks)
         if not setup.enforce_eager:
             buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
             forward.use_graphs(buckets, captures_of(self.device), self.dtype)
+        self.see(forward.count_layer)
         return forward
 
     def widest_prefill(self) -> Tensor:
@@ -237,11 +194,15 @@ def recipe(
         or crowded_router(config)
         or quantised_experts(setup, config)
         or crooked_checkpoints(shape, groups)
+        or ranks_that_see(config, ranks.place)
     )
     if obstacle is not None:
         raise Unable(obstacle)
 
+    media = ModelMedia(prepared, setup, ranks, dtype, device)
+
     def build() -> DeviceBuild:
+        see = media.load()
         weights = open_weights(
             prepared.weights,
             config,
@@ -256,7 +217,9 @@ def recipe(
         memory, head = memory_of(device), purpose.of(model)
         if states is not None:
             states.allocate(device)
-        return TritonBuild(model, setup, dtype, shape, choices, device, memory, ranks, head, states)
+        return TritonBuild(
+            model, setup, dtype, shape, choices, device, memory, ranks, head, states, see
+        )
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:
@@ -277,6 +240,7 @@ def recipe(
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
         states=states,
+        media=media.encodings,
     )
 
 

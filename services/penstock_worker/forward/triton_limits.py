@@ -9,6 +9,8 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.tiles import attention_choice, latent_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import AttentionChoices, kinds_of_heads
+from penstock_worker.forward.interface import WITHOUT_PICTURES
+from penstock_worker.parallel.place import RankPlace
 
 LARGEST_HEAD = 512
 """Largest head dimension of the attention kernels."""
@@ -69,6 +71,13 @@ def crooked_checkpoints(shape: CacheShape, groups: tuple[KVGroup, ...]) -> str |
         f"a head's keys of a block take {part} bytes, and recurrent states are numbers of"
         f" {STATE_BYTES}: kv_block_size must be a multiple of {STATE_BYTES}"
     )
+
+
+def ranks_that_see(config: ModelConfig, place: RankPlace) -> str | None:
+    """Returns why so many ranks can't compute this model, or None if they can."""
+    if config.vision is None or place.ranks == 1:
+        return None
+    return f"the model has {mechanism.VISION}, and {place.ranks} GPUs share it{WITHOUT_PICTURES}"
 
 
 def quantised_experts(setup: Setup, config: ModelConfig) -> str | None:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from penstock.layer_spec import LayerSpec
 from penstock_worker.layers.attention import SelfAttention
+from penstock_worker.layers.cross_attention import CROSS_NORM, CrossAttention, CrossLayer
 from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.experts_beside import ExpertsBeside
 from penstock_worker.layers.feed_forward import FeedForward
@@ -136,6 +137,8 @@ def load_layer(parts: Parts, layer: int) -> Layer:
         branch = Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier)
         feed_forward = _load_feed_forward(parts, layer, spec)
         return FeedForwardLayer(norms.first(), feed_forward, branch)
+    if parts.config.cross_attention is not None:
+        return _load_cross_layer(parts, layer, norms)
     attention = _load_attention(parts, layer, spec)
     feed_forward = _load_feed_forward(parts, layer, spec)
     if spec.order == "parallel":
@@ -156,6 +159,14 @@ def load_layer(parts: Parts, layer: int) -> Layer:
             Branch(norms.behind(ATTENTION_OUTPUT_NORM), spec.residual_multiplier),
             Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier),
         ),
+    )
+
+
+def _load_cross_layer(parts: Parts, layer: int, norms: _Norms) -> CrossLayer:
+    return CrossLayer(
+        (norms.named(ATTENTION_NORM), SelfAttention.load(parts, layer)),
+        (norms.named(CROSS_NORM), CrossAttention.load(parts, layer)),
+        (norms.named(FEED_FORWARD_NORM), FeedForward.load(parts, layer)),
     )
 
 

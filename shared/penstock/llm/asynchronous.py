@@ -24,7 +24,7 @@ from penstock.llm.media_prompts import (
     LibraryPrompt,
     library_chat,
     library_prompt,
-    without_pictures,
+    without_media,
 )
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
@@ -37,7 +37,8 @@ from penstock.llm.prompts import (
     with_salt,
     with_template,
 )
-from penstock.media.desk import MediaDesk, PromptMedia
+from penstock.media.desk import MediaDesk
+from penstock.media.items import PromptMedia
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
@@ -293,7 +294,7 @@ class AsyncLLM(AsyncPooling):
         await self.start()
         given = prompt_list(prompts)
         prompts = [
-            without_pictures(library_prompt(prompt, self.text), "beam search").prompt_token_ids
+            without_media(library_prompt(prompt, self.text), "beam search").prompt_token_ids
             for prompt in given
         ]
         terms = terms_list(None, deadline_ms, len(given))
@@ -332,7 +333,8 @@ class AsyncLLM(AsyncPooling):
             more = {"media": media.media, "prepared": media.prepared}
         generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
         self._running[name] = generation
-        assembly = Assembly(generation, prompt, self.text.tokenizer)
+        in_front = 0 if media is None else media.in_front
+        assembly = Assembly(generation, prompt, self.text.tokenizer, in_front)
         try:
             async for deltas in generation:
                 output = assembly.take(deltas)

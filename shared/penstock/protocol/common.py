@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.media_facts import MediaKind
+
 HIGHEST_PRIORITY = -100
 LOWEST_PRIORITY = 100
 """As in vLLM, a lower value is served earlier. The range is bounded because waiting requests age:
@@ -156,8 +158,6 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
             count *= size
         return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count
 
-
-MediaKind = Literal["image", "audio", "video"]
 
 MAX_MEDIA_ITEMS = 256
 """Of a request."""

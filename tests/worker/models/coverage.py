@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.system import test_recurrent_over_ranks
+from tests.worker.encoder_decoder.whisper_cases import CASES as WHISPER_CASES
 from tests.worker.models import (
     recurrent_cases,
     test_family_bits,
@@ -56,11 +57,13 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             "float32 parity": _families(
                 _cases(test_parity_families.test_equals_transformers)
                 + _cases(test_recurrent_models.test_equals_transformers)
-            ),
+            )
+            + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_rows_depend_on_their_sequence_alone)
                 + _cases(test_recurrent_models.test_rows_depend_on_their_sequence_alone)
-            ),
+            )
+            + Counter(Whisper=1),
             "GGUF": _families(gguf + _cases(test_recurrent_gguf.test_equals_transformers)),
             "TP 2": _families(
                 _cases(test_cpu_ranks.test_ranks_of_the_reference)
