@@ -9,13 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from penstock_kernels.triton.recurrent.states import LayerStates, StateMemory, StateMoves
+from penstock_kernels.triton.recurrent.states import (
+    DeviceStateMemory,
+    DeviceStateMoves,
+    LayerStates,
+)
 from penstock_worker.layers.recurrent.interface import Scan
 
 
 @dataclass(frozen=True)
 class HostMoves:
-    """As StateMoves, int32 on the host."""
+    """As DeviceStateMoves, int32 on the host."""
 
     sequences: np.ndarray
     firsts: np.ndarray
@@ -57,8 +61,8 @@ class DeviceStatesStep:
 
     def __init__(
         self,
-        memory: StateMemory,
-        moves: StateMoves,
+        memory: DeviceStateMemory,
+        moves: DeviceStateMoves,
         places: Sequence[tuple[int, int]],
         moving: Callable[[int, int], None],
     ) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.kv_layout import KVGroup
-from penstock_kernels.triton.recurrent.states import StateMemory, StateMoves
+from penstock_kernels.triton.recurrent.states import DeviceStateMemory, DeviceStateMoves
 from penstock_worker.forward.interface import Batch
 from penstock_worker.states.device_moves import DeviceStatesStep, HostMoves
 from penstock_worker.states.live_states import LOST, Held, LiveStates
@@ -25,7 +25,7 @@ class DeviceCheckpoints:
     """Reads checkpoints, which the kernels write."""
 
     def __init__(self, pool: Tensor) -> None:
-        """`pool`: see StateMemory."""
+        """`pool`: see DeviceStateMemory."""
         self._pool = pool
 
     def read(self, blocks: Sequence[int], state: Tensor) -> None:
@@ -65,7 +65,7 @@ class DeviceStates(LiveStates):
         uint8."""
         pool = blocks.view(torch.float32)
         self._blocks = DeviceCheckpoints(pool)
-        self._memory = StateMemory(self._live, self._last, pool)
+        self._memory = DeviceStateMemory(self._live, self._last, pool)
 
     @contextmanager
     def rehearsed(self, starts: Sequence[int]) -> Iterator[None]:
@@ -110,7 +110,7 @@ class DeviceStates(LiveStates):
 
     def step(self, moves: Sequence[Tensor]) -> DeviceStatesStep:
         """`moves`: HostMoves.arrays, copied to the device."""
-        return DeviceStatesStep(self._memory, StateMoves(*moves), self._layers, self._moving)
+        return DeviceStatesStep(self._memory, DeviceStateMoves(*moves), self._layers, self._moving)
 
     def _moving(self, done: int, begun: int) -> None:
         """A graph's capture goes through layers that have moved on already."""

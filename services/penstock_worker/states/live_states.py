@@ -29,7 +29,7 @@ LOST = -1
 """In place of a number of tokens: the state is that of no tokens, and of no use."""
 
 
-class Checkpoints(Protocol):
+class CheckpointReader(Protocol):
     """Where checkpoints lie."""
 
     def read(self, blocks: Sequence[int], state: Tensor) -> None:
@@ -77,7 +77,7 @@ class LiveStates:
     `_blocks`, before the first sequence is admitted."""
 
     _live: Tensor
-    _blocks: Checkpoints
+    _blocks: CheckpointReader
 
     def __init__(self, sizes: Sequence[int], group: KVGroup, slots: int, results: int = 0) -> None:
         """`sizes`: numbers of the state in each of this rank's layers, 0 where there is none.

@@ -11,19 +11,23 @@ import torch
 from penstock_kernels.triton.recurrent.causal_conv import causal_conv
 from penstock_kernels.triton.recurrent.gated_delta import DeltaHeads, gated_delta
 from penstock_kernels.triton.recurrent.mamba2 import SelectiveSizes, mamba2
-from penstock_kernels.triton.recurrent.states import LayerStates, StateMemory, StateMoves
+from penstock_kernels.triton.recurrent.states import (
+    DeviceStateMemory,
+    DeviceStateMoves,
+    LayerStates,
+)
 
 ROWS = 3
 
 
 def states(numbers: int, results: int) -> LayerStates:
     """Of one layer, behind another one of the same size."""
-    memory = StateMemory(
+    memory = DeviceStateMemory(
         torch.zeros(2, 2 * numbers), torch.zeros(2, 2 * results), torch.zeros(8, 9, 1024)
     )
     row = torch.zeros(ROWS, dtype=torch.int32)
     blocks = torch.zeros(ROWS, 5, dtype=torch.int32)
-    moves = StateMoves(row, row, row, row, row, row, blocks)
+    moves = DeviceStateMoves(row, row, row, row, row, row, blocks)
     return LayerStates(memory, moves, 1, numbers, results)
 
 

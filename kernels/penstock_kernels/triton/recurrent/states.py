@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class StateMemory:
+class DeviceStateMemory:
     """The states of all slots."""
 
     live: Tensor
@@ -28,7 +28,7 @@ class StateMemory:
 
 
 @dataclass(frozen=True)
-class StateMoves:
+class DeviceStateMoves:
     """What a step does with the states. All are int32 on the device."""
 
     sequences: Tensor
@@ -51,10 +51,10 @@ class StateMoves:
 class LayerStates:
     """One layer's part in a step."""
 
-    memory: StateMemory
-    moves: StateMoves
+    memory: DeviceStateMemory
+    moves: DeviceStateMoves
     number: int
-    """Of the layer, as `StateMoves.done` counts them."""
+    """Of the layer, as `DeviceStateMoves.done` counts them."""
     state: int
     """Where its numbers begin in a slot's states."""
     last: int
