@@ -188,6 +188,11 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     positions_per_second: float = 0.0
     """How far apart in time the positions of a second are; 0: those of groups follow one
     another."""
+    of_all: bool = False
+    """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
+    stamped: tuple[str, str] = ("", "")
+    """Where each group stands by itself behind its time, as text: what surrounds its
+    embeddings."""
 
 
 class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):

@@ -12,7 +12,7 @@ from penstock.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.mechanisms import mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.describe import Description, describe, kv_number_bytes
+from penstock.prepare.describe import Description, describe
 from penstock_worker.forward.backends import backend_module
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
@@ -22,6 +22,8 @@ from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
 BACKENDS = ("triton", "cpu", "reference")
 """Fastest first."""
 MIB, GIB = 1 << 20, 1 << 30
+ROW_NUMBER = 4
+"""Bytes of a number of an encoding: float32 on a CPU, and no more elsewhere."""
 AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
 
 
@@ -60,7 +62,7 @@ def _media(prepared: PreparedModel) -> list[Finding]:
         said = "it could take some, but its files don't say how they are prepared: text only"
         return [Finding("media", True, said, "note")]
     rows = media_rows(config, config.max_position)
-    size = rows * config.media_width * kv_number_bytes(prepared.weights.dtype)
+    size = rows * config.media_width * ROW_NUMBER
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
     held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"

@@ -1,4 +1,5 @@
-"""Files of this machine in a conversation: --image FILE and /image FILE, and the same of sounds and videos."""
+"""Files of this machine in a conversation: --image FILE and /image FILE, and the same of sounds
+and videos."""
 
 from __future__ import annotations
 

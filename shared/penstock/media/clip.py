@@ -24,7 +24,17 @@ from penstock.media.picture import BadPicture
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,gif"
 """What is read, by FFmpeg's names. None of them opens another file."""
 FORMATS_SAID = "MP4, QuickTime, WebM, Matroska, AVI, MPEG, GIF"
-CODECS = ("h264", "hevc", "vp8", "vp9", "libdav1d", "av1", "mpeg4", "mpeg2video", "mpeg1video")
+CODECS: tuple[str, ...] = (
+    "h264",
+    "hevc",
+    "vp8",
+    "vp9",
+    "libdav1d",
+    "av1",
+    "mpeg4",
+    "mpeg2video",
+    "mpeg1video",
+)
 CODECS += ("mjpeg", "gif")
 """FFmpeg's decoders that may run."""
 USUAL_RATE = Fraction(24)

@@ -103,6 +103,19 @@ def in_front(
     return ids, (MediaSpan(0, 0, rows, 0),)
 
 
+def with_one(prompt_token_ids: list[int], mark: list[int], token: int) -> list[int]:
+    """The ids with one token for a placeholder that has several."""
+    if len(mark) == 1:
+        return prompt_token_ids
+    ids: list[int] = []
+    at = 0
+    while at < len(prompt_token_ids):
+        found = prompt_token_ids[at : at + len(mark)] == mark
+        ids.append(token if found else prompt_token_ids[at])
+        at += len(mark) if found else 1
+    return ids
+
+
 def check_count(
     found: Mapping[MediaKind, int], facts: MediaFacts, layouts: Sequence[ItemLayout]
 ) -> None:

@@ -62,6 +62,33 @@ def whole_patches(size: Size, factor: int, least: int, most: int) -> Size:
     return rounded
 
 
+def whole_volume(size: Size, frames: int, factor: int, group: int, least: int, most: int) -> Size:
+    """As whole_patches, with `least` to `most` pixels in all frames together, which are counted in
+    groups: Qwen3-VL's rule. Raises BadShape, for too few frames too."""
+    if frames < group:
+        raise BadShape(f"it shows {frames} frame; at least {group} are needed")
+    height, width = size
+    if height < factor or width < factor:
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    check_ratio((height, width))
+    rounded = round(height / factor) * factor, round(width / factor) * factor
+    counted = round(frames / group) * group * rounded[0] * rounded[1]
+    if counted > most:
+        shrink = math.sqrt(frames * height * width / most)
+        return (
+            max(factor, math.floor(height / shrink / factor) * factor),
+            max(factor, math.floor(width / shrink / factor) * factor),
+        )
+    if counted < least:
+        grow = math.sqrt(least / (frames * height * width))
+        return (
+            math.ceil(height * grow / factor) * factor,
+            math.ceil(width * grow / factor) * factor,
+        )
+    return rounded
+
+
 def by_longest_edge(size: Size, edge: int) -> Size:
     """In proportion, so that the longer side has `edge` pixels, and the shorter an even number;
     no side longer than MAX_TILED."""

@@ -17,7 +17,7 @@ from penstock.media.geometry import (
     whole_tiles,
 )
 from penstock.media.sound_frames import sound_rows
-from penstock.media.video_layout import VideoShape, video_grid
+from penstock.media.video_layout import VideoShape, times_of, video_grid
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
@@ -82,8 +82,7 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
         case LogMel():
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case VideoFrames():
-            grid = video_grid(preparation, VideoShape.of(shape))
-            return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
+            return _of_frames(preparation, VideoShape.of(shape))
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
         case ScannedImages():
@@ -118,6 +117,18 @@ def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     newlines = "\n\n" if runs else ""
     runs.append(ItemRun(f"{newlines}{image.around}{image.whole}", image.rows))
     return _Runs(tuple(runs), image.around, (height, width))
+
+
+def _of_frames(video: VideoFrames, shape: VideoShape) -> _Runs:
+    grid = video_grid(video, shape)
+    begin, end = video.stamped
+    if not begin:
+        return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
+    runs = [
+        ItemRun(f"{end if number else ''}<{time:.1f} seconds>{begin}", grid[1] * grid[2])
+        for number, time in enumerate(times_of(video, shape))
+    ]
+    return _Runs(tuple(runs), end, grid)
 
 
 def _of_crops(image: ScannedImages, size: Size) -> _Runs:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.media.expansion import ids_with_runs, in_front, with_rows, with_runs
+from penstock.media.expansion import ids_with_runs, in_front, with_one, with_rows, with_runs
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.words import WORDS
 from penstock.text.content_shape import Marks
@@ -58,15 +58,17 @@ def of_ids(
     prompt_token_ids: Sequence[int], tokenizer: Tokenizer, items: PreparedItems
 ) -> MediaPrompt:
     """The same of a prompt that is tokenised. Raises InvalidRequest."""
-    kinds = items.facts.kinds
-    ids = ids_with_runs(
-        prompt_token_ids,
-        items.facts,
-        {tokenizer.special_tokens[kinds[k].placeholder]: k for k in kinds if kinds[k].placeholder},
-        items.layouts,
-        lambda text: tokenizer.encode(text, add_special=False),
-    )
-    return placed(ids, items)
+    kinds = {kind: each for kind, each in items.facts.kinds.items() if each.placeholder}
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False)
+
+    ids, placeholders = list(prompt_token_ids), {}
+    for kind, each in kinds.items():
+        mark = encode(each.placeholder)
+        ids = with_one(ids, mark, each.token_id)
+        placeholders[mark[0] if len(mark) == 1 else each.token_id] = kind
+    return placed(ids_with_runs(ids, items.facts, placeholders, items.layouts, encode), items)
 
 
 def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:

@@ -44,7 +44,7 @@ def prepare_clip(
         _check_frames(len(numbers), bounds)
         _check_size(video, clip.size, len(numbers), bounds)
         arrays, size = _resized(video, clip.frames(numbers), len(numbers))
-        return arrays, VideoShape(*size, clip.total, clip.rate, len(numbers))
+        return arrays, VideoShape(*size, clip.total, clip.rate, numbers)
 
 
 def prepare_frames(
@@ -58,7 +58,7 @@ def prepare_frames(
     first = next(sequence.frames)
     _check_size(video, (first.height, first.width), count, bounds)
     arrays, size = _resized(video, _alike(first, sequence.frames), count)
-    return arrays, VideoShape(*size, count, sequence.rate, count)
+    return arrays, VideoShape(*size, count, sequence.rate, tuple(range(count)))
 
 
 def raw_frames(data: bytes, raw: tuple[int, ...]) -> FrameSequence:

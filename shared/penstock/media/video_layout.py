@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from penstock.media.geometry import BadShape, Size, whole_patches
+from penstock.media.geometry import BadShape, Size, whole_patches, whole_volume
 from penstock.media_facts import VideoFrames
 
 MAX_TERM = 1_000_000
@@ -16,32 +16,43 @@ class VideoShape(NamedTuple):
     """What a video's rows and positions depend on.
 
     height, width: of its upright frames, pixels.  total: frames that it has.  rate: frames per
-    second.  shown: frames that are shown, of these.
+    second.  numbers: of the frames that are shown, of these, ascending.
     """
 
     height: int
     width: int
     total: int
     rate: Fraction
-    shown: int
+    numbers: tuple[int, ...]
+
+    @property
+    def shown(self) -> int:
+        """How many frames."""
+        return len(self.numbers)
 
     def flat(self) -> tuple[int, ...]:
         """As Answer.shape has it."""
         rate = self.rate.limit_denominator(MAX_TERM)
-        return self.height, self.width, self.total, rate.numerator, rate.denominator, self.shown
+        sizes = self.height, self.width, self.total, rate.numerator, rate.denominator
+        return *sizes, *self.numbers
 
     @staticmethod
     def of(shape: tuple[int, ...]) -> VideoShape:
-        height, width, total, above, below, shown = shape
-        return VideoShape(height, width, total, Fraction(above, below), shown)
+        height, width, total, above, below, *numbers = shape
+        return VideoShape(height, width, total, Fraction(above, below), tuple(numbers))
 
 
 def frame_size(video: VideoFrames, size: Size, shown: int) -> Size:
     """Of a resized frame, pixels. shown: frames. Raises BadShape."""
-    most = video.max_pixels
+    most, factor = video.max_pixels, video.patch * video.merge
+    if video.of_all:
+        if video.all_pixels:
+            each = max(min(video.all_pixels, most // shown), int(video.min_pixels * 1.05))
+            most = each * shown
+        return whole_volume(size, shown, factor, video.group, video.min_pixels, most)
     if video.all_pixels:
         most = max(min(most, video.all_pixels // shown), int(video.min_pixels * 1.05))
-    return whole_patches(size, video.patch * video.merge, video.min_pixels, most)
+    return whole_patches(size, factor, video.min_pixels, most)
 
 
 def groups_of(video: VideoFrames, shown: int) -> int:
@@ -73,3 +84,13 @@ def video_grid(video: VideoFrames, shape: VideoShape) -> tuple[int, ...]:
             "(num_frames) or larger ones (min_pixels)"
         )
     return *grid, step.numerator, step.denominator
+
+
+def times_of(video: VideoFrames, shape: VideoShape) -> list[float]:
+    """Of each group, the middle of its first and its last frame's time, seconds."""
+    rate, last = float(shape.rate), shape.shown - 1
+    seconds = [number / rate for number in shape.numbers]
+    return [
+        (seconds[first] + seconds[min(first + video.group - 1, last)]) / 2
+        for first in range(0, shape.shown, video.group)
+    ]

@@ -7,12 +7,14 @@ transformers' video processors.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media_facts import FrameSampling, KindFacts, VideoFrames
-from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 
 MAX_FRAMES = 4096
@@ -24,6 +26,16 @@ CLASSES: dict[str, dict[str, Any]] = {
         "image_mean": CLIP_MEAN,
         "image_std": CLIP_STD,
         "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
+    },
+    "Qwen3VLVideoProcessor": {
+        "resample": 3,
+        "image_mean": HALF,
+        "image_std": HALF,
+        "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
+        "patch_size": 16,
+        "do_sample_frames": True,
+        "fps": 2,
+        "max_video_tokens": 768,
     },
 }
 """Class -> its defaults."""
@@ -52,15 +64,19 @@ _HARMLESS = (
 
 class VideoFamily(NamedTuple):
     """processor: the class where a folder names none.  timed: whether positions are as far apart as
-    times."""
+    times.  stamped: whether each group of frames stands behind its time as text, with tokens of its
+    own around it."""
 
     processor: str
     timed: bool = False
+    stamped: bool = False
 
 
 FAMILIES: dict[str, VideoFamily] = {
     "Qwen2VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor"),
     "Qwen2_5_VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", timed=True),
+    "Qwen3VLForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
+    "Qwen3VLMoeForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
 }
 """By config.json's architecture."""
 
@@ -89,12 +105,15 @@ def read_video(
     if family is None or not tokens.has("video_token_id"):
         return None
     token, token_id = tokens.named("video_token_id")
-    return KindFacts(
-        preparation=_frames(VideoSettings(values, where, family.processor), config, family),
-        placeholder=token,
-        token=token,
-        token_id=token_id,
-    )
+    video = _frames(VideoSettings(values, where, family.processor), config, family)
+    placeholder = token
+    if family.stamped:
+        begin, _ = tokens.named("vision_start_token_id")
+        end, _ = tokens.named("vision_end_token_id")
+        video = msgspec.structs.replace(video, stamped=(begin, end))
+        # Each group has its own; those of the template stood around all of them.
+        placeholder = f"{begin}{token}{end}"
+    return KindFacts(preparation=video, placeholder=placeholder, token=token, token_id=token_id)
 
 
 def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> VideoFrames:
@@ -107,9 +126,10 @@ def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> Vid
         patch=patch,
         merge=merge,
         group=settings.integer("temporal_patch_size", 2),
-        sampling=_sampling(settings),
+        sampling=_sampling(settings, "ends" if family.stamped else "even"),
         positions_per_second=vision.number("tokens_per_second", 4) if family.timed else 0.0,
-        all_pixels=_all_pixels(settings, patch * merge),
+        all_pixels=_all_pixels(settings, patch * merge, of_all=family.stamped),
+        of_all=family.stamped,
     )
     _check(video, settings, vision)
     settings.ignore(*_HARMLESS)
@@ -122,7 +142,7 @@ def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> Vid
     return video
 
 
-def _sampling(settings: VideoSettings) -> FrameSampling:
+def _sampling(settings: VideoSettings, spread: Literal["even", "ends"]) -> FrameSampling:
     count, fps = settings.integer("num_frames", 0), settings.number("fps", 0.0)
     least, most = settings.integer("min_frames", 4), settings.integer("max_frames", 768)
     by_itself = settings.flag("do_sample_frames", False)
@@ -130,13 +150,18 @@ def _sampling(settings: VideoSettings) -> FrameSampling:
         raise settings.wrong("num_frames", f"0 to {MAX_FRAMES}, with min_frames to max_frames")
     if not by_itself or not (count or fps):
         count, fps = USUAL_FRAMES, 0.0
-    return FrameSampling(num_frames=count, fps=fps, min_frames=least, max_frames=most)
+    return FrameSampling(
+        num_frames=count, fps=fps, min_frames=least, max_frames=most, spread=spread
+    )
 
 
-def _all_pixels(settings: VideoSettings, factor: int) -> int:
+def _all_pixels(settings: VideoSettings, factor: int, *, of_all: bool) -> int:
+    """Of a frame, where the other bounds are of all."""
     tokens = settings.integer("max_video_tokens", 128_000)
     if not settings.flag("cap_pixels_per_frame", False):
         return 0
+    if of_all:
+        return tokens * factor * factor
     return int(tokens * factor * factor * 0.9) * settings.integer("temporal_patch_size", 2)
 
 

@@ -46,7 +46,9 @@ def cut(token_ids: Sequence[int], frames: int, facts: TranscriptionFacts) -> Win
         tokens = list(token_ids[begin:end])
         pieces.append(_piece(tokens, facts))
     if complete:
-        return WindowSegments(pieces, frames)  # One timestamp at the end: nothing is said behind it.
+        return WindowSegments(
+            pieces, frames
+        )  # One timestamp at the end: nothing is said behind it.
     heard = (token_ids[borders[-1] - 1] - facts.first_timestamp) * facts.timestamp_frames
     return WindowSegments(pieces, min(heard, frames))
 

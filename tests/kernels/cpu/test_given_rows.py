@@ -18,7 +18,8 @@ from tests.kernels.cpu.slow_given import SeeingSizes, SlowGiven, SlowSeeing, joi
 from tests.kernels.cpu.steps import Run, Work, chunks, random_tokens
 from tests.kernels.cpu.test_decoder import distance
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
+pytestmark = pytest.mark.timeout(240)
+each_isa = pytest.mark.usefixtures("isa")
 
 WINDOW = LayerSpec(attention=AttentionSpec(window=21))
 BASE = SeeingSizes(heads=6, kv_heads=2, hidden=72, inner=100, positions=700, layers=2)
@@ -76,6 +77,7 @@ def computed(model: SlowSeeing, given: SlowGiven, steps: list[Work], **more: Any
     return run.of(0)
 
 
+@each_isa
 @pytest.mark.parametrize("name", MODELS)
 def test_against_float64(name: str) -> None:
     model, given = SlowSeeing(MODELS[name]), given_of(name, LENGTH, SPANS)
@@ -87,6 +89,7 @@ def test_against_float64(name: str) -> None:
     assert distance(ours, true) < 3e-5
 
 
+@each_isa
 @pytest.mark.parametrize("cache", ["bfloat16", "int8"])
 @pytest.mark.parametrize("name", ["turns", "spans in a window"])
 def test_in_other_caches(name: str, cache: str) -> None:
@@ -102,6 +105,7 @@ def bits(x: np.ndarray) -> np.ndarray:
     return x.view(np.uint32)
 
 
+@each_isa
 @pytest.mark.parametrize("name", ["rows in a window", "turns", "spans", "spans in a window"])
 @pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.S8H])
 def test_any_company_any_chunks(name: str, kind: MatrixKind) -> None:
@@ -121,6 +125,7 @@ def test_any_company_any_chunks(name: str, kind: MatrixKind) -> None:
     assert np.array_equal(bits(run.of(0)), alone)
 
 
+@each_isa
 def test_text_beside_given_rows_has_the_bits_of_text() -> None:
     model = SlowSeeing(MODELS["turns"])
     tokens = [random_tokens(model.sizes.vocab, n, n) for n in (90, 40)]
@@ -133,6 +138,7 @@ def test_text_beside_given_rows_has_the_bits_of_text() -> None:
     assert np.array_equal(bits(run.of(0)), bits(plain))
 
 
+@pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -95,7 +95,7 @@ class Stepping:
             self.slots[number].token_ids.append(token)
 
 
-@pytest.mark.parametrize("case", ["qwen2.5-vl", "llava"])
+@pytest.mark.parametrize("case", ["qwen3-vl", "llava"])
 def test_logits_are_the_references(case: str, tmp_path: Path) -> None:
     """A chunk that ends within the picture; the rest beside another prompt; and a decode of both,
     which is captured, and turns by the positions behind the picture."""
@@ -143,7 +143,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize("case", ["qwen2.5-vl", "idefics3", "llava"])
+@pytest.mark.parametrize("case", ["qwen2.5-vl", "qwen3-vl", "idefics3"])
 def test_nothing_is_mixed_up_between_host_and_device(case: str, tmp_path: Path) -> None:
     """On a simulated GPU, with shapes only: tower, rows and positions are there."""
     prepared = prepared_folder(case, tmp_path)
@@ -156,7 +156,7 @@ def test_nothing_is_mixed_up_between_host_and_device(case: str, tmp_path: Path) 
         tower = held._sees._model
         rows = tower.encode(tower.read(shown.inputs))
         assert rows.is_cuda
-        assert rows.shape == (shown.item.rows, prepared.decoder.hidden_size)
+        assert rows.shape == (shown.item.rows, prepared.decoder.media_width)
         sectioned = any(rope.sections for rope in prepared.decoder.ropes)
         media = BatchMedia(
             np.arange(5, 5 + len(rows)),

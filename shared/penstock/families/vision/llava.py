@@ -93,4 +93,5 @@ LLAVA = VisionFamily(
     harmless=frozenset(
         {"image_token_index", "image_token_id", "image_seq_length", "ignore_index", "vocab_size"}
     ),
+    ignored=("is_composition",),
 )

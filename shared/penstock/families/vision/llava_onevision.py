@@ -92,6 +92,7 @@ LLAVA_ONEVISION = VisionFamily(
     usual="qwen2",
     harmless=frozenset(
         {
+            "ignore_index",
             "image_token_index",
             "image_token_id",
             "video_token_index",

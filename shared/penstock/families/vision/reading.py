@@ -32,6 +32,7 @@ HARMLESS = frozenset(
     {
         "_attn_implementation_autoset",
         "dropout",
+        "is_composition",
         "projection_dim",  # of CLIP's own head, as the next
         "vocab_size",
     }
