@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from penstock.media.prompt import placed
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription import quiet, segments
+from penstock.transcription import quiet
 from penstock.transcription.decoding import Decoded, WindowDecoder
 from penstock.transcription.recording import Recording
+from penstock.transcription.segments import WindowSegments, cut, cut_whole
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
 from penstock.transcription_facts import TranscriptionFacts
 
@@ -83,10 +84,10 @@ class Transcriber:
             frames = min(window, total - seek)
             left -= 1
             decoded = await self._decoded(seek, seek + frames)
-            cut = segments.cut(decoded.token_ids, frames, self.facts)
-            yield self._shown(seek, decoded, cut)
+            found = cut(decoded.token_ids, frames, self.facts)
+            yield self._shown(seek, decoded, found)
             heard = not decoded.silent and left > 0
-            seek += cut.frames if heard else frames
+            seek += found.frames if heard else frames
 
     def _first_end(self) -> int:
         """Of the window that the language is heard in, frames."""
@@ -95,13 +96,13 @@ class Transcriber:
     async def _between_pauses(self) -> AsyncIterator[list[Segment]]:
         facts = self.facts
         mel = self._recording.mel[:, : self._recording.frames]
-        found = await asyncio.to_thread(
+        windows = await asyncio.to_thread(
             quiet.windows, mel, facts.window_frames, facts.frames_per_second
         )
-        for seek, end in found:
+        for seek, end in windows:
             decoded = await self._decoded(seek, end)
-            cut = segments.cut_whole(decoded.token_ids, end - seek, facts)
-            yield self._shown(seek, decoded, cut)
+            found = cut_whole(decoded.token_ids, end - seek, facts)
+            yield self._shown(seek, decoded, found)
 
     async def _decoded(self, seek: int, end: int) -> Decoded:
         facts = self.facts
@@ -112,10 +113,10 @@ class Transcriber:
         room = facts.max_tokens - len(self._context) - len(tokens)
         return await self._decoder.decode(prompt, start, room)
 
-    def _shown(self, seek: int, decoded: Decoded, cut: segments.Cut) -> list[Segment]:
+    def _shown(self, seek: int, decoded: Decoded, made: WindowSegments) -> list[Segment]:
         begin = seek / self.facts.frames_per_second
         found = []
-        for piece in [] if decoded.silent else cut.pieces:
+        for piece in [] if decoded.silent else made.pieces:
             text = self._tokenizer.decode([t for t in piece.token_ids if t < self.facts.end])
             if not text.strip():
                 continue
