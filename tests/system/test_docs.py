@@ -146,7 +146,7 @@ def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> No
 def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
     (tmp_path / "question.wav").write_bytes(saved_sound(sound(0.5)))
-    run_commands(MEDIA, lambda line: hearing if "question.wav" in line else seeing, tmp_path)
+    run_commands(MEDIA, lambda line: hearing if "audio" in line else seeing, tmp_path)
 
 
 def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
@@ -277,7 +277,8 @@ def test_python_of_a_page(page: str, server: Server) -> None:
 
 def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
-    code = "\n".join(python_of(MEDIA)).replace("MODEL", str(tiny_llava))
+    # The other blocks need models that aren't here; test_whisper runs the same.
+    code = python_of(MEDIA)[0].replace("MODEL", str(tiny_llava))
     assert run(code, folder=tmp_path)
 
 

@@ -35,7 +35,7 @@ from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media.words import WORDS
+from penstock.media.words import TOO_MANY, WORDS
 from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
 MAX_UUID = 128
@@ -107,7 +107,7 @@ class MediaDesk:
                     f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
                     "(--limit-mm-per-prompt)",
                     param=source.where,
-                    code=f"too_many_{source.kind}s",
+                    code=TOO_MANY[source.kind],
                 )
 
     async def prepare(
