@@ -26,8 +26,8 @@ class AudioTowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     positions: int
     """Vectors of a whole chunk: half its windows."""
     norm: NormSpec
-    activation: Literal["gelu", "gelu_tanh", "silu"] = "gelu"
-    """Of the convolutions too, where it is gelu always."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2"] = "gelu"
+    """Of the layers; behind the convolutions it is always gelu."""
     pooled: bool = False
     """Whether the norm is behind the mean of each two of the last layer's vectors."""
 

@@ -270,6 +270,11 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
         return config.family if isinstance(config, EncoderConfig) else config.architecture
 
     @property
+    def encoder_rows(self) -> int:
+        """See ModelConfig."""
+        return 0 if isinstance(self.config, EncoderConfig) else self.config.encoder_rows
+
+    @property
     def decoder(self) -> ModelConfig:
         """The config of a model that generates. Raises UnsupportedModel for an encoder."""
         if isinstance(self.config, EncoderConfig):

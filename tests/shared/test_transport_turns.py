@@ -241,14 +241,14 @@ class Kept:
 
 def test_there_is_one_thread_while_somebody_is_looked_after(beating):
     first, second = Kept(), Kept()
-    assert "heartbeat" not in names()
+    others = names().count("heartbeat")  # Of a client that other tests share.
     beating.join(first)
     beating.join(second)
-    assert names().count("heartbeat") == 1
+    assert names().count("heartbeat") == others + 1
     beating.leave(first)
-    assert names().count("heartbeat") == 1
+    assert names().count("heartbeat") == others + 1
     beating.leave(second)
-    assert "heartbeat" not in names()
+    assert names().count("heartbeat") == others
     beating.leave(second)
     beating.join(first)
     before = first.looks

@@ -45,7 +45,8 @@ def amount(request: pytest.FixtureRequest) -> Amount:
 def test_nothing_is_lost_whatever_dies(
     start_server: Callable[..., Server], amount: Amount, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = start_server("--max-model-len", "1024", "--num-kv-blocks", "1024")
+    patient = ("--grammar-compile-timeout", "600")  # Of a machine that does much else.
+    server = start_server("--max-model-len", "1024", "--num-kv-blocks", "1024", *patient)
     first = {title: server.child(title) for title in ("engine", "worker 0")}
     fleet = Fleet(server.url, mix(amount.tokens, amount.streams))
 

@@ -156,7 +156,7 @@ def test_ctrl_c_ends_run_with_what_there_is(server: Server) -> None:
         "1, 2, 3, 4, 5, 6, 7, 8, 9, 10,",
     )
     with Terminal("run", *arguments) as run:
-        run.wait_for(r"\d{3}")
+        run.wait_for(r"\d{3}", timeout=400)
         run.type("\x03")
         assert run.wait_exit() == 130
         assert "Traceback" not in run.plain

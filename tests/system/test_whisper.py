@@ -112,7 +112,7 @@ def test_an_answer_ends_with_the_decoders_positions(llm: LLM) -> None:
     ("prompt", "words"),
     [
         (PROMPT, "sound"),
-        ({"prompt": "", "multi_modal_data": DATA}, "no prompt"),
+        ({"prompt": "", "multi_modal_data": DATA}, "is empty"),
         ({"prompt": PROMPT, "multi_modal_data": {"audio": [DATA["audio"]] * 2}}, "2 sounds"),
         ({"decoder_prompt": PROMPT}, "encoder_prompt"),
     ],
@@ -140,8 +140,13 @@ def usual(llm: LLM) -> list[Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"enable_prefix_caching": False, "max_num_batched_tokens": 64, "max_num_seqs": 3},
-        {"num_kv_blocks": 20, "block_size": 16, "encoder_cache_rows": ROWS},
+        {
+            "enable_prefix_caching": False,
+            "max_num_batched_tokens": 64,
+            "max_num_seqs": 3,
+            "max_model_len": TARGETS,
+        },
+        {"num_kv_blocks": 20, "encoder_cache_rows": ROWS},
     ],
     ids=["without the prefix cache, in small chunks", "with hardly any room"],
 )

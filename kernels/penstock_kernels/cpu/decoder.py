@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,12 +16,15 @@ from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import StateMoves
 from penstock_kernels.cpu.structs import NUM_BUFFERS, PkBatch, PkPhase, PkProgram, PkStates
+from penstock_kernels.cpu.thread_count import ThreadCount
 
 PAGE = 16
 """Tokens per page of the cache. A KV block is a whole number of pages."""
 MAX_GROUP = 128
 """Most query heads that can share a KV head."""
 MAX_HEAD_DIM = 1024
+MANY_ROWS = 64
+"""Of a step, from which on its phases are long, so that its threads wait less."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,10 @@ class Decoder:
     cache: str
     """A key of CACHE_KINDS."""
     threads: int
-    _scratch: Scratch = field(default_factory=Scratch)
+    beside: Decoder | None = None
+    """Whose keys and values it has, of another program with the same layers, blocks and threads;
+    None: it has its own."""
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __post_init__(self) -> None:
         for shape in self._shapes():
@@ -150,6 +157,10 @@ class Decoder:
         self._caches = self._memory()
         self._phases = self.program.structs(self._caches)
         self._exchanges = Exchanges(self.program.phases)
+        self._lost = np.zeros(1, dtype=np.int64)
+        # Where a thread waits for other ranks, the others wait for it: they say nothing of crowds.
+        steady = bool(self._exchanges.function)
+        self._threads = [ThreadCount(self.threads, steady) for _ in range(2)]
         self._struct = self._describe(self._phases)
         self._check()
 
@@ -163,6 +174,8 @@ class Decoder:
         """Returns memory for keys and values of each layer of the cache, [blocks, bytes] uint8.
         Several layers of the model may have one, as their blocks are different ones: so all have
         room for the largest."""
+        if self.beside is not None:
+            return self.beside._caches
         layers = len({each.cache_layer for each in self.program.attentions})
         if not layers:
             return []
@@ -220,12 +233,14 @@ class Decoder:
         states, given = self._states(step), step.given
         step.check_given(self.program)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
+        threads = self._threads[len(step.tokens) >= MANY_ROWS]
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
             num_wanted=len(rows),
             num_taken=0 if given.rows is None else len(given.rows),
             taken_width=0 if given.numbers is None else given.numbers.shape[1],
+            threads=threads.now,
             tokens=step.tokens.ctypes.data,
             first_row=step.first_row.ctypes.data,
             starts=step.starts.ctypes.data,
@@ -241,12 +256,16 @@ class Decoder:
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
             states=None if states is None else ctypes.pointer(states),
+            lost=self._lost.ctypes.data,
         )
         library = load()
-        program, given = ctypes.byref(self._struct), ctypes.byref(batch)
-        work = self._scratch.at_least(library.pk_forward_bytes(program, given))
+        program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)
+        work = self._scratch.at_least(library.pk_forward_bytes(program, rows_of))
         self._exchanges.begin()
-        library.pk_forward(program, given, work)
+        begun = time.perf_counter()
+        library.pk_forward(program, rows_of, work)
+        seconds = time.perf_counter() - begun
+        threads.tell(len(step.tokens), seconds, 1e-9 * float(self._lost[0]))
         self._exchanges.check(cancelled=self.cancelled)
         return out
 

@@ -144,6 +144,8 @@ class Attention:
     """A token sees itself and the window - 1 tokens before it."""
     chunk: int | None = None
     """A token sees the tokens before it in its own run of so many positions."""
+    through: int | None = None
+    """A token sees the sequence's first keys alone, so many."""
     sinks: np.ndarray | None = None
     """[heads] float32."""
     both_ways: bool = False
@@ -177,6 +179,7 @@ class Attention:
             window=self.window or 0,
             chunk=self.chunk or 0,
             both_ways=self.both_ways,
+            through=self.through or 0,
             group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,

@@ -38,7 +38,7 @@ class PkAttention(ctypes.Structure):
         ("chunk", c_int32),
         ("both_ways", c_int32),
         ("group", c_int32),
-        ("reserved", c_int32),
+        ("through", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("cosines", c_void_p),
@@ -220,9 +220,9 @@ class PkBatch(ctypes.Structure):
         ("rows", c_int32),
         ("sequences", c_int32),
         ("num_wanted", c_int32),
+        ("threads", c_int32),
         ("num_taken", c_int32),
         ("taken_width", c_int32),
-        ("reserved", c_int32),
         ("tokens", c_void_p),
         ("first_row", c_void_p),
         ("starts", c_void_p),
@@ -238,6 +238,7 @@ class PkBatch(ctypes.Structure):
         ("layers_done", c_void_p),
         ("cancelled", c_void_p),
         ("states", ctypes.POINTER(PkStates)),
+        ("lost", c_void_p),
     )
 
 

@@ -90,7 +90,8 @@ class TowerLayer:
         """lengths: of the parts whose rows see one another; rows beyond are padding. angles:
         cosines and sines by which queries and keys rotate; None: they don't."""
         three = self._threads.map(self._queries, hidden, *(angles or ()))
-        mixed = self._threads.attend(*three.unbind(1), lengths)
+        query, key, value = three.unbind(1)
+        mixed = self._threads.attend(query, key, value, lengths)
         return self._threads.map(self._behind, hidden, mixed.flatten(1))
 
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:

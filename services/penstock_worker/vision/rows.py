@@ -52,8 +52,8 @@ class RowThreads:
             heads = range(query.shape[1]) if length >= BY_HEAD else (slice(None),)
             for head in (slice(None),) if query.is_cuda else heads:
                 own = slice(head, head + 1) if isinstance(head, int) else head
-                parts = (each[rows, own] for each in (query, key, value))
-                works.append(partial(_attend, *parts, out[rows, own]))
+                parts = [each[rows, own] for each in (query, key, value, out)]
+                works.append(partial(_attend, *parts))
             start += length
         self._all(works)
         return out
@@ -84,5 +84,6 @@ def _chunks(rows: int) -> list[tuple[int, int]]:
 def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> Tensor:
     """All are [rows, heads, head size]."""
     # Newly allocated, because the alignment may affect BLAS's order of summation.
-    turned = (each.transpose(0, 1).contiguous()[None] for each in (query, key, value))
-    return out.copy_(functional.scaled_dot_product_attention(*turned)[0].transpose(0, 1))
+    query, key, value = (each.transpose(0, 1).contiguous()[None] for each in (query, key, value))
+    found = functional.scaled_dot_product_attention(query, key, value)
+    return out.copy_(found[0].transpose(0, 1))

@@ -95,7 +95,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = False
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="Longest prompt plus output, tokens; default: the model's own."),
+        Meta(
+            description="Longest prompt plus output, tokens, of an encoder-decoder model the"
+            " decoder's; default: the model's own."
+        ),
     ] = None
     cache_dir: Annotated[
         str | None, Meta(description="Folder for prepared models; default: XDG cache.")

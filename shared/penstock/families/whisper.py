@@ -72,6 +72,8 @@ def _hub(fields: Fields) -> ModelConfig:
     act = hub.activation(
         fields, "gelu", "gelu_tanh", "silu", key="activation_function", default="gelu"
     )
+    if act == "relu2":  # refused before
+        raise fields.wrong("activation_function", "gelu")
     rows, positions = (_positions(fields, f"max_{which}_positions") for which in _HALVES)
     fields.ignore(*_TRAINING, *_OF_OTHERS)
     norm = NormSpec(kind="layer", eps=1e-5, bias=True)

@@ -118,8 +118,8 @@ def terms_list(
 
 def with_salt(prompt: Prompt, terms: Terms) -> Terms:
     """The terms of a prompt that may bring a cache salt. Raises InvalidRequest."""
-    prompt = joined(prompt)
-    salt = prompt.get("cache_salt", "") if isinstance(prompt, dict) else ""
+    whole: Any = joined(prompt)
+    salt = whole.get("cache_salt", "") if isinstance(whole, dict) else ""
     checked = Terms.checked(cache_salt=salt)
     return msgspec.structs.replace(terms, cache_salt=checked.cache_salt)
 

@@ -86,9 +86,9 @@ def test_the_key_is_asked_for_and_sent(open_tab: Callable[..., Tab], guarded: Li
     assert words.text_content() == ""
     status, body = execute(tab, operation(tab, "/v1/completions"))
     assert (status, json.loads(body)["model"]) == (200, MODEL)
-    # The chat has the same key.
+    # The chat has the same key. Between two pages there is neither's element.
     tab.page.get_by_role("link", name="Chat").click()
-    tab.until("(model) => document.getElementById('model').textContent === model", MODEL)
+    tab.until("(model) => document.getElementById('model')?.textContent === model", MODEL)
 
 
 def test_an_embedding_model_is_not_chatted_with(open_tab: Callable[..., Tab]) -> None:

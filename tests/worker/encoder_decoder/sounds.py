@@ -88,20 +88,21 @@ def runner_of(
     *,
     observer: Observer | None = None,
     block_size: int = 16,
-    threads: int = 1,
-    dtype: torch.dtype = torch.float32,
+    backend: str = "reference",
 ) -> StepRunner[Any]:
     """Has the encodings of these sounds, by transformers' encoder; further ones it makes."""
-    shape = CacheShape.of(ours.config, block_size, dtype)
     blocks, slots = 2048 // block_size, 8
-    attention = ReferenceAttention(shape, blocks)
-    forward = EncoderDecoderForward(ours.decoder, EncoderDecoderCache(attention, ROWS))
+    forward: Any
+    if backend == "cpu":
+        forward = ours.cpu.forward(block_size=block_size, num_blocks=blocks, threads=2)
+    else:
+        shape = CacheShape.of(ours.config, block_size, torch.float32)
+        cache = EncoderDecoderCache(ReferenceAttention(shape, blocks), ROWS)
+        forward = EncoderDecoderForward(ours.decoder, cache)
     media = MediaEncodings(rows=8 * ROWS, row_bytes=1, load_bytes=1 << 20, sections=False)
-    media.see_with(Hearing(ours.tower, forward.count_layer))
+    media.see_with(Hearing(ours.tower, lambda: None))
     media._rows = {name_of(sound): encoded(theirs, sound) for sound in sounds}
     bounds = SlotBounds(
         slots, blocks, block_size, ours.config.vocab_size, ROWS + TARGETS, encoder_rows=ROWS
     )
-    return host_runner(
-        forward, choose(1), Slots(bounds), observer=observer, media=media, threads=threads
-    )
+    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)

@@ -3,6 +3,7 @@ same bits alone, in company, in chunks, for any block size, and when they are co
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.worker.encoder_decoder.whisper_cases import CASES, ROWS, START, both
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.vision.pictures import answered
 
+BACKENDS = ("reference", "cpu")
 WANTED = 10
 SOUNDS = [1, 2]
 
@@ -42,13 +44,14 @@ def test_encodings_equal_transformers(case: str) -> None:
         assert bool(((found - true).abs() <= RELATIVE_TOLERANCE * true.abs().max()).all())
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Steps of 29 tokens end within encoders' rows, and within prompts."""
     theirs, ours = both(case)
     asked = [(1, words(3, 1)), (2, words(12, 2)), (2, words(0, 3)), (1, words(40, 4))]
     seen = LogitsOf()
-    runner = runner_of(theirs, ours, [], observer=seen)
+    runner = runner_of(theirs, ours, [], observer=seen, backend=backend)
     for sound in SOUNDS:
         message = message_of(theirs, sound, tmp_path / name_of(sound))
         assert answered(runner, message) == MediaReady(name_of(sound))
@@ -76,11 +79,11 @@ def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> No
 
 
 def run(
-    budget: int, company: int = 0, block_size: int = 16, preempt_every: int = 0, threads: int = 1
+    backend: str, budget: int, company: int = 0, block_size: int = 16, preempt_every: int = 0
 ) -> tuple[list[int], torch.Tensor]:
     theirs, ours = both("whisper")
     seen = LogitsOf()
-    runner = runner_of(theirs, ours, SOUNDS, observer=seen, block_size=block_size, threads=threads)
+    runner = runner_of(theirs, ours, SOUNDS, observer=seen, block_size=block_size, backend=backend)
     driver = Driver(
         runner,
         num_blocks=2048 // block_size,
@@ -102,6 +105,15 @@ def run(
     return mine.tokens, seen.of(slot)
 
 
+@cache
+def undisturbed(backend: str) -> tuple[list[int], torch.Tensor]:
+    return run(backend, 512)
+
+
+SMALLEST = {"reference": 1, "cpu": 16}
+"""Tokens of a block."""
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -114,18 +126,23 @@ def run(
     ],
     ids=str,
 )
-def test_bits_depend_on_the_request_alone(options: dict[str, int]) -> None:
-    tokens, logits = run(512)
-    found_tokens, found = run(**options)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bits_depend_on_the_request_alone(backend: str, options: dict[str, int]) -> None:
+    tokens, logits = undisturbed(backend)
+    block_size = options.get("block_size", 16)
+    found_tokens, found = run(
+        backend, **options | {"block_size": max(block_size, SMALLEST[backend])}
+    )
     assert found_tokens == tokens
     assert torch.equal(found, logits)
 
 
-def test_behind_a_prefix_of_another_sequence_with_the_same_sound() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_behind_a_prefix_of_another_sequence_with_the_same_sound(backend: str) -> None:
     """The other one's blocks hold the sound's keys and values: it isn't encoded again."""
     theirs, ours = both("whisper")
     seen = LogitsOf()
-    runner = runner_of(theirs, ours, [1], observer=seen)
+    runner = runner_of(theirs, ours, [1], observer=seen, backend=backend)
     tokens = [START] * ROWS + words(20, 1)
     blocks = list(range(-(-len(tokens) // 16)))
     again = [*blocks[:2], *range(20, 18 + len(blocks))]
@@ -154,9 +171,10 @@ def test_a_prompt_without_a_sound_fails_alone() -> None:
     assert good.error is None
 
 
-def test_an_encoding_that_is_missing_fails_its_sequence_alone() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_encoding_that_is_missing_fails_its_sequence_alone(backend: str) -> None:
     theirs, ours = both("whisper")
-    driver = Driver(runner_of(theirs, ours, [1]), num_blocks=128, slots=8)
+    driver = Driver(runner_of(theirs, ours, [1], backend=backend), num_blocks=128, slots=8)
     lost, good = job_of(2, words(3, 1), 3), job_of(1, words(3, 1), 3)
     driver.run([lost, good])
     assert "could not be encoded" in (lost.error or "")

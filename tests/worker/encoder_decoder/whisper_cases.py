@@ -18,17 +18,18 @@ from penstock.prepare.hub_config import read_config
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
+from tests.worker.cpu_model import CPUModel
 
 START = 190
 """decoder_start_token_id."""
-ROWS = 37
+ROWS = 93
 """Of the encoder's output: not a multiple of a block."""
 TARGETS = 90
 """Positions of the decoder."""
 SETTINGS: dict[str, Any] = {
     "vocab_size": 199,
     "num_mel_bins": 12,
-    "d_model": 48,
+    "d_model": 64,
     "encoder_layers": 2,
     "encoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
@@ -47,7 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
     "whisper": {},
     "whisper-few-wide-heads": {
         "decoder_attention_heads": 2,
-        "d_model": 80,
+        "d_model": 96,
         "activation_function": "gelu_new",
         "tie_word_embeddings": False,
     },
@@ -78,6 +79,14 @@ class Ours:
     config: ModelConfig
     decoder: DecoderModel
     tower: AudioModel
+    weights: WeightFiles
+    folder: TemporaryDirectory[str]
+    """In which they lie, as long as this object lives."""
+
+    @property
+    def cpu(self) -> CPUModel:
+        """The decoder on the CPU kernels."""
+        return CPUModel(self.config, self.weights, "float32", positions=ROWS + TARGETS)
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
@@ -92,9 +101,9 @@ def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
 def both(case: str) -> tuple[Any, Ours]:
     """Made once for all tests of a file."""
     theirs = make_theirs(case)
-    with TemporaryDirectory() as folder:
-        config, files = saved(theirs, Path(folder))
-        weights = open_weights(files, config, torch.float32)
-        decoder = DecoderModel(config, weights, ROWS + TARGETS)
-        hears = open_audio_tower(files, torch.float32, load_format="auto")
-        return theirs, Ours(config, decoder, AudioModel(config, hears))
+    folder = TemporaryDirectory()
+    config, files = saved(theirs, Path(folder.name))
+    weights = open_weights(files, config, torch.float32)
+    decoder = DecoderModel(config, weights, ROWS + TARGETS)
+    hears = open_audio_tower(files, torch.float32, load_format="auto")
+    return theirs, Ours(config, decoder, AudioModel(config, hears), files, folder)

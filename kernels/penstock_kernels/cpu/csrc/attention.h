@@ -104,6 +104,7 @@ inline int first_key(const PkAttention& a, int position) {
 // The last key that a token sees, in a sequence that ends at position `end`.  last_seen: what the batch says of
 // the token, or null.
 inline int last_key(const PkAttention& a, int position, int end, const int32_t* last_seen) {
+  if (a.through && position >= a.through) return a.through - 1;
   if (!a.both_ways) return last_seen ? *last_seen : position;
   return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
 }

@@ -75,14 +75,18 @@ template <class Cache> void forward_with(const PkProgram& m, const PkBatch& b, S
   s.given_up->store(0, std::memory_order_relaxed);
   const size_t cursors = static_cast<size_t>(m.num_phases) * m.threads;
   for (size_t i = 0; i < cursors; i++) s.cursors[i].next.store(0, std::memory_order_relaxed);
-#pragma omp parallel num_threads(m.threads)
+  std::atomic<int64_t> lost{0};
+  const int threads = b.threads > 0 && b.threads < m.threads ? b.threads : m.threads;
+#pragma omp parallel num_threads(threads)
   {
     // The runtime may give fewer threads than were asked for.
 #pragma omp single
     barrier.expect(omp_get_num_threads());
     Thread thread(m, b, s, barrier, omp_get_thread_num(), omp_get_num_threads());
     run_program<Cache>(thread);
+    lost.fetch_add(thread.patience.lost, std::memory_order_relaxed);
   }
+  if (b.lost) *b.lost = lost.load(std::memory_order_relaxed);
 }
 
 inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, float* out, int threads, void* work) {

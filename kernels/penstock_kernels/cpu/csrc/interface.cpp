@@ -2,8 +2,15 @@
 #include "interface.h"
 
 #include <sched.h>
+#include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <atomic>
+#include <climits>
 #include <cstring>
 
 namespace {
@@ -77,6 +84,25 @@ namespace pk {
 std::atomic<FloatTiles> wide_floats{nullptr};
 
 void give_way() { sched_yield(); }
+
+int64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+#if defined(__linux__)
+static_assert(sizeof(std::atomic<int>) == sizeof(int) && std::atomic<int>::is_always_lock_free);
+void sleep_on(std::atomic<int>& variable, int value) {
+  syscall(SYS_futex, &variable, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void wake_all(std::atomic<int>& variable) {
+  syscall(SYS_futex, &variable, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+#else
+void sleep_on(std::atomic<int>&, int) { sched_yield(); }
+void wake_all(std::atomic<int>&) {}
+#endif
 
 }  // namespace pk
 

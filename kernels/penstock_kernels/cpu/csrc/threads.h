@@ -6,12 +6,14 @@
 
 namespace {
 
-// What a thread keeps about its waiting.
-struct Patience { int sense = 0, spins = 4096; };
+// What a thread keeps about its waiting. lost: nanoseconds that it waited beyond spinning.
+struct Patience { int sense = 0, spins = 4096; int64_t lost = 0; };
 
 // All threads wait for each other. They spin, since phases are short; but where the system has put
 // a thread aside to run another process, spinning keeps it from coming back: so a thread that spun
-// in vain gives way, and spins less the next time.
+// in vain gives way, and spins less the next time. Giving way has no end where the missing thread
+// stands in another core's queue: after some of it a thread sleeps, which leaves its core to that
+// one.
 class Barrier {
  public:
   void expect(int threads) { threads_ = threads; }
@@ -21,7 +23,8 @@ class Barrier {
     const int sense = patience.sense ^= 1;
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
       arrived_.store(0, std::memory_order_relaxed);
-      sense_.store(sense, std::memory_order_release);
+      sense_.store(sense);  // In one order with who goes to sleep: either sees the other.
+      if (sleepers_.load()) pk::wake_all(sense_);
       return;
     }
     for (int i = 0; i < patience.spins; i++) {
@@ -32,14 +35,27 @@ class Barrier {
       pk::breathe();
     }
     patience.spins = patience.spins > LEAST ? patience.spins / 4 : LEAST;
-    while (sense_.load(std::memory_order_acquire) != sense) pk::give_way();
+    const int64_t begun = pk::nanoseconds();
+    give_way_to(sense);
+    patience.lost += pk::nanoseconds() - begun;
   }
 
  private:
-  static constexpr int LEAST = 64, MOST = 8192;
+  void give_way_to(int sense) {
+    for (int i = 0; i < YIELDS; i++) {
+      if (sense_.load(std::memory_order_acquire) == sense) return;
+      pk::give_way();
+    }
+    sleepers_.fetch_add(1);
+    while (sense_.load() != sense) pk::sleep_on(sense_, sense ^ 1);
+    sleepers_.fetch_sub(1);
+  }
+
+  static constexpr int LEAST = 64, MOST = 8192, YIELDS = 32;
   int threads_ = 1;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> sense_{0};
+  std::atomic<int> sleepers_{0};
 };
 
 // Units of a phase that a thread's share has given out.

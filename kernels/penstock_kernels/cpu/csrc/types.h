@@ -41,6 +41,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
+// through: a token sees the sequence's first keys alone, so many, and none behind them; 0: it isn't so.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 // key_block, value_block: bytes from a KV block's keys or values to the next block's, in which layers with
@@ -48,7 +49,7 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // group: of the tables of a step's sequences, which one it has.
 // axes: [rotary_dims / 2] or null; by which of a row's three positions (see PkBatch) each pair turns.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, reserved;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
   const uint8_t* axes;
@@ -243,14 +244,17 @@ struct PkStates {
 // states: null of a program without recurrent layers.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
+// threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
+// each other beyond spinning, of all of them together; may be null.
 struct PkBatch {
-  int32_t rows, sequences, num_wanted, num_taken, taken_width, reserved;
+  int32_t rows, sequences, num_wanted, threads, num_taken, taken_width;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
   const float* taken;
   float* logits;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;
   const PkStates* states;
+  int64_t* lost;
 };
 
 // How one row's token is chosen, and where what is said about it goes.
@@ -375,6 +379,13 @@ struct Kernels {
 
 // Lets another thread run while this one waits.
 void give_way();
+
+// Of a clock that only goes on.
+int64_t nanoseconds();
+
+// Sleeps while the variable has this value, until `wake_all`; may end for no reason.
+void sleep_on(std::atomic<int>& variable, int value);
+void wake_all(std::atomic<int>& variable);
 
 // A moment's rest between two looks at a shared variable.
 inline void breathe() {

@@ -29,9 +29,16 @@ from penstock_kernels.cpu.decoder import (
     halves_of,
 )
 from penstock_kernels.cpu.library import bits, instruction_set
+from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
+from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
 from penstock_worker.forward.cpu.media import TOWER_DTYPE, given_rows
-from penstock_worker.forward.cpu.obstacles import experts_obstacle, recurrent_obstacle
+from penstock_worker.forward.cpu.obstacles import (
+    encoder_obstacle,
+    experts_obstacle,
+    recurrent_obstacle,
+)
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
@@ -97,8 +104,9 @@ MECHANISMS = frozenset(
         mechanism.VISION,
         mechanism.AUDIO,
         mechanism.WHOLE_SPANS,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
         mechanism.DEEPSTACK,
-        mechanism.AUDIO,
         *mechanism.RECURRENT,
     }
 )
@@ -184,8 +192,11 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
+        stored = None
         if ranks.place.ranks == 1:
-            program = compile_program(config, loader.read(setup.max_model_len), places=places)
+            read = loader.read(setup.max_model_len)
+            program = compile_program(config, read, places=places)
+            stored = compile_stored(config, read, places) if config.encoder_rows else None
         else:
             split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
@@ -199,7 +210,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
                 states.allocate(decoder.kv_blocks())
             made = CPUForward(decoder, join, ends, states)
             see(made.count_layer)
-            return made
+            if stored is None:
+                return made
+            return beside_encoder(stored, decoder, made, config)
 
         return forward
 
@@ -216,6 +229,14 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     )
 
 
+def beside_encoder(
+    stored: Program, decoder: Decoder, made: CPUForward, config: ModelConfig
+) -> CPUEncoderDecoder:
+    """stored: see compile_stored."""
+    stores = CPUForward(replace(decoder, program=stored, beside=decoder))
+    return CPUEncoderDecoder(stores, made, config.encoder_rows, config.vocab_size)
+
+
 def shapes_of(
     config: ModelConfig, setup: Setup, place: RankPlace = ALONE.place
 ) -> list[DecoderShape]:
@@ -227,6 +248,7 @@ def shapes_of(
         _heads_obstacle(config, setup, place.tensor)
         or experts_obstacle(config)
         or recurrent_obstacle(config)
+        or encoder_obstacle(config)
         or split_obstacle(config, place.tensor)
         or dummy_obstacle(setup)
     )

@@ -18,7 +18,7 @@ TOWER_DTYPE = torch.float32
 
 def taken(config: ModelConfig) -> Iterator[Phase]:
     """Behind the embedding: the rows that stand in the place of placeholders."""
-    if config.takes_media:
+    if config.takes_media and not config.encoder_rows:
         yield Phase(kind=PhaseKind.TAKE_ROWS, width=config.hidden_size, adds=False)
 
 

@@ -83,6 +83,7 @@ class CPUWeights:
             embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
         layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
         streams = self._further.stream_ends()
+        table = self._further.positions() if first else None
         head = self._head(embedding) if last else None
         norm = self._norms.norm("norm", config.hidden_size) if last else None
         self.weights.finish()
@@ -96,6 +97,7 @@ class CPUWeights:
             rotations=[*map(rotation_table, rotaries, config.ropes)],
             layer_inputs=layer_inputs,
             streams=streams,
+            positions=table,
         )
 
     def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
@@ -146,6 +148,7 @@ class CPUWeights:
             own_input=further.own_input(at),
             output_scale=further.output_scale(spec, at),
             streams=further.stream_layer(at),
+            cross=further.cross(at),
         )
 
     def _attention(self, spec: AttentionSpec, own: KVHeadsSpec, at: str) -> LayerWeights:
