@@ -43,11 +43,13 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 for case in _cases(test_parity_on_cpu.test_equals_transformers)
                 if case not in test_parity_on_cpu.REFUSED
             )
-            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers)),
+            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers))
+            + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_on_the_cpu_kernels)
                 + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
-            ),
+            )
+            + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
             + _families(_cases(test_recurrent_gguf.test_equals_transformers)),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
