@@ -36,7 +36,7 @@ from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media.words import WORDS
+from penstock.media.words import TOO_MANY, WORDS
 from penstock.media_facts import MediaFacts, MediaKind, Preparation
 
 VERSION = 1
@@ -108,7 +108,7 @@ class MediaDesk:
                     f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
                     "(--limit-mm-per-prompt)",
                     param=source.where,
-                    code=f"too_many_{source.kind}s",
+                    code=TOO_MANY[source.kind],
                 )
 
     async def prepare(
