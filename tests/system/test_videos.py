@@ -32,6 +32,7 @@ COUNT = 10
 """Tokens of an answer."""
 FLAGS = ("--max-model-len", "512", "--num-kv-blocks", "256", "--dtype", "float32")
 WORDS = "What happens?"
+SHOWN = "<|vision_start|><|video_pad|><|vision_end|>"
 FRAMES = [noise(4, 32, 40, seed) for seed in (1, 2)]
 """Of sizes that aren't resized."""
 
@@ -70,7 +71,7 @@ def test_answers_are_those_of_transformers(watching: Server, folder: Path) -> No
         given |= {"ignore_eos": True, "return_token_ids": True}
         reply = httpx.post(f"{watching.url}/v1/chat/completions", json=given, timeout=120).json()
         prompt_token_ids = reply["prompt_token_ids"]
-        rows = len(shown) * 2 * 4 * 5
+        rows = len(shown) * (2 * 4 * 5 + 2)  # and a token on either side
         assert len(prompt_token_ids) == rows + len(f"user:{WORDS};assistant:")
         ids = reply["choices"][0]["token_ids"]
         assert ids == said_by_transformers(folder, prompt_token_ids, video, shown, COUNT)
@@ -120,7 +121,7 @@ def test_the_library_says_the_same(folder: Path, watching: Server) -> None:
     params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
     with LLM(str(folder), max_model_len=512, num_kv_blocks=256, dtype="float32") as llm:
         prompt: Any = {
-            "prompt": f"user:<|video_pad|><|video_pad|>{WORDS};assistant:",
+            "prompt": f"user:{SHOWN}{SHOWN}{WORDS};assistant:",
             "multi_modal_data": {"video": [FRAMES[0], list(map(Image.fromarray, FRAMES[1]))]},
         }
         (output,) = llm.generate(prompt, params, use_tqdm=False)

@@ -18,8 +18,9 @@ PATCH, SECONDS = 4, 1.0
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
     "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image_pad|>"
-    "{% elif c['type'] == 'video' %}<|video_pad|>{% else %}{{ c['text'] }}{% endif %}"
-    "{% endfor %}{% endif %};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
+    "{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
 

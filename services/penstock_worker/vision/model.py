@@ -95,8 +95,8 @@ class VisionModel:
 
         def after(layer: int, hidden: Tensor) -> None:
             if layer in self._taps:
-                tapped.append(self._taps[layer](hidden, picture))
+                tapped.append(self._taps[layer](hidden, picture, self._threads))
             layer_done()
 
-        rows = self._projector(self._tower(picture, layout, after), picture)
+        rows = self._projector(self._tower(picture, layout, after), picture, self._threads)
         return layout.as_they_came(torch.cat((rows, *tapped), 1)).contiguous()

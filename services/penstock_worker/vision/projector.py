@@ -22,6 +22,7 @@ from penstock.vision_spec import (
 from penstock_kernels import reference
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 
@@ -29,7 +30,8 @@ class Projector(ABC):
     """Maps a tower's output, [patches, hidden], to [rows, the decoder's hidden size]."""
 
     @abstractmethod
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor: ...
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        """`threads`: that share the rows."""
 
 
 class _MLP(Projector):
@@ -42,9 +44,11 @@ class _MLP(Projector):
         )
         self._activation = spec.activation
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        inner = reference.plain_activation(self._first(vectors), self._activation)
-        return self._second(inner)
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        return threads.map(self._of_rows, vectors)
+
+    def _of_rows(self, vectors: Tensor) -> Tensor:
+        return self._second(reference.plain_activation(self._first(vectors), self._activation))
 
 
 class _Shuffle(Projector):
@@ -53,9 +57,9 @@ class _Shuffle(Projector):
         wide = inputs * spec.factor**2
         self._product = TowerProduct.load(weights, [("projector", outputs)], wide, bias=False)
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         """Squares are in order of their rows, and a square's patches too."""
-        return self._product(in_squares(vectors, picture, self._factor))
+        return threads.map(self._product, in_squares(vectors, picture, self._factor))
 
 
 class _SquareMLP(Projector):
@@ -78,13 +82,13 @@ class _SquareMLP(Projector):
             MLPProjector(activation=spec.activation, bias=spec.bias), weights, wide, outputs
         )
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         factor = self._spec.factor
         if self._merging is None:
             squares = self._norm(in_squares(vectors, picture, factor))
         else:
-            squares = self._merging(in_squares(self._norm(vectors), picture, factor))
-        return self._inner(squares.contiguous(), picture)
+            squares = threads.map(self._merging, in_squares(self._norm(vectors), picture, factor))
+        return self._inner(squares.contiguous(), picture, threads)
 
 
 class _Anyres(Projector):
@@ -95,8 +99,8 @@ class _Anyres(Projector):
         self._newline = weights.take("projector.newline", (outputs,))
         self._vision, self._spec = vision, spec
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        rows = self._inner(vectors, picture)
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        rows = self._inner(vectors, picture, threads)
         shape = anyres_of(picture, self._vision, self._spec)
         first, others = rows[: picture.per_tile], rows[picture.per_tile :]
         tiles = others.unflatten(0, (*shape.form, picture.rows, picture.columns))
@@ -129,10 +133,12 @@ class _Merger(Projector):
         self._first = TowerProduct.load(weights, [(f"{at}.1", wide)], wide)
         self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], wide)
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
-        inner = reference.plain_activation(self._first(squares), "gelu")
-        return self._second(inner)
+        return threads.map(self._of_squares, squares)
+
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        return self._second(reference.plain_activation(self._first(squares), "gelu"))
 
 
 class _Pool(Projector):
@@ -144,7 +150,7 @@ class _Pool(Projector):
         self._norm = NormSpec(eps=spec.eps)
         self._side = spec.side
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         side, size = self._side, vectors.shape[-1]
         apart = vectors.float().view(
             picture.tiles, side, picture.rows // side, side, picture.columns // side, size
