@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,11 +70,14 @@ class BuildKernels(build_ext):
         checks = [f"-fsanitize={sanitizers}", "-g1", "-fno-omit-frame-pointer", "-Og"]
         extra = checks if sanitizers else []
 
+        digest = runpy.run_path(str(SOURCES.with_name("sources.py")))["digest"](SOURCES)
+        macros = [("PK_SOURCES", f'"{digest}"'), *([("PK_X86", "1")] if x86 else [])]
+
         def compile_one(name: str, flags: list[str]) -> list[str]:
             return self.compiler.compile(
                 [str(SOURCES / name)],
                 output_dir=self.build_temp,
-                macros=[("PK_X86", "1")] if x86 else [],
+                macros=macros,
                 extra_postargs=[*COMMON, *flags, *extra],
             )
 

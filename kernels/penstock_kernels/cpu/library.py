@@ -8,6 +8,7 @@ import os
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 
+from penstock_kernels.cpu.sources import digest
 from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
@@ -21,8 +22,12 @@ OTHER_PATH = "PENSTOCK_CPU_LIBRARY"
 """Environment variable with the path of another build of the library, such as one with
 sanitizers."""
 
+SOURCES = Path(__file__).with_name("csrc")
+"""Where Penstock runs from its repository; an installed wheel has none."""
+
 _SIGNATURES = {
     "pk_instruction_set": (c_char_p, []),
+    "pk_sources": (c_char_p, []),
     "pk_use": (c_int, [c_char_p]),
     "pk_matrix_bytes": (c_size_t, [c_int, c_int, c_int]),
     "pk_pack": (
@@ -59,6 +64,10 @@ def load() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise ImportError(f"the CPU kernels can't be loaded: {error}") from error
+    if SOURCES.is_dir() and library.pk_sources().decode() != digest(SOURCES):
+        raise ImportError(
+            f"{path} was built of other sources than lie in {SOURCES}: install Penstock again"
+        )
     wanted = os.environ.get(CHOICE)
     if wanted and library.pk_use(wanted.encode()) != 0:
         raise ImportError(

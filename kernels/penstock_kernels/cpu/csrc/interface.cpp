@@ -108,6 +108,8 @@ void wake_all(std::atomic<int>&) {}
 
 extern "C" {
 
+const char* pk_sources() { return PK_SOURCES; }
+
 const char* pk_instruction_set() { return kernels().name; }
 
 int pk_use(const char* name) {

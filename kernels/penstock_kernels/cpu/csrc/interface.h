@@ -18,6 +18,8 @@ enum PkSource : int32_t {
 // The instruction set in use: "avx512", "avx512vnni", "avx2" or "portable"; the best that the processor
 // has, unless pk_use has chosen a lesser one.
 PK_PUBLIC const char* pk_instruction_set();
+// The digest of the sources that this was built of, see sources.py.
+PK_PUBLIC const char* pk_sources();
 // 0 when `name` is in use now, -1 when this processor or build can't.
 PK_PUBLIC int pk_use(const char* name);
 
