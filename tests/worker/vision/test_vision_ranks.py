@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -26,6 +27,16 @@ from tests.worker.vision.test_vision_loading import setup
 from tests.worker.vision.vision_cases import CASES, prepared_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_worker() -> Iterator[None]:
+    """Torch's own threads are one, as `load` has them: two would divide products otherwise, and a
+    new thread need not have as many as this one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_rows_behind_layers_of_another_stage_are_refused(tmp_path: Path) -> None:
