@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest
 from penstock.media.budget import MediaBudget, MediaLease
@@ -25,6 +23,7 @@ from penstock.media.fetch import Fetcher
 from penstock.media.geometry import BadShape
 from penstock.media.items import PreparedItems
 from penstock.media.layout import ItemLayout, layout
+from penstock.media.naming import item_name, preparation_digest
 from penstock.media.options import (
     domains,
     frame_settings,
@@ -37,10 +36,8 @@ from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS
-from penstock.media_facts import MediaFacts, MediaKind, Preparation
+from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
-VERSION = 1
-"""Of this code: raise it whenever the same bytes give other pixels or frames."""
 MAX_UUID = 128
 """Characters."""
 
@@ -71,6 +68,8 @@ class MediaDesk:
         bounds = ProcessBounds(settings.media_process_mib << 20, settings.media_process_seconds)
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
+        self.max_bytes = settings.max_media_bytes
+        """Of an item's file."""
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,
@@ -132,9 +131,16 @@ class MediaDesk:
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
 
+    async def prepare_one(
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
+        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        (item,) = await self._in_time([preparation], [source], lease)
+        return item
+
     async def _in_time(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -151,7 +157,7 @@ class MediaDesk:
 
     async def _all(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -168,7 +174,7 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, preparation: Preparation, source: MediaSource, lease: MediaLease
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
         _check_uuid(source)
         if source.is_name_only:
@@ -185,20 +191,20 @@ class MediaDesk:
         data, parts = await self._reader.read_parts(source, take)
         self.counts.items += 1
         self.counts.bytes += len(data)
-        name = await _off_the_loop(len(data), _name, preparation, source, data, parts)
+        name = await _off_the_loop(len(data), item_name, preparation, source, data, parts)
         item = self.cache.find(lease.tenant, name) or await self._shared(
             (lease.tenant, name), self._task(preparation, source, data, parts), source
         )
         lease.give(taken)
         lease.take(len(item.data), source.where)
         if source.uuid is not None:
-            self.cache.call(lease.tenant, source.uuid + _digest(preparation), name)
+            self.cache.call(lease.tenant, source.uuid + preparation_digest(preparation), name)
         return item
 
     def _remembered(
-        self, preparation: Preparation, source: MediaSource, tenant: str
+        self, preparation: AnyPreparation, source: MediaSource, tenant: str
     ) -> PreparedItem:
-        found = self.cache.called(tenant, (source.uuid or "") + _digest(preparation))
+        found = self.cache.called(tenant, (source.uuid or "") + preparation_digest(preparation))
         if found is None:
             raise source.wrong(
                 "is missing: nothing is kept under its uuid any more; send it again"
@@ -208,7 +214,7 @@ class MediaDesk:
         return found
 
     def _task(
-        self, preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
     ) -> Prepare:
         raw = None if source.raw is None else source.raw[1]
         return Prepare(preparation, data, self._bounds, raw, parts)
@@ -273,24 +279,6 @@ def _check_uuid(source: MediaSource) -> None:
             f"{source.where}: uuid has {len(source.uuid)} characters; 1 to {MAX_UUID} are allowed",
             param=source.where,
         )
-
-
-def _name(
-    preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
-) -> str:
-    """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
-    that no two items are framed alike."""
-    shape = parts if source.raw is None else source.raw[1]
-    kind = f"{source.kind} {' x '.join(map(str, shape))}".rstrip()
-    total = hashlib.sha256()
-    for part in (kind.encode(), _digest(preparation).encode(), data):
-        total.update(len(part).to_bytes(8, "little"))
-        total.update(part)
-    return total.hexdigest()
-
-
-def _digest(preparation: Preparation) -> str:
-    return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()
 
 
 def _sha256(data: bytes) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from tests.system import test_recurrent_over_ranks
 from tests.worker.encoder_decoder.whisper_cases import CASES as WHISPER_CASES
 from tests.worker.models import (
+    recurrent_cases,
     test_family_bits,
     test_gguf_families,
     test_parity_families,
@@ -72,9 +73,10 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             ),
         },
         "triton": {
-            "float32 parity": _families(ON_DEVICE),
-            "bits": _families(BITS_ON_DEVICE),
-            "TP 2": _families(RANKS_ON_DEVICE),
+            "float32 parity": _families(ON_DEVICE + recurrent_cases.ON_DEVICE),
+            "bits": _families(BITS_ON_DEVICE + recurrent_cases.BITS_ON_DEVICE),
+            "GGUF": _families(test_gguf_families.ON_DEVICE),
+            "TP 2": _families(RANKS_ON_DEVICE + recurrent_cases.RANKS_ON_DEVICE),
         },
     }
 

@@ -23,6 +23,7 @@ from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.vision.pictures import (
     Prepared,
     answered,
+    backend_of,
     load,
     message_of,
     picture,
@@ -37,7 +38,9 @@ VIDEO = 191
 """config.video_token_id of the cases."""
 FRAMES = VideoFrames(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
 QWEN = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl")
+BACKENDS = ("reference", "cpu")
 WANTED = 8
+Parts = list[list[int] | Prepared]
 
 
 def video(
@@ -104,14 +107,43 @@ def theirs_of(
     return found
 
 
-def seeing_runner(ours: Ours, case: str, observer: LogitsOf | None = None) -> StepRunner[Any]:
+def seeing_runner(
+    ours: Ours, case: str, observer: LogitsOf | None = None, backend: str = "reference"
+) -> StepRunner[Any]:
     pictures = CASES[case].preparation
-    runner = runner_of(ours, pictures, observer=observer)
-    runner.media.see_with(Sight(ours.tower, pictures, lambda: None, FRAMES))  # type: ignore[attr-defined]
+    runner = runner_of(ours, pictures, observer=observer, cpu=backend_of(ours, backend))
+    sight = Sight(ours.tower, pictures, lambda: None, FRAMES)
+    runner.media.see_with(sight)  # type: ignore[attr-defined]
     return runner
 
 
-def asked_of(case: str) -> tuple[list[list[list[int] | Prepared]], float]:
+def run(
+    case: str, folder: Path, asked: Sequence[Parts], *, budget: int, backend: str = "reference"
+) -> list[tuple[Job, torch.Tensor]]:
+    """Each prompt's answer, and every logit of it. They are one batch, in steps of `budget`
+    tokens."""
+    _, ours = both(case)
+    seen = LogitsOf()
+    runner = seeing_runner(ours, case, seen, backend)
+    shown = {
+        part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
+    }
+    load(runner, folder, *shown.values())
+    driver = Driver(runner, num_blocks=128, slots=8, budget=budget)
+    driver.encode = list(shown)
+    jobs = []
+    for parts in asked:
+        tokens, media = prompt_of(parts)
+        jobs.append(Job(tokens, WANTED, media=media))
+    slots: dict[int, int] = {}
+    while any(not job.done for job in jobs):
+        driver._step([job for job in jobs if not job.done])
+        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
+    assert all(job.error is None for job in jobs)
+    return [(job, seen.of(slots[at])) for at, job in enumerate(jobs)]
+
+
+def asked_of(case: str) -> tuple[list[Parts], float]:
     """Prompts, and the seconds of a group of frames. Positions in time don't reach behind the
     longer side: there transformers counts on in another way (see test_slot_media)."""
     timed, seconds = case == "qwen2.5-vl", 1.0
@@ -128,30 +160,14 @@ def asked_of(case: str) -> tuple[list[list[list[int] | Prepared]], float]:
 
 
 @pytest.mark.parametrize("case", QWEN)
-def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
-    theirs, ours = both(case)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
+    theirs, _ = both(case)
     theirs.config.vision_config.tokens_per_second = 2
     asked, seconds = asked_of(case)
-    seen = LogitsOf()
-    runner = seeing_runner(ours, case, seen)
-    shown = {
-        part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
-    }
-    load(runner, tmp_path, *shown.values())
-    driver = Driver(runner, num_blocks=128, slots=8, budget=19)
-    driver.encode = list(shown)
-    jobs = []
-    for parts in asked:
-        tokens, media = prompt_of(parts)
-        jobs.append(Job(tokens, WANTED, media=media))
-    slots: dict[int, int] = {}
-    while any(not job.done for job in jobs):
-        driver._step([job for job in jobs if not job.done])
-        slots |= {at: job.slot for at, job in enumerate(jobs) if job.slot is not None}
+    answers = run(case, tmp_path, asked, budget=19, backend=backend)
     compared = 0
-    for at, (job, parts) in enumerate(zip(jobs, asked, strict=True)):
-        assert job.error is None
-        found = seen.of(slots[at])
+    for at, ((job, found), parts) in enumerate(zip(answers, asked, strict=True)):
         answer = list(job.tokens)
         cut = next((n for n, token in enumerate(answer) if token in (PLACEHOLDER, VIDEO)), None)
         answer = answer[:cut]
@@ -166,7 +182,18 @@ def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> No
                 break
             assert token == int(best.indices[0]), (at, step)
             compared += 1
-    assert compared >= len(jobs) * WANTED // 2
+    assert compared >= len(answers) * WANTED // 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bits_are_the_same_in_any_chunks_and_company(backend: str, tmp_path: Path) -> None:
+    asked, _ = asked_of("qwen2.5-vl")
+    together = run("qwen2.5-vl", tmp_path, asked, budget=19, backend=backend)
+    for parts, (job, logits) in zip(asked, together, strict=True):
+        for budget in (7, 500):
+            ((alone, found),) = run("qwen2.5-vl", tmp_path, [parts], budget=budget, backend=backend)
+            assert alone.tokens == job.tokens
+            assert torch.equal(found, logits)
 
 
 @pytest.mark.parametrize("case", QWEN)
