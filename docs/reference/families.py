@@ -16,6 +16,7 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import WHOLE_SPANS, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
@@ -63,6 +64,15 @@ def families_page() -> str:
     )
 
 
+def _watching() -> list[str]:
+    """Families of models that take videos, as people know them."""
+    return [
+        family.known_as
+        for family in VISION_FAMILIES.values()
+        if any(name in VIDEO_FAMILIES for name in family.hub_classes)
+    ]
+
+
 def _seeing() -> str:
     """The families of models that see, and what tests show of each."""
     text = (
@@ -76,6 +86,8 @@ def _seeing() -> str:
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
         "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
         "are compared with `reference` in Triton's interpreter.\n\n"
+        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, and are compared "
+        "likewise (`tests/worker/vision/test_videos.py`).\n\n"
     )
     cases = [case.family for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())

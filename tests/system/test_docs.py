@@ -146,7 +146,7 @@ def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> No
 def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
     (tmp_path / "question.wav").write_bytes(saved_sound(sound(0.5)))
-    run_commands(MEDIA, lambda line: hearing if "question.wav" in line else seeing, tmp_path)
+    run_commands(MEDIA, lambda line: hearing if "audio" in line else seeing, tmp_path)
 
 
 def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
