@@ -216,8 +216,8 @@ def test_a_model_that_sees_nothing_says_so(
 ) -> None:
     chat = Shown(open_tab(server.url))
     name = server.model
-    button = chat.page.get_by_role("button", name=f"{name} can't see or hear")
-    button.click()
+    chat.page.get_by_role("button", name=f"{name} can't see or hear").focus()
+    chat.page.keyboard.press("Enter")
     chat.notice(f"{name} can't see or hear: it takes text only.")
     chat.brought(DROPPED, "a.png", png(CIRCLE))
     chat.notice(f"{name} can't see: pictures can't be attached.")
