@@ -9,22 +9,27 @@ import transformers
 
 from docs.reference.pages import WRITTEN
 from penstock.families import FAMILIES, Family
+from penstock.families.audio import AUDIO_FAMILIES
+from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import mechanisms
+from penstock.mechanisms import WHOLE_SPANS, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
+from tests.worker.audio.hearing_cases import CASES as HEARD
 from tests.worker.models.coverage import SHOWN, coverage
 from tests.worker.vision.vision_cases import CASES as SEEN
 
-SEEING_CLASS = "ForConditionalGeneration"
+TOWER_CLASS = "ForConditionalGeneration"
 """How the names of their classes end."""
+TOWER_HEAD = "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
     for name in ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
-}
+} | {"WhisperForConditionalGeneration": "WhisperConfig"}
 """Where transformers' class of configurations isn't called like the model's."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "Glm4MoeForCausalLM": {"head_dim": 128},
@@ -54,29 +59,59 @@ def families_page() -> str:
         "| models | class in config.json | GGUF | needs | backends |\n|---|---|---|---|---|\n"
         + "".join(map(_row, FAMILIES.values()))
         + _seeing()
+        + _hearing()
         + _shown()
     )
+
+
+def _watching() -> list[str]:
+    """Families of models that take videos, as people know them."""
+    return [
+        family.known_as
+        for family in VISION_FAMILIES.values()
+        if any(name in VIDEO_FAMILIES for name in family.hub_classes)
+    ]
 
 
 def _seeing() -> str:
     """The families of models that see, and what tests show of each."""
     text = (
         "\n## Models that see\n\n"
-        "Pictures are encoded and put in the place of a prompt's placeholders by `reference`; the "
-        "other backends lack a tower. With `--language-model-only` the tower is left out, and the "
-        "decoder behind it is served as above. Where a tower isn't known here, so it is by "
-        "itself.\n\n"
+        "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
+        "threads. Their rows are put in the place of a prompt's placeholders on every backend. "
+        f"What `triton` lacks is {WHOLE_SPANS} (Gemma 3): such a model is served on the CPU, or "
+        "with `--language-model-only`, which leaves a tower out. Where a tower isn't known here, "
+        "so it is by itself.\n\n"
         "A model of each case is compared with transformers in float32: encodings, "
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
-        "and greedy tokens (`tests/worker/vision`).\n\n"
-        "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
+        "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
+        "are compared with `reference` in Triton's interpreter.\n\n"
+        f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, and are compared "
+        "likewise (`tests/worker/vision/test_videos.py`).\n\n"
     )
-    for family in VISION_FAMILIES.values():
-        classes = ", ".join(f"`{name}`" for name in family.hub_classes)
-        behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
-        cases = sum(f"{case.family}{SEEING_CLASS}" in family.hub_classes for case in SEEN.values())
-        text += f"| {family.known_as} | {classes} | {behind} | {cases} |\n"
-    return text
+    cases = [case.family for case in SEEN.values()]
+    return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
+
+
+def _hearing() -> str:
+    """The same of models that hear."""
+    text = (
+        "\n## Models that hear\n\n"
+        "Sounds are encoded and put in the place of a prompt's placeholders, as pictures are. "
+        "`tests/worker/audio` compares with transformers from the samples on: spectrograms, "
+        "encodings, log-probabilities of prompts with several sounds of different lengths, and "
+        "greedy tokens.\n\n"
+    )
+    cases = [case.family for case in HEARD.values()]
+    return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
+
+
+def _towered(family: TowerFamily, cases: list[str]) -> str:
+    """A family's row. cases: transformers' names of the tests' models."""
+    classes = ", ".join(f"`{name}`" for name in family.hub_classes)
+    behind = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
+    count = sum(f"{case}{TOWER_CLASS}" in family.hub_classes for case in cases)
+    return f"| {family.known_as} | {classes} | {behind} | {count} |\n"
 
 
 def _shown() -> str:
@@ -105,7 +140,10 @@ def _shown() -> str:
 
 def _count(family: Family, cases: Counter[str]) -> int:
     """Returns the number of cases of a family, by transformers' names of its models."""
-    return sum(cases[name.removesuffix("ForCausalLM")] for name in family.hub_classes)
+    stems = {
+        name.removesuffix(TOWER_CLASS).removesuffix("ForCausalLM") for name in family.hub_classes
+    }
+    return sum(cases[stem] for stem in stems)
 
 
 def _row(family: Family) -> str:

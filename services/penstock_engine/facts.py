@@ -42,7 +42,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     created: int  # Unix time of its start
 
     def __post_init__(self) -> None:
-        wanted, longest = self.config.model.max_model_len, self.model.config.max_position
+        wanted = self.config.model.max_model_len
+        longest = self.model.config.max_position - self.model.encoder_rows
         if wanted is not None and wanted > longest:
             raise StartupError(
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
@@ -120,10 +121,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output, tokens, where the pool is large enough."""
+        """Longest prompt plus output, tokens, where the pool is large enough; with the places of an
+        encoder's rows, which the setting doesn't count."""
         wanted, longest = self.config.model.max_model_len, self.model.config.max_position
         if wanted is not None:
-            return wanted
+            return wanted + self.model.encoder_rows
         if self.pooling is not None and self.pooling.max_input is not None:
             longest = min(longest, self.pooling.max_input)
         return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest

@@ -59,6 +59,19 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
     sections: tuple[int, ...] = ()
     """How many rotary pairs, from the first on, turn by a token's time, row and column (Wang et
     al., "Qwen2-VL", 2024); empty: all turn by its position. Text has three equal numbers."""
+    interleaved: bool = False
+    """Whether time, row and column take turns, until a row or a column has its number of pairs; all
+    others turn by time (Qwen team, "Qwen3-VL technical report", 2025)."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """By what each pair turns: 0 a token's time, 1 its row, 2 its column. Empty: all turn by
+        its position."""
+        if not self.interleaved:
+            return tuple(axis for axis, pairs in enumerate(self.sections) for _ in range(pairs))
+        _, rows, columns = self.sections
+        ends = (0, 3 * rows, 3 * columns)
+        return tuple(pair % 3 if pair < ends[pair % 3] else 0 for pair in range(self.dims // 2))
 
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +235,18 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def attends(self) -> bool:
         """Whether the layer has keys and values."""
         return self.recurrent is None and self.halves != "feed_forward"
+
+
+class CrossAttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers of an encoder-decoder model attend to an encoder's output, too, between attention and
+    feed-forward (Vaswani et al., 2017).
+
+    That output takes the first `rows` tokens of every sequence: where other tokens' own keys and
+    values are kept, theirs are those of the layer's attention to the encoder. The decoder's first
+    token is the one behind them, and its own attention goes back as far as that."""
+
+    rows: int
+    """Of the encoder's output, always as many."""
 
 
 class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):

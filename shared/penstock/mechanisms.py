@@ -56,6 +56,11 @@ OUTPUT_SCALE = "a factor of a layer's output"
 PER_LAYER_INPUTS = "an input of each layer's own"
 STREAMS = "several residuals (AltUp)"
 VISION = "a tower that sees"
+WHOLE_SPANS = "pictures whose rows see one another"
+DEEPSTACK = "rows that are added behind the first layers (DeepStack)"
+AUDIO = "a tower that hears"
+CROSS_ATTENTION = "attention to an encoder's output"
+LEARNED_POSITIONS = "a table of positions"
 BY_TRANSFORMERS = "layers that only transformers' code describes"
 
 _ACTIVATIONS = {
@@ -70,6 +75,8 @@ _RECURRENT: dict[type[RecurrentSpec], str] = {
     Mamba2Spec: MAMBA2,
 }
 RECURRENT = frozenset(_RECURRENT.values())
+OF_PICTURES = frozenset({VISION, WHOLE_SPANS, DEEPSTACK})
+"""What a model needs for pictures only."""
 
 
 def mechanisms(config: ModelConfig) -> frozenset[str]:
@@ -101,6 +108,16 @@ def _of_model(config: ModelConfig) -> Iterator[str]:
         yield STREAMS
     if config.vision is not None:
         yield VISION
+        if config.vision.spans_whole:
+            yield WHOLE_SPANS
+        if config.vision.taps:
+            yield DEEPSTACK
+    if config.audio is not None:
+        yield AUDIO
+    if config.cross_attention is not None:
+        yield CROSS_ATTENTION
+    if config.learned_positions:
+        yield LEARNED_POSITIONS
     for layer in set(config.layers):
         yield from _of_layer(layer)
 

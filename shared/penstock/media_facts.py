@@ -1,12 +1,20 @@
-"""What a model's files say about the pictures it takes: all that changes a pixel or a token.
+"""What a model's files say about the media it takes: all that changes a pixel, a frame of sound or
+a token.
 
 Filled by `penstock.prepare` from preprocessor_config.json, processor_config.json and config.json;
-`penstock.media` does what it says.  `penstock.vision_spec` says what becomes of the pixels.
+`penstock.media` does what it says.  `penstock.vision_spec` and `penstock.audio_spec` say what
+becomes of the pixels and frames.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+from penstock.transcription_facts import TranscriptionFacts
+
+MediaKind = Literal["image", "audio", "video"]
 
 Colour = tuple[float, float, float]
 
@@ -42,6 +50,28 @@ class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """Whether a picture is made square first, with bars in the colour of the mean."""
 
 
+class ScannedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gemma3"):
+    """Gemma 3's: one size for all. With pan and scan, crops of a picture that is long or high
+    follow it.
+
+    height, width: of what the tower gets.  rows: embeddings of a picture, and of a crop.  scan:
+    whether there are crops.  most: crops of a picture.  least: pixels of a crop's shorter side, at
+    least.  ratio: of a picture's sides, from which on it is cropped.
+    """
+
+    pixels: Pixels
+    height: int
+    width: int
+    rows: int
+    begin: str
+    end: str
+    """Around the embeddings of a picture, and of a crop."""
+    scan: bool = False
+    most: int = 4
+    least: int = 256
+    ratio: float = 1.2
+
+
 class TiledImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="idefics3"):
     """Idefics 3's and SmolVLM's: a picture is resized, cut into square tiles, and followed by the
     whole of it as one tile.
@@ -75,20 +105,171 @@ class PatchImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     frames: int = 2
 
 
-ImagePreparation = FixedImages | TiledImages | PatchImages
+class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="internvl"):
+    """InternVL's: a picture fills a canvas of square tiles, whose form is the nearest to its own,
+    and is followed by the whole of it as one tile.
 
-
-class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a model that takes media; the manifest has them.
-
-    placeholder: what stands for a picture in a filled chat template.  token: the special token that
-    is repeated in its place, once an embedding.  before, behind: text around these, in the
-    prompt (a tile's own is the preparation's).
+    tile: side, pixels.  rows: embeddings of a tile.  least, most: tiles of a canvas.  split:
+    whether there is a canvas.
     """
 
-    image: ImagePreparation
+    pixels: Pixels
+    tile: int
+    rows: int
+    least: int = 1
+    most: int = 12
+    split: bool = True
+
+
+class RowImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pixtral"):
+    """Pixtral's: any size in whole patches, no larger than a square; a token ends each row of
+    embeddings.
+
+    longest_edge: side of the square, pixels.  patch: of pixels, each way, that become one
+    embedding.
+    """
+
+    pixels: Pixels
+    longest_edge: int
+    patch: int
+    row_end: str = "[IMG_BREAK]"
+    end: str = "[IMG_END]"
+    """Ends the last row."""
+
+
+class AnyresImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="anyres"):
+    """LLaVA-OneVision's: the whole picture as one tile, then square tiles of it between bars.
+
+    tile: side, pixels.  side: of a tile, embeddings.  forms: height and width, in pixels, that the
+    tiles may have together.  most: tiles of which a picture has as many embeddings as it may.
+    """
+
+    pixels: Pixels
+    tile: int
+    side: int
+    forms: tuple[tuple[int, int], ...]
+    most: int
+
+
+class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Which frames of a video file are shown.
+
+    fps: so many for each second of it, min_frames to max_frames in all; 0: its length doesn't
+    matter.  num_frames: at most so many; 0: max_frames.
+    """
+
+    num_frames: int = 32
+    fps: float = 0.0
+    min_frames: int = 4
+    max_frames: int = 768
+    spread: Literal["even", "ends"] = "even"
+    """even: one at the beginning of each of so many equal parts.  ends: from the first to the
+    last."""
+
+
+class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="frames"):
+    """Qwen2-VL's and its successors' videos: frames of any size, rounded to whole merged patches,
+    each of which spans `group` frames.
+
+    min_pixels, max_pixels: of a resized frame.  patch: side, pixels.  merge: patches, each way,
+    that become one embedding.
+    """
+
+    pixels: Pixels
+    min_pixels: int
+    max_pixels: int
+    patch: int
+    merge: int
+    group: int = 2
+    sampling: FrameSampling = FrameSampling()
+    all_pixels: int = 0
+    """Of all frames together, that each has an even share of, but no less than 1.05 times
+    min_pixels; 0: no such bound."""
+    positions_per_second: float = 0.0
+    """How far apart in time the positions of a second are; 0: those of groups follow one
+    another."""
+    of_all: bool = False
+    """Whether min_pixels and max_pixels are of all frames together; all_pixels is of each then."""
+    stamped: tuple[str, str] = ("", "")
+    """Where each group stands by itself behind its time, as text: what surrounds its
+    embeddings."""
+
+
+class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):
+    """A spectrogram of powers in bands of the mel scale, as logarithms (Radford et al., "Robust
+    speech recognition via large-scale weak supervision", 2022).
+
+    sampling_rate: Hz.  bins: bands.  n_fft: samples of a window.  hop: from one window to the next,
+    samples.  seconds: of a chunk, to which a sound is filled up with silence.  row_frames: windows
+    of which an embedding is made.
+    """
+
+    sampling_rate: int
+    bins: int
+    n_fft: int
+    hop: int
+    seconds: int
+    row_frames: int
+    many: bool = False
+    """Whether a longer sound is several chunks; else it is refused."""
+    cut: bool = False
+    """Whether the silence that fills up a chunk is left out of what is encoded."""
+
+    @property
+    def chunk_samples(self) -> int:
+        return self.seconds * self.sampling_rate
+
+    @property
+    def chunk_frames(self) -> int:
+        return self.chunk_samples // self.hop
+
+
+class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
+    """That of a whole recording, as `mel` has it: filled up with silence to one chunk, but not cut
+    into several. It is no model's: who transcribes cuts windows out of it."""
+
+    mel: LogMel
+
+
+ImagePreparation = (
+    FixedImages
+    | ScannedImages
+    | TiledImages
+    | PatchImages
+    | CanvasImages
+    | RowImages
+    | AnyresImages
+)
+Preparation = ImagePreparation | VideoFrames | LogMel
+AnyPreparation = Preparation | Spectrogram
+
+
+class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a kind of media.
+
+    placeholder: what stands for an item in a filled chat template; "": items have no place in a
+    prompt.  token: the special token that is repeated in its place, once an embedding.  before,
+    behind: text around these, in the prompt (a tile's own is the preparation's).
+    """
+
+    preparation: Preparation
     placeholder: str
     token: str
     token_id: int
     before: str = ""
     behind: str = ""
+
+
+class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model that takes media; the manifest has them."""
+
+    kinds: dict[MediaKind, KindFacts]
+    """Those that it takes."""
+    transcription: TranscriptionFacts | None = None
+    """Of a model that turns speech into text, and does nothing else."""
+
+    @property
+    def in_front(self) -> MediaKind | None:
+        """That of an encoder-decoder model, of which one item stands before each prompt; None:
+        items stand within prompts."""
+        return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)

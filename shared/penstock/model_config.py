@@ -10,8 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.layer_spec import (
+    CrossAttentionSpec,
     KVHeadsSpec,
     LatentSpec,
     LayerSpec,
@@ -26,7 +28,7 @@ from penstock.vision_spec import VisionSpec
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="decoder"):
-    """Shapes and constants of a decoder-only transformer. Sizes are element counts."""
+    """Shapes and constants of a transformer's decoder. Sizes are element counts."""
 
     architecture: str
     """Of a family: a key of penstock.families.FAMILIES."""
@@ -57,11 +59,32 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     """None: there is one residual."""
     vision: VisionSpec | None = None
     """What it sees with; None: it takes no pictures."""
+    audio: AudioSpec | None = None
+    """What it hears with; None: it takes no sounds."""
+    cross_attention: CrossAttentionSpec | None = None
+    """Of an encoder-decoder model; None: there is no encoder whose output layers attend to."""
+    learned_positions: int = 0
+    """Rows of a table of positions, one for each token of the decoder, which are added to
+    embeddings; 0: there is no table."""
+
+    @property
+    def takes_media(self) -> bool:
+        return self.vision is not None or self.audio is not None
+
+    @property
+    def media_width(self) -> int:
+        """Numbers of a row of an encoded item."""
+        return self.hidden_size if self.vision is None else self.vision.row_width(self.hidden_size)
 
     @property
     def latent(self) -> LatentSpec | None:
         """What all layers' keys and values are made of; None: they are stored by themselves."""
         return self.layers[0].attention.latent
+
+    @property
+    def encoder_rows(self) -> int:
+        """Tokens at the beginning of every sequence that stand for the encoder's output."""
+        return 0 if self.cross_attention is None else self.cross_attention.rows
 
     def layer(self, number: int) -> LayerSpec:
         """What layer `number` is made of, counted from 0."""
@@ -245,6 +268,11 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
         """What the layers are: `llama`, `bert`, …"""
         config = self.config
         return config.family if isinstance(config, EncoderConfig) else config.architecture
+
+    @property
+    def encoder_rows(self) -> int:
+        """See ModelConfig."""
+        return 0 if isinstance(self.config, EncoderConfig) else self.config.encoder_rows
 
     @property
     def decoder(self) -> ModelConfig:

@@ -29,6 +29,13 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     pairs by the row, the others by the column."""
 
     theta: float = 10_000.0
+    table: int = 0
+    """Side of a square table whose vectors are added to the patches before: it is stretched over
+    the picture, corner on corner, and a patch has the mean of the four vectors around it, each the
+    more the nearer it is (Qwen3-VL). 0: there is none."""
+    alternating: bool = False
+    """Whether rows have every other frequency of a head's, from the first on, and columns those
+    between them (Pixtral); else both have the same."""
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +49,7 @@ class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A vision transformer (Dosovitskiy et al., 2021). Patches of a picture attend to all of its
-    others. Attention and feed-forward follow a norm each, and are added to the residual; their
-    products have biases."""
+    others. Attention and feed-forward follow a norm each, and are added to the residual."""
 
     hidden_size: int
     intermediate_size: int
@@ -61,6 +67,15 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool = False
     """Whether the feed-forward is activation(gate) * up."""
     patch_bias: bool = False
+    qkv_bias: bool = True
+    """Of queries, keys and values."""
+    bias: bool = True
+    """Of a layer's other products."""
+    query_norms: bool = False
+    """Whether queries, and keys, are normalised over all heads together."""
+    layer_scale: bool = False
+    """Whether learned factors weigh what attention and feed-forward add (Touvron et al., "Going
+    deeper with image transformers", 2021)."""
     positions: LearnedPositions | RotaryPositions
     class_token: bool = False
     """Whether a learned vector stands before the patches."""
@@ -92,6 +107,33 @@ class ShuffleProjector(msgspec.Struct, frozen=True, kw_only=True, tag="shuffle")
     factor: int
 
 
+class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_mlp"):
+    """One row for each square of factor x factor patches: a norm, and two products with an
+    activation between them (InternVL 3: Zhu et al., 2025; Mistral Small 3.1, 2025)."""
+
+    factor: int
+    norm: NormSpec
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+    bias: bool = True
+    """Of both products."""
+    merged: bool = False
+    """Whether the norm is of each patch, and a product behind it makes one vector of a square's;
+    else the norm is of the square's vectors, one behind the other."""
+
+
+class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
+    """Two products with an activation between them for each patch. The rows are those of the first
+    tile, then those of the others as one picture: bars are cut off, it is made smaller where it has
+    too many, and a learned vector ends each line (Li et al., "LLaVA-OneVision", 2024)."""
+
+    forms: tuple[tuple[int, int], ...]
+    """Rows and columns of pixels that the other tiles may have together."""
+    most: int
+    """Tiles of which the picture has as many rows as it may."""
+    activation: Literal["gelu", "gelu_tanh"] = "gelu"
+    bias: bool = True
+
+
 class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
     """A norm of each patch, then two products with gelu between them over each square of side x
     side patches (Wang et al., "Qwen2-VL", 2024). A picture's patches are ordered by such
@@ -99,6 +141,8 @@ class MergerProjector(msgspec.Struct, frozen=True, kw_only=True, tag="merger"):
 
     side: int
     norm: NormSpec
+    behind: bool = False
+    """Whether the norm is one of all the square's patches together."""
 
 
 class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
@@ -110,7 +154,14 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     eps: float
 
 
-Projector = MLPProjector | ShuffleProjector | MergerProjector | PoolProjector
+Projector = (
+    MLPProjector
+    | ShuffleProjector
+    | SquareMLPProjector
+    | AnyresProjector
+    | MergerProjector
+    | PoolProjector
+)
 
 
 class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +172,18 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     projector: Projector
     image_size: int | None = None
     """Rows and columns of pixels of each picture; None: they differ."""
+    taps: tuple[int, ...] = ()
+    """Layers of the tower whose outputs have projectors of their own, mergers with a norm of whole
+    squares. Those of the first one are added to the rows behind the decoder's first layer, and so
+    on (Meng et al., "DeepStack", 2024)."""
     spans_whole: bool = False
     """Whether the rows of a span of placeholders attend to one another in both directions, so that
     they must be computed in the same step."""
+
+    def row_width(self, hidden: int) -> int:
+        """Numbers of a row's encoding, for a decoder of that hidden size: what stands in the
+        token's place, then what each tap adds."""
+        return hidden * (1 + len(self.taps))
 
     @property
     def patches_in_row(self) -> int:
@@ -132,10 +192,19 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
         match projector:
             case MLPProjector():
                 return 1
-            case ShuffleProjector():
+            case AnyresProjector():
+                return self._patches_of_anyres(projector)
+            case ShuffleProjector() | SquareMLPProjector():
                 return projector.factor**2
             case MergerProjector():
                 return projector.side**2
             case PoolProjector():
                 side = (self.image_size or 0) // self.tower.patch
                 return (side // projector.side) ** 2
+
+    def _patches_of_anyres(self, projector: AnyresProjector) -> int:
+        """A picture that fills its tiles loses patches where it is made smaller; one that doesn't
+        has bars."""
+        tile = (self.image_size or 1) ** 2
+        tiles = max(height * width for height, width in projector.forms) // tile
+        return 2 * -(-(1 + tiles) // (1 + projector.most))

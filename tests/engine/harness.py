@@ -84,6 +84,8 @@ class Harness:
         """Of workers that become ready."""
         self.media_rows = 0
         """Of workers that become ready; 0: they take no media."""
+        self.encoder_rows = 0
+        """Likewise: placeholders with which prompts begin; 0: items stand anywhere."""
         self.media_bytes = 0
         """Likewise: of prepared items that they hold; 0: they don't say."""
         self.whole_spans = False
@@ -453,6 +455,7 @@ class Harness:
             media_rows=self.media_rows,
             media_bytes=self.media_bytes,
             whole_spans=self.whole_spans,
+            encoder_rows=self.encoder_rows,
         )
         self.worker_says(ready)
 

@@ -11,7 +11,7 @@ from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
-from penstock.media_facts import MediaFacts
+from penstock.media_facts import KindFacts, LogMel, MediaFacts
 from penstock.protocol.common import Media
 from penstock.protocol.to_frontend import Limits
 from penstock.text.template import ChatTemplate
@@ -20,33 +20,48 @@ from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient, FakeGeneration, welcome
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.processors import tokenizer
+from tests.shared.media.sounds import RATE, saved_sound, sound
 
 PARTS = (
     "{% for m in messages %}{{ m['role'] }}:"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for c in m['content'] %}{% if c['type'] == 'image' %}<image>"
+    "{% elif c['type'] == 'audio' %}<|AUDIO|>"
     "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
 )
 """Takes texts and parts."""
 ROWS = PREPARATION.rows
+MEL = LogMel(sampling_rate=RATE, bins=12, n_fft=400, hop=160, seconds=1, row_frames=4, cut=True)
+"""Of sounds, as Qwen2-Audio has them, but of a second at most."""
 
 
 class SeeingEngine(FakeEngineClient):
     """media, prepared: of each submission."""
 
-    def __init__(self, template: str = PARTS, context: int = 512) -> None:
+    def __init__(
+        self, template: str = PARTS, context: int = 512, kinds: tuple[str, ...] = ("image",)
+    ) -> None:
         super().__init__()
         content = tokenizer().to_str().encode()
         tokens = Tokenizer.from_bytes(content, add_bos=False, bos_token_id=None)
         self.text = ModelText(tokens, ChatTemplate(template, tokens))
         image = tokens.special_tokens["<image>"]
-        facts = MediaFacts(
-            image=PREPARATION, placeholder="<image>", token="<image>", token_id=image
-        )
+        facts = {
+            "image": KindFacts(
+                preparation=PREPARATION, placeholder="<image>", token="<image>", token_id=image
+            ),
+            "audio": KindFacts(
+                preparation=MEL,
+                placeholder="<|AUDIO|>",
+                token="<|AUDIO|>",
+                token_id=tokens.special_tokens["<|AUDIO|>"],
+            ),
+        }
+        facts = {kind: each for kind, each in facts.items() if kind in kinds}
         limits = Limits(
             max_model_len=context, vocab_size=1000, max_waiting_requests=100, max_num_seqs=8
         )
-        self.welcome = welcome(media=facts, limits=limits)
+        self.welcome = welcome(media=MediaFacts(kinds=facts), limits=limits)
         self.media: list[Media | None] = []
         self.prepared: list[dict[str, bytes]] = []
 
@@ -115,3 +130,14 @@ def data_uri(data: bytes | None = None, kind: str = "image/png") -> str:
 def image(url: str | None = None, **more: Any) -> dict[str, Any]:
     """A part of a message."""
     return {"type": "image_url", "image_url": {"url": data_uri() if url is None else url}, **more}
+
+
+def recorded(seconds: float = 0.5, **more: Any) -> bytes:
+    """A sound's file."""
+    return saved_sound(sound(seconds, **more))
+
+
+def audio(data: bytes | None = None, form: str = "wav", **more: Any) -> dict[str, Any]:
+    """A part of a message, as OpenAI has it."""
+    content = base64.b64encode(recorded() if data is None else data).decode()
+    return {"type": "input_audio", "input_audio": {"data": content, "format": form}, **more}

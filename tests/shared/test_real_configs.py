@@ -34,7 +34,66 @@ GEMMA4 = {
     "vocab_size": 262144,
     "vocab_size_per_layer_input": 262144,
 }
+WHISPER = {
+    "activation_dropout": 0.0,
+    "activation_function": "gelu",
+    "apply_spec_augment": False,
+    "architectures": ["WhisperForConditionalGeneration"],
+    "attention_dropout": 0.0,
+    "begin_suppress_tokens": [220, 50257],
+    "bos_token_id": 50257,
+    "classifier_proj_size": 256,
+    "decoder_layerdrop": 0.0,
+    "decoder_start_token_id": 50258,
+    "dropout": 0.0,
+    "encoder_layerdrop": 0.0,
+    "eos_token_id": 50257,
+    "init_std": 0.02,
+    "is_encoder_decoder": True,
+    "mask_feature_length": 10,
+    "mask_feature_min_masks": 0,
+    "mask_feature_prob": 0.0,
+    "mask_time_length": 10,
+    "mask_time_min_masks": 2,
+    "mask_time_prob": 0.05,
+    "max_length": 448,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "median_filter_width": 7,
+    "model_type": "whisper",
+    "pad_token_id": 50257,
+    "scale_embedding": False,
+    "use_weighted_layer_sum": False,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
+    "whisper-tiny.en": WHISPER
+    | {
+        "d_model": 384,
+        "decoder_attention_heads": 6,
+        "decoder_ffn_dim": 1536,
+        "decoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "encoder_layers": 4,
+        "forced_decoder_ids": [[1, 50362]],
+        "num_hidden_layers": 4,
+        "num_mel_bins": 80,
+        "suppress_tokens": [1, 2, 7],
+        "vocab_size": 51864,
+    },
+    "whisper-large-v3-turbo": WHISPER
+    | {
+        "d_model": 1280,
+        "decoder_attention_heads": 20,
+        "decoder_ffn_dim": 5120,
+        "decoder_layers": 4,
+        "encoder_attention_heads": 20,
+        "encoder_ffn_dim": 5120,
+        "encoder_layers": 32,
+        "num_hidden_layers": 32,
+        "num_mel_bins": 128,
+        "vocab_size": 51866,
+    },
     "gemma-2-2b": {
         "architectures": ["Gemma2ForCausalLM"],
         "attention_bias": False,
@@ -500,6 +559,14 @@ def test_it_is_read(model: str) -> None:
     assert mechanisms(config) or model == "qwen2.5"
 
 
+def test_whispers_decoder_stands_behind_half_a_minute_of_sound() -> None:
+    config = read_config(Fields(USUAL | CONFIGS["whisper-large-v3-turbo"], "whisper"))
+    assert (config.num_layers, config.encoder_rows, config.max_position) == (4, 1500, 1948)
+    assert config.audio is not None
+    assert (config.audio.tower.num_layers, config.audio.tower.mel_bins) == (32, 128)
+    assert config.tie_word_embeddings
+
+
 def test_what_a_release_leaves_out_is_transformers_default() -> None:
     config = read_config(Fields(CONFIGS["gemma-3-4b"], "gemma-3-4b"))
     assert (config.vocab_size, config.num_heads, config.head_dim) == (262_208, 8, 256)
@@ -563,6 +630,10 @@ def test_as_many_numbers_rotate_as_a_config_counts(head: int, rotating: int) -> 
 @pytest.mark.parametrize(
     ("model", "change", "said"),
     [
+        ("whisper-tiny.en", {"scale_embedding": True}, "scale_embedding is True"),
+        ("whisper-tiny.en", {"d_model": 385}, "6 attention heads don't divide d_model, 385"),
+        ("whisper-tiny.en", {"max_source_positions": 1 << 20}, "1 to 65536 are allowed"),
+        ("whisper-tiny.en", {"num_mel_bins": 0}, "num_mel_bins is 0"),
         ("deepseek-v2-lite", {"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc'"),
         ("deepseek-v2-lite", {"norm_topk_prob": True}, "norm_topk_prob true"),
         ("deepseek-v3", {"rope_interleave": False}, "rope_interleave is False"),

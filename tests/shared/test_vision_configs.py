@@ -13,7 +13,8 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import VISION, mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
-from penstock.vision_spec import LearnedPositions, WindowSpec
+from penstock.vision_spec import LearnedPositions, RotaryPositions, WindowSpec
+from tests.shared.test_real_configs import CONFIGS
 
 USUAL = {"torch_dtype": "bfloat16", "transformers_version": "4.46.0", "use_cache": True}
 QWEN: dict[str, Any] = {
@@ -35,6 +36,37 @@ QWEN: dict[str, Any] = {
     "tie_word_embeddings": True,
     "use_sliding_window": False,
     "vocab_size": 151936,
+}
+QWEN3: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "dtype": "bfloat16",
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 262144,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "mrope_interleaved": True,
+        "mrope_section": [24, 20, 20],
+        "rope_type": "default",
+    },
+    "rope_theta": 5000000,
+    "use_cache": True,
+    "vocab_size": 151936,
+}
+QWEN3_TOWER: dict[str, Any] = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "num_heads": 16,
+    "num_position_embeddings": 2304,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
 }
 RELEASES: dict[str, dict[str, Any]] = {
     "llava-1.5-7b": {
@@ -167,6 +199,228 @@ RELEASES: dict[str, dict[str, Any]] = {
             "window_size": 112,
         },
     },
+    "qwen3-vl-4b": {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl",
+        "text_config": QWEN3
+        | {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "model_type": "qwen3_vl_text",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 36,
+            "tie_word_embeddings": True,
+        },
+        "tie_word_embeddings": True,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [5, 11, 17],
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "model_type": "qwen3_vl",
+            "out_hidden_size": 2560,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
+    "qwen3-vl-30b-a3b": {
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+        "image_token_id": 151655,
+        "model_type": "qwen3_vl_moe",
+        "text_config": QWEN3
+        | {
+            "decoder_sparse_step": 1,
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "mlp_only_layers": [],
+            "model_type": "qwen3_vl_moe_text",
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": True,
+            "num_attention_heads": 32,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 4,
+        },
+        "tie_word_embeddings": False,
+        "video_token_id": 151656,
+        "vision_config": QWEN3_TOWER
+        | {
+            "deepstack_visual_indexes": [8, 16, 24],
+            "depth": 27,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "model_type": "qwen3_vl_moe",
+            "out_hidden_size": 2048,
+        },
+        "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
+    "internvl3-1b": {
+        "architectures": ["InternVLForConditionalGeneration"],
+        "downsample_ratio": 0.5,
+        "image_seq_length": 256,
+        "image_token_id": 151667,
+        "model_type": "internvl",
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "architectures": ["Qwen2ForCausalLM"],
+            "bos_token_id": 151643,
+            "eos_token_id": 151645,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "max_position_embeddings": 32768,
+            "max_window_layers": 70,
+            "model_type": "qwen2",
+            "num_attention_heads": 14,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 2,
+            "rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"},
+            "rope_theta": 1000000.0,
+            "vocab_size": 151674,
+        },
+        "vision_config": {
+            "architectures": ["InternVisionModel"],
+            "attention_bias": True,
+            "hidden_act": "gelu",
+            "hidden_size": 1024,
+            "image_size": [448, 448],
+            "intermediate_size": 4096,
+            "layer_norm_eps": 1e-06,
+            "layer_scale_init_value": 0.1,
+            "model_type": "internvl_vision",
+            "norm_type": "layer_norm",
+            "num_attention_heads": 16,
+            "num_channels": 3,
+            "num_hidden_layers": 24,
+            "patch_size": [14, 14],
+            "projection_dropout": 0.0,
+            "use_absolute_position_embeddings": True,
+            "use_mask_token": False,
+            "use_mean_pooling": True,
+            "use_qk_norm": False,
+        },
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "default",
+    },
+    "pixtral-12b": {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_seq_length": 1,
+        "image_token_index": 10,
+        "model_type": "llava",
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "head_dim": 128,
+            "hidden_size": 5120,
+            "intermediate_size": 14336,
+            "is_composition": True,
+            "max_position_embeddings": 1024000,
+            "model_type": "mistral",
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 1000000000.0,
+            "sliding_window": None,
+            "vocab_size": 131072,
+        },
+        "vision_config": {
+            "head_dim": 64,
+            "hidden_act": "silu",
+            "image_size": 1024,
+            "is_composition": True,
+            "model_type": "pixtral",
+            "patch_size": 16,
+            "rope_theta": 10000.0,
+        },
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    },
+    "mistral-small-3.1": {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "image_token_index": 10,
+        "model_type": "mistral3",
+        "multimodal_projector_bias": False,
+        "projector_hidden_act": "gelu",
+        "spatial_merge_size": 2,
+        "text_config": {
+            "attention_dropout": 0.0,
+            "head_dim": 128,
+            "hidden_act": "silu",
+            "hidden_size": 5120,
+            "intermediate_size": 32768,
+            "max_position_embeddings": 131072,
+            "model_type": "mistral",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 1000000000.0,
+            "sliding_window": None,
+            "vocab_size": 131072,
+        },
+        "vision_config": {
+            "attention_dropout": 0.0,
+            "head_dim": 64,
+            "hidden_act": "silu",
+            "hidden_size": 1024,
+            "image_size": 1540,
+            "initializer_range": 0.02,
+            "intermediate_size": 4096,
+            "model_type": "pixtral",
+            "num_attention_heads": 16,
+            "num_channels": 3,
+            "num_hidden_layers": 24,
+            "patch_size": 14,
+            "rope_theta": 10000.0,
+        },
+        "vision_feature_layer": -1,
+    },
+    "llava-onevision-0.5b": {
+        "architectures": ["LlavaOnevisionForConditionalGeneration"],
+        "ignore_index": -100,
+        "image_grid_pinpoints": [
+            [384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)
+        ],
+        "image_token_index": 151646,
+        "model_type": "llava_onevision",
+        "projector_hidden_act": "gelu",
+        "text_config": {
+            "_name_or_path": "Qwen/Qwen2-0.5B-Instruct",
+            "architectures": ["Qwen2ForCausalLM"],
+            "bos_token_id": 151643,
+            "eos_token_id": 151645,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "max_position_embeddings": 32768,
+            "max_window_layers": 24,
+            "model_type": "qwen2",
+            "num_attention_heads": 14,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 2,
+            "rope_theta": 1000000.0,
+            "vocab_size": 152000,
+        },
+        "tie_word_embeddings": True,
+        "use_image_newline_parameter": True,
+        "video_token_index": 151647,
+        "vision_aspect_ratio": "anyres_max_9",
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 384,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 26,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    },
     "gemma-3-4b": {
         "architectures": ["Gemma3ForConditionalGeneration"],
         "boi_token_index": 255999,
@@ -231,6 +485,25 @@ def test_what_releases_are_made_of() -> None:
     assert qwen.ropes[0].sections == (16, 24, 24)
     assert qwen.vision is not None
     assert qwen.vision.tower.windows == WindowSpec(side=8, whole=(7, 15, 23, 31))
+    third = read("qwen3-vl-4b")
+    assert third.vision is not None
+    assert third.vision.tower.positions == RotaryPositions(table=48)
+    assert (third.vision.taps, third.vision.row_width(2560)) == ((5, 11, 17), 4 * 2560)
+    assert third.ropes[0].axes == (0, 1, 2) * 20 + (0,) * 4
+    assert qwen.ropes[0].axes == (0,) * 16 + (1,) * 24 + (2,) * 24
+    experts = read("qwen3-vl-30b-a3b").layers[0].feed_forward.experts
+    assert experts is not None
+    assert (experts.count, experts.active, experts.inner) == (128, 8, 768)
+    intern, mistral, one = (
+        read(model).vision
+        for model in ("internvl3-1b", "mistral-small-3.1", "llava-onevision-0.5b")
+    )
+    assert intern is not None
+    assert (intern.patches_in_row, intern.image_size) == (4, 448)
+    assert mistral is not None
+    assert mistral.tower.positions == RotaryPositions(alternating=True)
+    assert one is not None
+    assert (one.tower.num_layers, one.patches_in_row) == (26, 8)
     smol, gemma = read("smolvlm-256m").vision, read("gemma-3-4b").vision
     assert smol is not None
     assert (smol.patches_in_row, smol.image_size) == (16, None)
@@ -275,6 +548,28 @@ def test_what_releases_are_made_of() -> None:
         ("qwen2.5-vl-3b", {"vision_config__window_size": 10}, "window_size"),
         ("qwen2.5-vl-3b", {"vision_config__fullatt_block_indexes": [32]}, "fullatt_block"),
         ("qwen2.5-vl-3b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        ("qwen3-vl-4b", {"vision_config__num_position_embeddings": 2300}, "num_position_emb"),
+        ("qwen3-vl-4b", {"vision_config__num_position_embeddings": 10**12}, "num_position_emb"),
+        ("qwen3-vl-4b", {"vision_config__deepstack_visual_indexes": [24]}, "deepstack"),
+        ("qwen3-vl-4b", {"vision_config__deepstack_visual_indexes": [9, 5]}, "deepstack"),
+        ("qwen3-vl-4b", {"text_config__num_hidden_layers": 2}, "deepstack"),
+        ("qwen3-vl-4b", {"text_config__rope_scaling": {"mrope_interleaved": False}}, "interleaved"),
+        ("qwen3-vl-4b", {"vision_config__out_hidden_size": 1}, "out_hidden_size"),
+        ("internvl3-1b", {"downsample_ratio": 0.3}, "downsample_ratio"),
+        ("internvl3-1b", {"downsample_ratio": -1}, "downsample_ratio"),
+        ("internvl3-1b", {"vision_config__image_size": [448, 224]}, "image_size"),
+        ("internvl3-1b", {"vision_config__patch_size": [10**9, 10**9]}, "patch_size"),
+        ("internvl3-1b", {"vision_config__norm_type": "batch_norm"}, "norm_type"),
+        ("internvl3-1b", {"vision_feature_select_strategy": "full"}, "select_strategy"),
+        ("pixtral-12b", {"vision_feature_select_strategy": "default"}, "full is served"),
+        ("pixtral-12b", {"vision_config__head_dim": 32}, "head_dim"),
+        ("mistral-small-3.1", {"vision_config__hidden_size": 10**12}, "hidden_size"),
+        ("mistral-small-3.1", {"spatial_merge_size": 0}, "spatial_merge_size"),
+        ("mistral-small-3.1", {"vision_config__model_type": "clip_vision_model"}, "pixtral is"),
+        ("llava-onevision-0.5b", {"vision_aspect_ratio": "pad"}, "vision_aspect_ratio"),
+        ("llava-onevision-0.5b", {"image_grid_pinpoints": [[384, 10**9]]}, "pinpoints"),
+        ("llava-onevision-0.5b", {"image_grid_pinpoints": [[384, 500]]}, "pinpoints"),
+        ("llava-onevision-0.5b", {"image_grid_pinpoints": "all"}, "pinpoints"),
         ("gemma-3-4b", {"mm_tokens_per_image": 250}, "mm_tokens_per_image"),
         ("gemma-3-4b", {"mm_tokens_per_image": 10**12}, "mm_tokens_per_image"),
         ("gemma-3-4b", {"mm_tokens_per_image": 0}, "mm_tokens_per_image"),
@@ -289,18 +584,6 @@ def test_a_hostile_tower_is_refused_by_name(
 
 def test_a_tower_that_nobody_knows_is_left_out() -> None:
     """As before: the text half is served."""
-    values = USUAL | {
-        "architectures": ["Mistral3ForConditionalGeneration"],
-        "text_config": {
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "max_position_embeddings": 128,
-            "model_type": "mistral",
-            "num_attention_heads": 4,
-            "num_hidden_layers": 2,
-            "num_key_value_heads": 2,
-            "vocab_size": 100,
-        },
-        "vision_config": {"model_type": "pixtral", "hidden_size": 10**12},
-    }
-    assert read_config(Fields(values, "mistral")).vision is None
+    values = CONFIGS["gemma-4-e2b"]
+    hostile = values | {"vision_config": {"hidden_size": 10**12}}
+    assert read_config(Fields(hostile, "gemma 4")).vision is None

@@ -38,6 +38,7 @@ def write_llava(folder: Path) -> Path:
             num_hidden_layers=3,
             num_attention_heads=6,
             num_key_value_heads=2,
+            head_dim=16,
             max_position_embeddings=512,
             initializer_range=0.25,
             bos_token_id=ids["<s>"],

@@ -4,6 +4,7 @@ and after any process died under it."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,7 @@ def test_answers_are_those_of_transformers(
         reply = ask(seeing.url, *content)
         assert reply["prompt_token_ids"] == prompt_token_ids
         assert tokens(reply) == ids
+    assert re.search(r"model loaded.*backend\W+cpu", seeing.stderr), "auto takes the fast kernels"
     # Another picture, another answer: the model does look.
     assert wanted[0][0] == wanted[1][0]
     assert wanted[0][1] != wanted[1][1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock_kernels.cpu.exchanges import Exchanges
+from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Program
@@ -111,6 +112,19 @@ class DecoderStep:
     """[rows]: of an encoder with token types; None: all 0."""
     states: StateMoves | None = None
     """Of a program with recurrent layers, of the same sequences."""
+    given: GivenRows = NOTHING_GIVEN
+    """Of rows that aren't as their tokens say."""
+
+    def check_given(self, program: Program) -> None:
+        """Raises ValueError for given rows that the program can't compute."""
+        if self.given is NOTHING_GIVEN:
+            return
+        counts = np.diff(self.first_row)
+        positions = np.arange(len(self.tokens)) - np.repeat(
+            self.first_row[:-1] - self.starts, counts
+        )
+        ends = np.repeat(self.starts + counts, counts)
+        self.given.check(positions, ends, program.taken_numbers, program.angles)
 
 
 @dataclass
@@ -127,7 +141,10 @@ class Decoder:
     cache: str
     """A key of CACHE_KINDS."""
     threads: int
-    _scratch: Scratch = field(default_factory=Scratch)
+    beside: Decoder | None = None
+    """Whose keys and values it has, of another program with the same layers, blocks and threads;
+    None: it has its own."""
+    _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __post_init__(self) -> None:
         for shape in self._shapes():
@@ -157,6 +174,8 @@ class Decoder:
         """Returns memory for keys and values of each layer of the cache, [blocks, bytes] uint8.
         Several layers of the model may have one, as their blocks are different ones: so all have
         room for the largest."""
+        if self.beside is not None:
+            return self.beside._caches
         layers = len({each.cache_layer for each in self.program.attentions})
         if not layers:
             return []
@@ -178,6 +197,10 @@ class Decoder:
     def layers_done(self) -> int:
         """Layers computed since the start. May be read from another thread during a step."""
         return int(self._layers_done[0])
+
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the program's. Not during a step."""
+        self._layers_done[0] += 1
 
     @property
     def cancelled(self) -> bool:
@@ -207,13 +230,16 @@ class Decoder:
                 f"{len(step.first_block)} block tables were given; {len(step.starts)} sequences in "
                 f"{self._groups} KV groups have {tables}"
             )
-        states = self._states(step)
+        states, given = self._states(step), step.given
+        step.check_given(self.program)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         threads = self._threads[len(step.tokens) >= MANY_ROWS]
         batch = PkBatch(
             rows=len(step.tokens),
             sequences=len(step.starts),
             num_wanted=len(rows),
+            num_taken=0 if given.rows is None else len(given.rows),
+            taken_width=0 if given.numbers is None else given.numbers.shape[1],
             threads=threads.now,
             tokens=step.tokens.ctypes.data,
             first_row=step.first_row.ctypes.data,
@@ -221,7 +247,11 @@ class Decoder:
             tables=step.tables.ctypes.data,
             first_block=step.first_block.ctypes.data,
             wanted=rows.ctypes.data,
-            types=None if step.types is None else step.types.ctypes.data,
+            types=_data(step.types),
+            taken_rows=_data(given.rows),
+            taken=_data(given.numbers),
+            turns=_data(given.turns),
+            last_seen=_data(given.last_seen),
             logits=out.ctypes.data,
             layers_done=self._layers_done.ctypes.data,
             cancelled=self._cancelled.ctypes.data,
@@ -229,11 +259,11 @@ class Decoder:
             lost=self._lost.ctypes.data,
         )
         library = load()
-        program, given = ctypes.byref(self._struct), ctypes.byref(batch)
-        work = self._scratch.at_least(library.pk_forward_bytes(program, given))
+        program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)
+        work = self._scratch.at_least(library.pk_forward_bytes(program, rows_of))
         self._exchanges.begin()
         begun = time.perf_counter()
-        library.pk_forward(program, given, work)
+        library.pk_forward(program, rows_of, work)
         seconds = time.perf_counter() - begun
         threads.tell(len(step.tokens), seconds, 1e-9 * float(self._lost[0]))
         self._exchanges.check(cancelled=self.cancelled)
@@ -269,6 +299,10 @@ class Decoder:
             state_numbers=self.program.state_numbers,
             last_numbers=self.program.last_numbers,
         )
+
+
+def _data(array: np.ndarray | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)
 
 
 def _token_bytes(cache: str, kv_heads: int, head_dim: int) -> int:

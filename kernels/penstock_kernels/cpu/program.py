@@ -77,6 +77,7 @@ class PhaseKind(enum.IntEnum):
     END_STREAM = 28
     CONVOLVE = 29
     SCAN = 30
+    TAKE_ROWS = 31
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -111,6 +112,16 @@ class RotationTable:
     """As `cosines`."""
     query_factors: np.ndarray | None = None
     """[positions] float32: what rotated queries are multiplied by."""
+    axes: np.ndarray | None = None
+    """[numbers that rotate / 2] uint8: by which of a row's three positions each pair turns;
+    None: by the token's."""
+
+    def __post_init__(self) -> None:
+        half = self.cosines.shape[1]
+        if self.axes is not None and (self.axes.dtype != np.uint8 or self.axes.shape != (half,)):
+            raise ValueError(
+                f"axes are {self.axes.dtype} of {self.axes.shape}; {half} uint8 are needed"
+            )
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,8 @@ class Attention:
     """A token sees itself and the window - 1 tokens before it."""
     chunk: int | None = None
     """A token sees the tokens before it in its own run of so many positions."""
+    through: int | None = None
+    """A token sees the sequence's first keys alone, so many."""
     sinks: np.ndarray | None = None
     """[heads] float32."""
     both_ways: bool = False
@@ -166,6 +179,7 @@ class Attention:
             window=self.window or 0,
             chunk=self.chunk or 0,
             both_ways=self.both_ways,
+            through=self.through or 0,
             group=self.group,
             scale=scale,
             soft_cap=self.soft_cap or 0.0,
@@ -173,6 +187,7 @@ class Attention:
             sines=None if turn is None else _address(turn.sines),
             sinks=_address(self.sinks),
             query_factors=None if turn is None else _address(turn.query_factors),
+            axes=None if turn is None else _address(turn.axes),
             keys=_address(keys),
             values=_address(values),
             key_block=keys.shape[-1],
@@ -277,7 +292,8 @@ class Phase:
     """Whether the phase computes some of the `width` columns of its target, from `first` on."""
     first: int = 0
     """Of LOOK_UP: the row of a sequence's first position; -1: rows are the tokens' types. Of
-    MAKE_INPUT the first column of the source, of GATE_BY that of `beside`."""
+    MAKE_INPUT the first column of the source, of GATE_BY that of `beside`, of TAKE_ROWS that of
+    what is given."""
     first_key: int = 0
     """Of HEADS and PLACE: as `first` is for QUERIES, for KEYS."""
     key_width: int = 0
@@ -402,6 +418,18 @@ class Program:
     def last_numbers(self) -> int:
         """Numbers of what all scans give for a token."""
         return max((each.last + each.width for each in self._recurrent), default=0)
+
+    @cached_property
+    def taken_numbers(self) -> int:
+        """Numbers that are taken of a row that has some of its own."""
+        taken = (each for each in self.phases if each.kind is PhaseKind.TAKE_ROWS)
+        return max((each.first + each.width for each in taken), default=0)
+
+    @cached_property
+    def angles(self) -> int | None:
+        """Positions of the rotary tables whose pairs have axes; None: there are none."""
+        tables = (each.rotation for each in self.attentions if each.rotation is not None)
+        return min((len(each.cosines) for each in tables if each.axes is not None), default=None)
 
     @property
     def _recurrent(self) -> Iterator[Recurrent]:

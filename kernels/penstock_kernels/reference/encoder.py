@@ -86,7 +86,7 @@ def attend(
 
     Returns [rows, heads, head_dim]; padding rows are zero.
     """
-    out = torch.zeros(query.shape, dtype=query.dtype)
+    out = query.new_zeros(query.shape)
     scale = 1.0 / math.sqrt(query.shape[-1])
     start = 0
     for length in lengths:

@@ -206,6 +206,12 @@ class FromWorkers:
         if ready.media_bytes < 0:
             self.drop(f"a worker holds 0 bytes of prepared items or more, not {ready.media_bytes}")
             return
+        if not 0 <= ready.encoder_rows <= ready.media_rows:
+            self.drop(
+                f"a worker's prompts begin with 0 to {ready.media_rows} rows of an encoder, not "
+                f"{ready.encoder_rows}"
+            )
+            return
         wrong = wrong_groups(ready.kv_groups, self._state.facts.block_size)
         if wrong is not None:
             self.drop(wrong)
@@ -220,7 +226,12 @@ class FromWorkers:
 
     def _begin(self, ready: Ready, now: float) -> None:
         """All of the group has loaded."""
-        self._state.media.attach(ready.media_rows, ready.media_bytes, whole_spans=ready.whole_spans)
+        self._state.media.attach(
+            ready.media_rows,
+            ready.media_bytes,
+            whole_spans=ready.whole_spans,
+            encoder_rows=ready.encoder_rows,
+        )
         self._state.scheduling.attach(
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )

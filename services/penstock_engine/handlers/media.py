@@ -8,7 +8,11 @@ from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost, Su
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
-from penstock_engine.handlers.media_validation import check_media, misfit
+from penstock_engine.handlers.media_validation import (
+    check_media,
+    lacks_encoder_item,
+    misfit,
+)
 from penstock_engine.media.loads import TIMEOUT
 from penstock_engine.request.request import Request
 from penstock_engine.request.states import SequenceState
@@ -27,18 +31,23 @@ class MediaHandler:
 
     def check(self, submit: Submit) -> None:
         """Raises InvalidRequest for media that can't be, or can never run here."""
-        if submit.media is None:
-            return
-        if self._state.facts.whole:
-            raise InvalidRequest("this model takes no media", param="media")
         prompt_tokens = len(submit.prompt_token_ids)
-        check_media(submit.media, prompt_tokens)
+        if submit.media is not None:
+            if self._state.facts.whole:
+                raise InvalidRequest("this model takes no media", param="media")
+            check_media(submit.media, prompt_tokens)
         wrong = self._misfit(submit.media, prompt_tokens, submit.stopping)
         if wrong is not None:
             raise InvalidRequest(wrong, param="media")
 
-    def _misfit(self, media: Media, prompt_tokens: int, stopping: Stopping) -> str | None:
+    def _misfit(self, media: Media | None, prompt_tokens: int, stopping: Stopping) -> str | None:
         manager, ready = self._state.media, self._state.workers.ready
+        if manager.encoder_rows:
+            wrong = lacks_encoder_item(media, prompt_tokens, manager.encoder_rows)
+            if wrong is not None:
+                return wrong
+        if media is None:
+            return None
         # The last token of a prompt that is only scored is not computed.
         scored = not stopping.max_tokens and media.spans[-1].end == prompt_tokens
         if manager.whole_spans and scored:
@@ -54,10 +63,9 @@ class MediaHandler:
     def end_misfits(self) -> None:
         """Ends what can't run any more: another worker has come, or steps have become smaller."""
         for request in list(self._state.frontends.requests()):
-            if request.media is None:
-                continue
+            media = None if request.media is None else request.media.media
             prompt_tokens = len(request.prompt_token_ids)
-            wrong = self._misfit(request.media.media, prompt_tokens, request.stopping)
+            wrong = self._misfit(media, prompt_tokens, request.stopping)
             if wrong is not None:
                 self._fail(request, wrong)
 

@@ -84,6 +84,19 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
         )
 
 
+def lacks_encoder_item(media: Media | None, prompt_tokens: int, rows: int) -> str | None:
+    """Why a prompt can't run on an encoder-decoder model; None: it can. rows: of an item, whose
+    placeholders the prompt begins with."""
+    spans = () if media is None else media.spans
+    if not spans:
+        return "this model writes about a sound, or what else it encodes: the request has none"
+    if len(spans) != 1 or spans[0].offset or spans[0].tokens != rows:
+        return f"this model's prompts begin with one item of {rows} placeholders, and have no other"
+    if prompt_tokens <= rows:
+        return "there are no tokens for the decoder to begin with"
+    return None
+
+
 def misfit(
     media: Media,
     *,

@@ -62,6 +62,8 @@ class MediaManager(ChunkLimit):
         self._found: dict[Sequence, int] = {}
         """Items that one that is starting needs not have encoded."""
         self._planned = PlannedEncodings()
+        self.encoder_rows = 0
+        """Placeholders with which each prompt begins; see Ready."""
         self.exchange = MediaExchange(self._books, scheduling, counts, self._arrived)
 
     # ---- the worker
@@ -81,12 +83,15 @@ class MediaManager(ChunkLimit):
         """The encoder cache."""
         return self._books.encodings
 
-    def attach(self, rows: int, load_bytes: int, *, whole_spans: bool) -> None:
+    def attach(
+        self, rows: int, load_bytes: int, *, whole_spans: bool, encoder_rows: int = 0
+    ) -> None:
         """A worker is ready. rows: of encodings, that it keeps; 0: it takes no media.  load_bytes:
-        of prepared items, that it holds; 0: it doesn't say."""
+        of prepared items, that it holds; 0: it doesn't say.  encoder_rows: see Ready."""
         self._books.renew(rows)
         self.loads.capacity = min(self._load_bytes, load_bytes or self._load_bytes)
         self.whole_spans = whole_spans
+        self.encoder_rows = encoder_rows
 
     def worker_lost(self) -> None:
         """Nothing is there any more, and nobody runs; who waited for items waits in the queue."""

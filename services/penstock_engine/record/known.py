@@ -15,6 +15,7 @@ from types import ModuleType
 import msgspec
 
 from penstock import (
+    audio_spec,
     kv_layout,
     layer_spec,
     media_facts,
@@ -43,6 +44,7 @@ from penstock_engine.metrics import counts
 
 _MESSAGES = (
     settings,
+    audio_spec,
     kv_layout,
     layer_spec,
     media_facts,

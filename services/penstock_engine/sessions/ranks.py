@@ -8,7 +8,7 @@ from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Ready, WorkerHello
 from penstock.protocol.to_worker import RankGroup
 
-MEDIA = ("media_rows", "whole_spans", "media_bytes")
+MEDIA = ("media_rows", "whole_spans", "media_bytes", "encoder_rows")
 """Of Ready, what ranks must agree on about media."""
 
 FORMINGS_A_SECOND = 1000

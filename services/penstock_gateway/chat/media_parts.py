@@ -1,20 +1,30 @@
-"""The parts of a message that are pictures: where each comes from."""
+"""The parts of a message that are media: where each comes from."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from penstock.errors import InvalidRequest
+from penstock.media.input_audio import sound_uri
 from penstock.media.sources import MediaSource
+from penstock.media_facts import MediaKind
 from penstock_gateway.http.errors import clip
 
-PICTURES = ("image_url", "input_image")
-OTHER_MEDIA = ("image_embeds", "input_audio", "audio_url", "audio_embeds", "video_url", "file")
+MEDIA: dict[str, MediaKind] = {
+    "image_url": "image",
+    "input_image": "image",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "video_url": "video",
+}
+"""The kind that a part of that type is."""
+OTHER_MEDIA = ("image_embeds", "audio_embeds", "file")
 DETAILS = ("auto", "low", "high", "original")
 
 
-class PicturePart(Protocol):
-    """Of a message's content. image_url: a URL, or an object with `url` and `detail`."""
+class MediaPart(Protocol):
+    """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and
+    `detail`).  input_audio: an object with `data`, in base64, and `format`."""
 
     @property
     def type(self) -> str: ...
@@ -23,44 +33,69 @@ class PicturePart(Protocol):
     def image_url(self) -> Any: ...
 
     @property
+    def audio_url(self) -> Any: ...
+
+    @property
+    def video_url(self) -> Any: ...
+
+    @property
+    def input_audio(self) -> Any: ...
+
+    @property
     def detail(self) -> Any: ...
 
     @property
     def uuid(self) -> Any: ...
 
 
-def picture_source(part: PicturePart, where: str) -> MediaSource:
-    """Raises InvalidRequest for a part that names no picture."""
-    given, detail = part.image_url, part.detail
-    if isinstance(given, dict):
-        detail = given.get("detail", detail)
-        given = given.get("url")
-    if detail is not None and detail not in DETAILS:
-        raise InvalidRequest(
-            f"{where}: detail is {clip(detail)}; allowed: {', '.join(DETAILS)}", param=where
-        )
+def media_source(part: MediaPart, where: str) -> MediaSource:
+    """Raises InvalidRequest for a part that names no item."""
+    kind = MEDIA[part.type]
     if part.uuid is not None and not isinstance(part.uuid, str):
         raise InvalidRequest(f"{where}: uuid must be a text", param=where, code="invalid_type")
+    if kind == "audio" and part.type == "input_audio":
+        field, given = "input_audio", part.input_audio
+        if given is not None:
+            given = sound_uri(given, f"{where}.input_audio")
+    elif kind == "audio":
+        field, given = "audio_url", part.audio_url
+    elif kind == "video":
+        field, given = "video_url", part.video_url
+    else:
+        field, given = "image_url", part.image_url
+        _check_detail(part, where)
+    if isinstance(given, dict):
+        given = given.get("url")
     if given is None and part.uuid is None:
         raise InvalidRequest(
-            f"{where}.image_url is missing; a data: URI, a URL or a uuid is needed",
-            param=f"{where}.image_url",
+            f"{where}.{field} is missing; a data: URI, a URL or a uuid is needed",
+            param=f"{where}.{field}",
             code="missing_required_parameter",
         )
     if given is not None and not isinstance(given, str):
         raise InvalidRequest(
-            f"{where}.image_url must be a URL, or an object that holds one as url",
-            param=f"{where}.image_url",
+            f"{where}.{field} must be a URL, or an object that holds one as url",
+            param=f"{where}.{field}",
             code="invalid_type",
         )
-    return MediaSource(where, url=given, uuid=part.uuid)
+    return MediaSource(where, kind, url=given, uuid=part.uuid)
+
+
+def _check_detail(part: MediaPart, where: str) -> None:
+    detail = part.detail
+    if isinstance(part.image_url, dict):
+        detail = part.image_url.get("detail", detail)
+    if detail is not None and detail not in DETAILS:
+        raise InvalidRequest(
+            f"{where}: detail is {clip(detail)}; allowed: {', '.join(DETAILS)}", param=where
+        )
 
 
 def refuse_other(kind: str, where: str) -> InvalidRequest:
     """The error of a part of a kind of media that isn't taken."""
     return InvalidRequest(
-        f"{where} is a part of type {kind}: of media, pictures alone are supported yet; allowed: "
-        "text, image_url",
+        f"{where} is a part of type {kind}: of media, pictures, sounds and videos are supported; "
+        "allowed: text, image_url, input_audio, audio_url, video_url",
         param=where,
         code="unsupported_value",
     )

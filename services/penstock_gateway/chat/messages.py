@@ -12,7 +12,8 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
-from penstock_gateway.chat.media_parts import OTHER_MEDIA, PICTURES, picture_source, refuse_other
+from penstock.text.content_shape import media_part
+from penstock_gateway.chat.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
 from penstock_gateway.http.errors import clip
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -20,12 +21,16 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message's content: text or a picture. uuid: the client's name of that."""
+    """One part of a message's content: text, a picture, a sound or a video. uuid: the client's
+    own name for that."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    input_audio: Any = None
     detail: Any = None
     uuid: Any = None
 
@@ -62,8 +67,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def template_messages(
     messages: list[Message], most: int, sources: list[MediaSource]
 ) -> list[dict[str, Any]]:
-    """Checked messages as dicts of strings. most: messages allowed.  sources: gains the pictures,
-    in order; a message that has some has a list of parts as its content.
+    """Checked messages as dicts of strings. most: messages allowed.  sources: gains the media, in
+    order; a message that has some has a list of parts as its content.
 
     A developer message is a system message under OpenAI's newer name.  Raises InvalidRequest.
     """
@@ -172,16 +177,16 @@ def _content(
             f"{where}.content is missing; it must be a string or a list of parts",
             param=f"{where}.content",
         )
-    if not any(part.type in PICTURES for part in content):
+    if not any(part.type in MEDIA for part in content):
         return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
     return [_part(part, f"{where}.content[{i}]", sources) for i, part in enumerate(content)]
 
 
 def _part(part: ContentPart, where: str, sources: list[MediaSource]) -> dict[str, Any]:
-    """As templates expect it, which have a placeholder for each picture."""
-    if part.type in PICTURES:
-        sources.append(picture_source(part, where))
-        return {"type": "image"}
+    """As templates expect it, which have a placeholder for each item of media."""
+    if part.type in MEDIA:
+        sources.append(media_source(part, where))
+        return media_part(MEDIA[part.type])
     return {"type": "text", "text": _part_text(part, where)}
 
 
@@ -192,7 +197,8 @@ def _part_text(part: ContentPart, where: str) -> str:
         return part.refusal
     if part.type not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{where}.type is {clip(part.type)}; allowed: text, image_url",
+            f"{where}.type is {clip(part.type)}; allowed: text, image_url, input_audio, audio_url, "
+            "video_url",
             param=f"{where}.type",
             code="invalid_value",
         )

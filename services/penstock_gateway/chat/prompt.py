@@ -8,10 +8,11 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.media.desk import MediaDesk, PromptMedia
+from penstock.media.desk import MediaDesk
+from penstock.media.items import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.media.sources import MediaSource
-from penstock.text.content_shape import shaped, stand_in
+from penstock.text.content_shape import shaped, stand_ins
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
 from penstock_gateway.request.tokenising import check_length, encode, off_the_loop
@@ -39,12 +40,12 @@ class ChatPrompt:
     text: str
     """The filled template, for people and parsers: the model reads the ids."""
     media: PromptMedia | None = None
-    """Its pictures."""
+    """Its media."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMedia:
-    """What a conversation's pictures are prepared with. lease: holds them for the request.
+    """What a conversation's media are prepared with. lease: holds them for the request.
     changes: its own mm_processor_kwargs."""
 
     desk: MediaDesk
@@ -82,13 +83,12 @@ async def chat_prompt(
     plain = template_messages(messages, limit, sources)
     check_length(characters(plain), limit)
     with_media.desk.check_count(facts, sources)
-    mark = ""
+    marks = stand_ins()
     if facts is not None:
-        mark = stand_in()
         shape = template.known_shape
         if shape is None:
             shape = await asyncio.to_thread(template.content_shape)
-        plain = shaped(plain, shape, mark)
+        plain = shaped(plain, shape, marks)
     opening = add_generation_prompt
     if opening is None:
         opening = not continue_final_message
@@ -104,7 +104,7 @@ async def chat_prompt(
         prompt_token_ids = await encode(rendered.encode, len(rendered.text), limit)
     else:
         check_length(len(rendered.text), limit)
-        make = of_chat(rendered, items, mark)
+        make = of_chat(rendered, items, marks)
         prompt_token_ids, media = await off_the_loop(make, len(rendered.text))
     tokenizer = engine.text.tokenizer
     bos = tokenizer.bos_token_id if tokenizer.add_bos else None

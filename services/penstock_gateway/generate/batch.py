@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.client import EngineClient, Generation, SequenceDelta
     from penstock.client.generation import Sink
     from penstock.client.timing import RequestTiming
-    from penstock.media.desk import PromptMedia
+    from penstock.media.items import PromptMedia
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.media.desk import PromptMedia
+from penstock.media.items import PromptMedia
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer

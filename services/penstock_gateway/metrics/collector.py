@@ -103,8 +103,8 @@ class Collector:
             ("prepared", "Pictures that were prepared.", pool.items),
             ("refused", "Pictures that could not be prepared.", pool.refused),
             ("prepare_seconds", "Seconds of preparing, in all processes.", pool.seconds),
-            ("processes_ended", "Processes that a picture brought down.", pool.ended),
-            ("cache_queries", "Prepared pictures that were looked for.", cache.queries),
+            ("processes_ended", "Processes that an item brought down.", pool.ended),
+            ("cache_queries", "Prepared items that were looked for.", cache.queries),
             ("cache_hits", "Those that were found.", cache.hits),
         ):
             yield _counter(f"penstock:media_{name}", f"{words} {OURS}", label, value)

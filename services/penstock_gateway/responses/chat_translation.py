@@ -141,6 +141,7 @@ class ChatTranslation:
 
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_MEDIA = ("input_image", "input_audio")
 _SAME = (
     "temperature",
     "top_p",
@@ -187,25 +188,26 @@ def _format(text: TextOptions | None) -> ResponseFormat | None:
 
 
 def _message_content(item: InputItem, where: str) -> str | list[dict[str, Any]]:
-    """As chat has it: a text, or a list of parts if there are pictures."""
+    """As chat has it: a text, or a list of parts if there are media."""
     content, place = item.content, f"{where}.content"
-    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+    if not isinstance(content, list) or all(part.type not in _MEDIA for part in content):
         return _content(content, place)
     return [_chat_part(part, f"{place}[{number}]") for number, part in enumerate(content)]
 
 
 def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
-    if part.type != "input_image":
+    if part.type not in _MEDIA:
         return {"type": "text", "text": _part(part, where)}
     if part.file_id is not None:
         raise InvalidRequest(
-            f"{where}.file_id names a file, but {STATELESS}; send image_url",
+            f"{where}.file_id names a file, but {STATELESS}; send the file itself",
             param=f"{where}.file_id",
             code="unsupported_value",
         )
     return {
         "type": part.type,
         "image_url": part.image_url,
+        "input_audio": part.input_audio,
         "detail": part.detail,
         "uuid": part.uuid,
     }
@@ -227,14 +229,15 @@ def _part(part: InputPart, where: str) -> str:
     if part.type in ("input_image", "input_file", "input_audio"):
         raise InvalidRequest(
             f"{where} is a part of type {part.type}, which is not supported here; allowed: "
-            "input_text, output_text, and input_image in messages",
+            "input_text, output_text, and input_image and input_audio in messages",
             param=where,
             code="unsupported_value",
         )
     if part.type in (*TEXTS, "refusal"):
         _missing(f"{where}.text")
     raise InvalidRequest(
-        f"{where}.type is {clip(part.type)}; allowed: input_text, output_text, input_image",
+        f"{where}.type is {clip(part.type)}; allowed: input_text, output_text, input_image, "
+        "input_audio",
         param=f"{where}.type",
         code="invalid_value",
     )

@@ -31,6 +31,7 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     refusal: str | None = None
     image_url: Any = None
+    input_audio: Any = None
     detail: Any = None
     uuid: Any = None
     file_id: Any = None

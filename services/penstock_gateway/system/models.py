@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.generation_config import sampling_defaults
+from penstock.media_facts import MediaKind
 from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
@@ -85,10 +86,10 @@ def _card(service: Service, name: str) -> ModelCard:
     )
 
 
-def _media_of(welcome: Welcome, limits: Mapping[str, int]) -> dict[str, int]:
-    if welcome.media is None or not limits["image"]:
-        return {}
-    return {"image": limits["image"]}
+def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:
+    if welcome.media is None or welcome.media.in_front is not None:
+        return {}  # What an encoder takes stands in no message.
+    return {kind: limits[kind] for kind in welcome.media.kinds if limits.get(kind)}
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -137,21 +137,27 @@ class Rotation:
 
 @dataclass(frozen=True)
 class SectionedRotation(Rotation):
-    """The first pairs turn by a row's time, the next ones by its row in a picture, the last ones by
-    its column (Wang et al., "Qwen2-VL", 2024)."""
+    """Some pairs turn by a row's time, others by its row in a picture or by its column (Wang et
+    al., "Qwen2-VL", 2024)."""
 
     by_time: Tensor = field(kw_only=True)
     """[3, rows] int64."""
-    sections: tuple[int, ...] = field(kw_only=True)
-    """Numbers of pairs."""
+    axes: Tensor = field(kw_only=True)
+    """[dims / 2] int64: which of the three numbers each pair turns by."""
 
     @cached_property
     def rows(self) -> tuple[Tensor, Tensor]:
         return self._composed(self.cos), self._composed(self.sin)
 
+    @cached_property
+    def by_row(self) -> Rotation:
+        """The same by tables that have a place for each of the step's rows."""
+        cos, sin = (each.contiguous() for each in self.rows)
+        return Rotation(cos, sin, torch.arange(len(cos), device=cos.device))
+
     def _composed(self, table: Tensor) -> Tensor:
-        parts = zip(self.by_time, table.split(self.sections, dim=1), strict=True)
-        return torch.cat([part[positions] for positions, part in parts], 1)
+        pairs = torch.arange(len(self.axes), device=table.device)
+        return table[self.by_time[self.axes].T, pairs]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,28 @@ from penstock.protocol.to_worker import NewSequence
 
 class UnfitMedia(Exception):
     """The spans of a prompt don't fit it, or their items."""
+
+
+class _Grid(NamedTuple):
+    """Of a span: groups of frames, 1 for a picture; rows and columns; between the positions of two
+    groups, above / below."""
+
+    groups: int
+    rows: int
+    columns: int
+    above: int
+    below: int
+
+    @property
+    def length(self) -> int:
+        """By how much positions grow over the span."""
+        last = (self.groups - 1) * self.above // self.below
+        return max(last + 1, self.rows, self.columns)
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        """Returns [3, places] int64, from 0 on."""
+        group, row, column = np.unravel_index(places, self[:3])
+        return np.array((group * self.above // self.below, row, column))
 
 
 class SlotMedia:
@@ -56,7 +79,7 @@ class SlotMedia:
 
         Text has three equal numbers, each token's one more than the last one's. An item begins with
         the next number, to which each of its tokens adds its place in the item's grid; what follows
-        goes on behind the longer one of the grid's sides.
+        goes on behind the greatest number.
         """
         found = np.tile(np.arange(start, end), (3, 1))
         for number in range(bisect_right(self._ends, start), len(self.spans)):
@@ -67,10 +90,10 @@ class SlotMedia:
             low, high = max(span.offset, start), min(span.end, end)
             found[:, max(0, self._behind(number) - start) : low - start] -= saved[0]
             grid = self._grid(span)
-            if grid:
+            if grid is not None:
                 places = np.arange(low - span.offset, high - span.offset)
-                inside = np.unravel_index(places, grid)
-                found[:, low - start : high - start] = span.offset - saved[0] + np.array(inside)
+                inside = grid.positions(places)
+                found[:, low - start : high - start] = span.offset - saved[0] + inside
             else:
                 found[:, low - start : high - start] -= saved[0]
         found[:, max(0, self._behind(len(self.spans)) - start) :] -= self._saved[-1]
@@ -91,26 +114,48 @@ class SlotMedia:
     def _saves(self, span: MediaSpan) -> int:
         """By how much less the positions grow over a span than its tokens."""
         grid = self._grid(span)
-        return span.tokens - max(grid[1:]) if grid else 0
+        return 0 if grid is None else span.tokens - grid.length
 
-    def _grid(self, span: MediaSpan) -> tuple[int, ...]:
-        """Of a whole item, in three dimensions; empty: its tokens' positions just count."""
-        grid = self._items[span.item].grid
-        if len(grid) != 3 or min(grid) < 1 or span.first or prod(grid) != span.tokens:
-            return ()
-        return grid
+    def _grid(self, span: MediaSpan) -> _Grid | None:
+        """Of an item in three dimensions, or of whole groups of its frames, in a span each; None:
+        the tokens' positions just count.
+
+        Positions grow by no more than there are tokens: rotary tables end where the sequence may.
+        """
+        stated = self._items[span.item].grid
+        if len(stated) not in (3, 5) or min(stated[:3]) < 1:
+            return None
+        rows, columns = stated[1:3]
+        above, below = stated[3:] or (1, 1)
+        plane = rows * columns
+        if prod(stated[:3]) != self._items[span.item].rows or span.first % plane:
+            return None
+        if span.tokens % plane or below < 1 or not 0 <= above <= below * plane:
+            return None
+        return _Grid(span.tokens // plane, rows, columns, above, below)
 
 
 TEXT = SlotMedia(Media((), ()), 0)
 """Of a sequence without any."""
 
 
-def media_of(new: NewSequence) -> tuple[SlotMedia | None, str | None]:
+def media_of(new: NewSequence, encoder_rows: int = 0) -> tuple[SlotMedia | None, str | None]:
     """Returns a sequence's media, and why they can't be computed: that is an error of the sequence
-    alone, as a family's rules about an item's grid are known to the worker only."""
-    if new.media is None:
-        return None, None
+    alone, as a family's rules about an item's grid are known to the worker only. encoder_rows: of
+    an encoder-decoder model, whose prompts begin with an item of so many."""
     try:
-        return SlotMedia(new.media, new.num_prompt), None
+        media = None if new.media is None else SlotMedia(new.media, new.num_prompt)
+        _check_encoder_rows(media, new.num_prompt, encoder_rows)
     except UnfitMedia as error:
         return None, str(error)
+    return media, None
+
+
+def _check_encoder_rows(media: SlotMedia | None, num_prompt: int, rows: int) -> None:
+    if not rows:
+        return
+    spans = () if media is None else media.spans
+    if len(spans) != 1 or spans[0].offset or spans[0].tokens != rows or num_prompt <= rows:
+        raise UnfitMedia(
+            f"this model's prompts begin with the {rows} places of one sound, and have text behind"
+        )

@@ -80,10 +80,15 @@ class SlotBounds:
     vocab: int
     tokens: int  # Most tokens of a sequence.
     groups: tuple[KVGroup, ...] = ONE_GROUP  # Each has a block table for every sequence.
+    encoder_rows: int = 0  # Tokens of each prompt, its first ones, that are an encoder's.
 
     @staticmethod
     def of(
-        setup: Setup, vocab: int, blocks: int, groups: tuple[KVGroup, ...] = ONE_GROUP
+        setup: Setup,
+        vocab: int,
+        blocks: int,
+        groups: tuple[KVGroup, ...] = ONE_GROUP,
+        encoder_rows: int = 0,
     ) -> SlotBounds:
         """`blocks` is the number of KV blocks. Of `groups`, those with block tables count."""
         return SlotBounds(
@@ -93,6 +98,7 @@ class SlotBounds:
             vocab=vocab,
             tokens=setup.max_model_len,
             groups=paged(groups),
+            encoder_rows=encoder_rows,
         )
 
 
@@ -188,7 +194,7 @@ class Slots:
     def _slot_in_full(self, new: NewSequence) -> Slot:
         self._check_length(new, new.num_prompt, len(new.tokens))
         self._check_ids(new)
-        media, unfit = media_of(new)
+        media, unfit = media_of(new, self.bounds.encoder_rows)
         return Slot(
             list(new.tokens),
             new.num_prompt,

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from penstock.kv_layout import KVGroup
-from penstock.mechanisms import mechanisms
+from penstock.mechanisms import OF_PICTURES, mechanisms
 from penstock.model_config import ModelConfig
 from penstock_worker.media.interface import BatchMedia, StepMedia
 from penstock_worker.states.interface import States
+
+WITHOUT_PICTURES = "; with --language-model-only it has not"
 
 
 class StepCancelled(BaseException):
@@ -27,9 +29,10 @@ class Unable(Exception):
 
 def require(has: frozenset[str], config: ModelConfig) -> None:
     """Raises Unable if the model needs mechanisms that a backend doesn't have."""
-    missing = sorted(mechanisms(config) - has)
+    missing = mechanisms(config) - has
     if missing:
-        raise Unable(f"the model has {', '.join(missing)}")
+        also = WITHOUT_PICTURES if missing <= OF_PICTURES else ""
+        raise Unable(f"the model has {', '.join(sorted(missing))}{also}")
 
 
 @dataclass(frozen=True)

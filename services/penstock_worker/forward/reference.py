@@ -15,19 +15,20 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.reference_encoded import EncoderDecoderCache
 from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
 from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
-from penstock_worker.media.planning import media_of
+from penstock_worker.media.loading import ModelMedia
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, shard_of
 from penstock_worker.states.planning import groups_over_ranks, slot_states
 from penstock_worker.states.slot_states import SlotStates
-from penstock_worker.vision.sight import Sight, load_tower
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -74,6 +75,11 @@ MECHANISMS = frozenset(
         mechanism.PER_LAYER_INPUTS,
         mechanism.STREAMS,
         mechanism.VISION,
+        mechanism.WHOLE_SPANS,
+        mechanism.DEEPSTACK,
+        mechanism.AUDIO,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
     }
 )
 """What this backend has beyond Llama's layers."""
@@ -138,6 +144,15 @@ def _row_media(media: BatchMedia, padding: tuple[int, int]) -> RowMedia:
     )
 
 
+def _forward(
+    model: DecoderModel, attention: ReferenceAttention, ranks: Ranks, states: SlotStates | None
+) -> ReferenceForward | EncoderDecoderForward:
+    rows = model.config.encoder_rows
+    if rows:
+        return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks)
+    return ReferenceForward(model, attention, ranks, states=states)
+
+
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """For any model that a family exists for, with any block size. Raises Unable for a
     quantization, because products here are of floats only."""
@@ -157,22 +172,19 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
     groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
     states = slot_states(shard.own, groups, setup)
-    media = media_of(prepared, setup, dtype)
+    media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
         model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
-        tower = None
-        if media is not None and ranks.place.first:
-            tower = load_tower(prepared, dtype, setup.load_format)
+        see = media.load()
 
         def forward(blocks: int) -> Forward:
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
-            made = ReferenceForward(model, attention, ranks, states=states)
-            if media is not None and tower is not None and prepared.media is not None:
-                media.see_with(Sight(tower, prepared.media.image, made.count_layer))
+            made = _forward(model, attention, ranks, states)
+            see(made.count_layer)
             return made
 
         return forward
@@ -187,5 +199,5 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         threads_by_share=ranks.place.ranks == 1,
         build=build,
         states=states,
-        media=media,
+        media=media.encodings,
     )

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from penstock.layer_spec import LayerSpec
 from penstock_worker.layers.attention import SelfAttention
+from penstock_worker.layers.cross_attention import CROSS_NORM, CrossAttention, CrossLayer
 from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.experts_beside import ExpertsBeside
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.finished_layer import Layer
 from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.norms import NO_NORM, Norm
-from penstock_worker.layers.parts import Parts
-from penstock_worker.layers.recurrent.layer import RecurrentLayer
+from penstock_worker.layers.parts import Parts, Recurrence
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.streams_layer import load_streams_layer
 
@@ -25,7 +25,7 @@ FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
 NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
 
 
-AttentionLike = SelfAttention | LatentAttention | RecurrentLayer
+AttentionLike = SelfAttention | LatentAttention | Recurrence
 AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
@@ -137,6 +137,8 @@ def load_layer(parts: Parts, layer: int) -> Layer:
         branch = Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier)
         feed_forward = _load_feed_forward(parts, layer, spec)
         return FeedForwardLayer(norms.first(), feed_forward, branch)
+    if parts.config.cross_attention is not None:
+        return _load_cross_layer(parts, layer, norms)
     attention = _load_attention(parts, layer, spec)
     feed_forward = _load_feed_forward(parts, layer, spec)
     if spec.order == "parallel":
@@ -157,6 +159,14 @@ def load_layer(parts: Parts, layer: int) -> Layer:
             Branch(norms.behind(ATTENTION_OUTPUT_NORM), spec.residual_multiplier),
             Branch(norms.behind(FEED_FORWARD_OUTPUT_NORM), spec.residual_multiplier),
         ),
+    )
+
+
+def _load_cross_layer(parts: Parts, layer: int, norms: _Norms) -> CrossLayer:
+    return CrossLayer(
+        (norms.named(ATTENTION_NORM), SelfAttention.load(parts, layer)),
+        (norms.named(CROSS_NORM), CrossAttention.load(parts, layer)),
+        (norms.named(FEED_FORWARD_NORM), FeedForward.load(parts, layer)),
     )
 
 
@@ -183,7 +193,7 @@ class _Norms:
 
 def _load_attention(parts: Parts, layer: int, spec: LayerSpec) -> AttentionLike:
     if spec.recurrent is not None:
-        return RecurrentLayer.load(parts, layer, spec.recurrent)
+        return parts.ops.recurrence(parts, layer, spec.recurrent)
     kind = SelfAttention if spec.attention.latent is None else LatentAttention
     return kind.load(parts, layer)
 

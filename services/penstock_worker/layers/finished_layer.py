@@ -19,16 +19,25 @@ class Layer(Protocol):
 
 
 class FinishedLayer:
-    """Adds what the layer makes of its own input, and multiplies the sum."""
+    """Adds what the layer makes of its own input and what a tower's tap gives, and multiplies the
+    sum."""
 
     def __init__(
-        self, number: int, inner: Layer, own: LayerInput | None, scale: Tensor | None
+        self,
+        number: int,
+        inner: Layer,
+        own: LayerInput | None,
+        scale: Tensor | None,
+        *,
+        tapped: bool,
     ) -> None:
-        """`number`: the layer's, among all of the model. `scale` is [1]."""
+        """`number`: the layer's, among all of the model. `scale` is [1]. `tapped`: whether there is
+        a tap for it."""
         self._number = number
         self._inner = inner
         self._own = own
         self._scale = scale
+        self._tapped = tapped
 
     def __call__(self, update: Tensor | None, residual: Tensor, step: Step) -> None:
         """As Layer's."""
@@ -37,6 +46,8 @@ class FinishedLayer:
             residual.add_(last)
         if self._own is not None and step.inputs is not None:
             residual.add_(self._own(residual, step.inputs[:, self._number]))
+        if self._tapped and step.media is not None:
+            step.media.add_to(residual, self._number)
         if self._scale is not None:
             residual.mul_(self._scale)
 
@@ -45,10 +56,12 @@ def finished(parts: Parts, layer: int, inner: Layer) -> Layer:
     """Returns layer number `layer` with what its model has behind it."""
     config = parts.config
     scaled, inputs = config.layer(layer).output_scale, config.per_layer_inputs
-    if config.streams is not None or (inputs is None and not scaled):
+    # Also where a step has no pictures: text is rounded alike in any company.
+    tapped = config.vision is not None and layer < len(config.vision.taps)
+    if config.streams is not None or (inputs is None and not scaled and not tapped):
         return inner  # Several residuals have a rule of their own for it.
     scale = None
     if scaled:
         scale = parts.weights.take(f"layers.{layer}.output_scale.weight", (1,))
     own = None if inputs is None else LayerInput.load(parts, layer, inputs)
-    return FinishedLayer(layer, inner, own, scale)
+    return FinishedLayer(layer, inner, own, scale, tapped=tapped)

@@ -23,11 +23,11 @@ class Rotary:
         device: torch.device | None = None,
         factor: float = 1.0,
         query_factors: Tensor | None = None,
-        sections: tuple[int, ...] = (),
+        axes: tuple[int, ...] = (),
     ) -> None:
-        """`factor` is that of cosines and sines, `query_factors` as in Rotation, `sections` as in
+        """`factor` is that of cosines and sines, `query_factors` as in Rotation, `axes` as in
         RopeSpec."""
-        self._sections = sections
+        self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
         self.query_factors = None if query_factors is None else query_factors.to(device)
         tables = ops.rope_table(frequencies, positions)
         self.cos, self.sin = (
@@ -37,9 +37,9 @@ class Rotary:
     def at(self, positions: Tensor, by_time: Tensor | None = None) -> Rotation:
         """Returns the rotation for the rows of a step. `positions` is [rows] int64; `by_time` is
         [3, rows] int64, which matters where pairs turn by time, row and column."""
-        if by_time is not None and self._sections:
+        if by_time is not None and len(self._axes):
             return SectionedRotation(
-                self.cos, self.sin, positions, by_time=by_time, sections=self._sections
+                self.cos, self.sin, positions, by_time=by_time, axes=self._axes
             )
         return Rotation(self.cos, self.sin, positions, self.query_factors)
 
@@ -52,7 +52,7 @@ class Rotary:
             weights.device,
             factor,
             _query_factors(spec, positions),
-            spec.sections,
+            spec.axes,
         )
 
 

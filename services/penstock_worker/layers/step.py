@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import Rotation, StepAttention
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 
@@ -17,14 +19,24 @@ class RowMedia:
     rows: Tensor
     """[n] int64."""
     embeddings: Tensor | None
-    """[n, hidden]."""
+    """[n, width]."""
     positions: Tensor | None
     """[3, rows] int64."""
 
     def put_into(self, embedded: Tensor) -> None:
         """Replaces the placeholders' rows of [rows, hidden]."""
         if self.embeddings is not None:
-            embedded[self.rows] = self.embeddings.to(embedded.dtype)
+            embedded[self.rows] = self._part(0, embedded)
+
+    def add_to(self, residual: Tensor, tap: int) -> None:
+        """Adds to [rows, hidden] what the tower's tap gives (see VisionSpec.taps)."""
+        if self.embeddings is not None:
+            residual[self.rows] += self._part(1 + tap, residual)
+
+    def _part(self, number: int, like: Tensor) -> Tensor:
+        size = like.shape[1]
+        parts = torch.empty(0) if self.embeddings is None else self.embeddings
+        return parts[:, number * size : (number + 1) * size].to(like.dtype)
 
 
 @dataclass(frozen=True)
@@ -37,5 +49,9 @@ class Step:
     """For this step's batch."""
     states: StepStates = NO_STATES
     """The states of this step's sequences in recurrent layers."""
+    encoded: EncodedAttention = NOTHING_ENCODED
+    """For this step's batch, of a model whose layers attend to an encoder's output."""
     inputs: Tensor | None = None
     """[rows, layers, size], of a model whose layers have inputs of their own."""
+    media: RowMedia | None = None
+    """What stands in the place of some of the tokens."""

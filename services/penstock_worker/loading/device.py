@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -148,6 +148,8 @@ def _kv_blocks(
         graph_bytes=GRAPH_BYTES,
     )
     log.info("the largest steps were rehearsed", memory=str(usage))
+    if recipe.media is not None:
+        usage = replace(usage, steps=usage.steps + recipe.media.nbytes)
     interpreted = recipe.device.type == "cpu"
     return device_kv_blocks(
         usage,

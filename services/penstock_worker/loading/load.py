@@ -28,7 +28,7 @@ from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
-from penstock_worker.media.planning import TEXT_TOO
+from penstock_worker.media.planning import told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
@@ -82,7 +82,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups)
+    rows = prepared.decoder.encoder_rows
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
@@ -96,9 +97,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
-        media_rows=0 if recipe.media is None else recipe.media.rows,
-        whole_spans=recipe.media is not None and recipe.media.whole_spans,
-        media_bytes=0 if recipe.media is None else recipe.media.load_bytes,
+        encoder_rows=rows,
+        **told_of(recipe.media),
     )
     log.info(
         "model loaded",
@@ -115,8 +115,6 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
     )
-    if recipe.media is not None and setup.attention_backend == "auto" and ranks.place.rank == 0:
-        log.info(f"the model sees: {TEXT_TOO}", backend=recipe.backend)
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
     queue, media = HostQueue(), NO_MEDIA
@@ -166,6 +164,7 @@ def _load_on_device(
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
+        **told_of(recipe.media),
     )
     log.info(
         "model loaded",
@@ -177,12 +176,13 @@ def _load_on_device(
         kv_blocks=parts.blocks,
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
+        **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
     )
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
-        stage = EarlierStage(parts.forward, slots, parts.copies)
+        stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
     generate = Generate(
@@ -195,6 +195,8 @@ def _load_on_device(
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
+        states=recipe.states or STATELESS,
+        media=recipe.media or NO_MEDIA,
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
@@ -241,9 +243,9 @@ def _load_pooling(
 def _text_only(prepared: PreparedModel) -> PreparedModel:
     """Vectors are made of text."""
     config = prepared.config
-    if not isinstance(config, ModelConfig) or config.vision is None:
+    if not isinstance(config, ModelConfig) or not config.takes_media:
         return prepared
-    config = msgspec.structs.replace(config, vision=None)
+    config = msgspec.structs.replace(config, vision=None, audio=None)
     return msgspec.structs.replace(prepared, config=config, media=None)
 
 

@@ -12,17 +12,18 @@ from penstock.kv_layout import NO_GROUP, kv_layout, state_memory
 from penstock.mechanisms import mechanisms
 from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel, TransformersConfig
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.describe import Description, describe, kv_number_bytes
+from penstock.prepare.describe import Description, describe
 from penstock_worker.forward.backends import backend_module
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.finding import Finding
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
-from penstock_worker.media.planning import TEXT_TOO
 
 BACKENDS = ("triton", "cpu", "reference")
 """Fastest first."""
 MIB, GIB = 1 << 20, 1 << 30
+ROW_NUMBER = 4
+"""Bytes of a number of an encoding: float32 on a CPU, and no more elsewhere."""
 AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
 
 
@@ -53,19 +54,21 @@ def examine_model(
 
 
 def _media(prepared: PreparedModel) -> list[Finding]:
-    """What pictures take, if the model takes any."""
+    """What media take, if the model takes any."""
     config = prepared.decoder
-    if config.vision is None:
+    if not config.takes_media:
         return []
     if prepared.media is None:
-        said = "it could see, but its files don't say how pictures are prepared: text only"
-        return [Finding("pictures", True, said, "note")]
+        said = "it could take some, but its files don't say how they are prepared: text only"
+        return [Finding("media", True, said, "note")]
     rows = media_rows(config, config.max_position)
-    size = rows * (config.hidden_size * kv_number_bytes(prepared.weights.dtype))
+    size = rows * config.media_width * ROW_NUMBER
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)
-    text = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and pictures that wait; {TEXT_TOO}"
-    return [Finding("pictures", True, text)]
+    held = f"{size / MIB:.0f} MiB for {rows} rows of encodings, and items that wait"
+    if config.encoder_rows:
+        return [Finding("media", True, held)]
+    return [Finding("media", True, f"{held}; --language-model-only leaves its tower out")]
 
 
 def _encoders_backends(config: EncoderConfig) -> str:

@@ -12,7 +12,6 @@ from penstock import logs
 from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
 from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
-from penstock.vision_spec import VisionSpec
 from penstock_worker.batch.slot_media import TEXT, SlotMedia
 from penstock_worker.batch.slots import PlanError, Slot, Slots
 from penstock_worker.media.interface import BatchMedia, Incoming, Sees, Tell
@@ -25,19 +24,25 @@ log = logs.get(__name__)
 
 
 class MediaEncodings:
-    """The media of a model that sees. Of pipeline stages, only the first one's ranks have
+    """The media of a model that sees or hears. Of pipeline stages, only the first one's ranks have
     embeddings; all of them have positions."""
 
     def __init__(
-        self, spec: VisionSpec, *, rows: int, row_bytes: int, load_bytes: int, sections: bool
+        self,
+        *,
+        rows: int,
+        row_bytes: int,
+        load_bytes: int,
+        sections: bool,
+        whole_spans: bool = False,
     ) -> None:
         """`rows` of encodings, `row_bytes` each, are kept at a time, and `load_bytes` of prepared
         items may wait (see Ready.media_bytes). `sections`: whether tokens have positions of three
-        numbers."""
+        numbers. `whole_spans`: whether the tokens of a span see one another."""
         self.rows = rows
         self.load_bytes = load_bytes
         self.nbytes = rows * row_bytes + held_bytes(load_bytes)
-        self.whole_spans = spec.spans_whole
+        self.whole_spans = whole_spans
         self._sections = sections
         self._rows: dict[str, Tensor] = {}
         self._sees: Sees | None = None
@@ -99,7 +104,8 @@ class MediaEncodings:
             log.error("an item can't be encoded", exception=True, item=name)
             tell(MediaFailed(name, "the model can't encode it", "unfit"))
             return
-        if not bool(rows.isfinite().all()):
+        # On a device this waits for its queue: once for an item, and what is wrong is told in time.
+        if not bool(rows.isfinite().all().cpu()):
             tell(MediaFailed(name, "its encoding is not finite", "unfit"))
             return
         held = sum(len(each) for other, each in self._rows.items() if other != name)

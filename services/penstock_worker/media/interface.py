@@ -26,8 +26,8 @@ class BatchMedia:
     rows: np.ndarray
     """[n] int64: rows of the batch, each once."""
     embeddings: Tensor | None
-    """[n, hidden], for these rows instead of their tokens' embeddings; None where there are none,
-    and in a later pipeline stage."""
+    """[n, width], for these rows instead of their tokens' embeddings (see VisionSpec.row_width);
+    None where there are none, and in a later pipeline stage."""
     positions: np.ndarray | None = None
     """[3, rows] int64: time, row and column of every row, of a model whose rotary pairs turn by
     them; None: rows count."""
@@ -40,11 +40,11 @@ class Sees(Protocol):
     """The part of a model that encodes media, on the ranks of the first stage."""
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitPicture for a prepared item that can't be encoded, or isn't what was said of
+        """Raises UnfitItem for a prepared item that can't be encoded, or isn't what was said of
         it. From any thread."""
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
-        """Returns an item's encoding, [rows, hidden]."""
+        """Returns an item's encoding, [rows, width]: see VisionSpec.row_width."""
 
 
 class StepMedia(Protocol):

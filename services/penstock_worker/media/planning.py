@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from penstock import logs
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
+from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.memory import load_bytes, media_rows
 
 log = logs.get(__name__)
 
-TEXT_TOO = (
-    "text is computed by a backend that takes pictures too; where nobody brings any,"
-    " --language-model-only may be faster"
-)
-
 
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
     """Returns None for a model that takes no media."""
     config = prepared.decoder
-    if config.vision is None:
+    if not config.takes_media:
         return None
     if prepared.media is None:
-        log.warning("the model takes no pictures: its files don't say how they are prepared")
+        log.warning("the model takes no media: its files don't say how they are prepared")
         return None
     rows = media_rows(config, setup.max_model_len, setup.encoder_cache_rows)
     return MediaEncodings(
-        config.vision,
         rows=rows,
-        row_bytes=config.hidden_size * dtype.itemsize,
+        row_bytes=config.media_width * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
         sections=any(rope.sections for rope in config.ropes),
+        whole_spans=config.vision is not None and config.vision.spans_whole,
     )
+
+
+def told_of(media: HeldMedia | None) -> dict[str, Any]:
+    """Fields of Ready."""
+    if media is None:
+        return {}
+    return {
+        "media_rows": media.rows,
+        "whole_spans": media.whole_spans,
+        "media_bytes": media.load_bytes,
+    }

@@ -23,13 +23,13 @@ from penstock.protocol.common import MAX_MEDIA_CHUNK, MediaFailure
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk
 from penstock_worker.media.interface import Tell
-from penstock_worker.vision.picture import UnfitPicture
+from penstock_worker.media.unfit import UnfitItem
 
 log = logs.get(__name__)
 
 Tensors = Mapping[str, np.ndarray]
 Check = Callable[[Tensors, int, tuple[int, ...]], None]
-"""Of an item's tensors, rows and grid: raises UnfitPicture for one that can't be encoded."""
+"""Of an item's tensors, rows and grid: raises UnfitItem for one that can't be encoded."""
 
 
 class BadItem(Exception):
@@ -174,7 +174,7 @@ class MediaStore:
             self._check(tensors, message.rows, message.grid)
         except BrokenItem as error:
             raise BadItem("damaged", f"it isn't a prepared item: {error}") from None
-        except UnfitPicture as error:
+        except UnfitItem as error:
             raise BadItem("unfit", str(error)) from None
         return tensors
 

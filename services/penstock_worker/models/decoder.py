@@ -1,4 +1,4 @@
-"""A decoder-only transformer: embedding, layers, norm, output head, as its configuration says.
+"""A transformer's decoder: embedding, layers, norm, output head, as its configuration says.
 
 With pipeline parallelism, the first stage has the embedding, and the last has the norm and the
 head. Each stage receives the hidden states of the one before and sends its own on. With tied
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
+from penstock_worker.layers.cross_attention import CrossLayer
 from penstock_worker.layers.decoder_layer import load_layer
 from penstock_worker.layers.finished_layer import finished
 from penstock_worker.layers.norms import NO_NORM, Norm
@@ -31,6 +33,7 @@ from penstock_worker.parallel.shard import shard_of
 from penstock_worker.weights.weights import Weights
 
 EMBEDDING = "embed_tokens.weight"
+POSITIONS = "embed_positions.weight"
 HEAD = "lm_head.weight"
 HEAD_BIAS = "lm_head.bias"
 
@@ -85,6 +88,10 @@ class DecoderModel:
         self._embedding_norm: Norm = NO_NORM
         if place.first and config.embedding_norm:
             self._embedding_norm = parts.norm("embedding_norm", config.hidden_size)
+        self._positions: Tensor | None = None
+        if place.first and config.learned_positions:
+            table = (config.learned_positions, config.hidden_size)
+            self._positions = weights.take(POSITIONS, table)
         self._multiplier = None
         if config.embedding_multiplier != 1.0:
             # In the rows' dtype, as the models were trained.
@@ -114,6 +121,7 @@ class DecoderModel:
         layer_done: Callable[[], None],
         states: StepStates = NO_STATES,
         media: RowMedia | None = None,
+        encoded: EncodedAttention = NOTHING_ENCODED,
     ) -> Tensor:
         """Maps `tokens` at `positions`, each [rows] int64, to the last layer's output, [rows,
         hidden].
@@ -121,10 +129,12 @@ class DecoderModel:
         `attention` is that of this step; its cache receives the rows' keys and values. `layer_done`
         is called after each layer, so that progress can be observed. `states` are those of this
         step's sequences in recurrent layers. `media` stand in the place of some of the tokens.
+        `encoded` is the attention to an encoder's output; `positions` are then those among the
+        decoder's tokens.
         """
         before = self.receive(tokens.shape[0])
         hidden = self.through_layers(
-            tokens, before, positions, attention, layer_done, states, media
+            tokens, before, positions, attention, layer_done, states, media, encoded
         )
         self.send(hidden)
         return hidden
@@ -145,11 +155,12 @@ class DecoderModel:
         layer_done: Callable[[], None],
         states: StepStates = NO_STATES,
         media: RowMedia | None = None,
+        encoded: EncodedAttention = NOTHING_ENCODED,
     ) -> Tensor:
         """As `hidden`, without communication with other stages. `before` is what was received."""
         by_time = None if media is None else media.positions
         rotations = tuple(rotary.at(positions, by_time) for rotary in self.rotaries)
-        residual = self._embedded(tokens) if before is None else before
+        residual = self._embedded(tokens, positions) if before is None else before
         if media is not None and before is None:
             media.put_into(residual)
         update, inputs = None, None
@@ -157,7 +168,7 @@ class DecoderModel:
             inputs = self._inputs(tokens, residual)
         if self._streams is not None:
             residual = self._streams.begin(residual)
-        step = Step(rotations, attention, states, inputs)
+        step = Step(rotations, attention, states, encoded, inputs, media)
         for layer in self.layers:
             update = layer(update, residual, step)
             layer_done()
@@ -165,9 +176,20 @@ class DecoderModel:
             residual = residual + update
         return residual if self._streams is None else self._streams.end(residual)
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
         rows = self._embed(tokens)
-        return self._embedding_norm(rows if self._multiplier is None else rows * self._multiplier)
+        if self._multiplier is not None:
+            rows = rows * self._multiplier
+        if self._positions is not None:
+            rows = rows + self._positions[positions]
+        return self._embedding_norm(rows)
+
+    def store_encoded(self, rows: Tensor, encoded: EncodedAttention) -> None:
+        """Puts each layer's keys and values of an encoder's output, [rows, hidden], into the cache.
+        In a model whose layers attend to it."""
+        for layer in self.layers:
+            if isinstance(layer, CrossLayer):
+                layer.crossed.store(rows, encoded)
 
     def send(self, hidden: Tensor) -> None:
         """Sends to the next stage, if there is one. `hidden` must not be modified any more."""

@@ -16,6 +16,7 @@ import msgspec
 from penstock.errors import StartupError
 from penstock.layer_spec import LayerSpec
 from penstock.mechanisms import (
+    CROSS_ATTENTION,
     EXPERTS_BESIDE,
     OWN_HEADS,
     OWN_INNER,
@@ -37,7 +38,7 @@ matrix kernels."""
 
 WHOLE = frozenset({OWN_HEADS, OWN_INNER, VALUES_OF_KEYS, EXPERTS_BESIDE, SPARSE_GATE})
 """What tensor-parallel ranks can't share."""
-ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS})
+ONE_STAGE = frozenset({SHARED_KV, PER_LAYER_INPUTS, STREAMS, CROSS_ATTENTION})
 """What binds all layers to one rank."""
 
 
@@ -173,6 +174,12 @@ def _check(config: ModelConfig, place: RankPlace) -> None:
         raise StartupError(
             f"tensor_parallel_size and pipeline_parallel_size make {place.ranks} ranks; the model "
             f"has {', '.join(one_stage)}, which one rank must hold: 1 is allowed"
+        )
+    taps = 0 if config.vision is None else len(config.vision.taps)
+    if taps > len(deal(config.num_layers, place.pipeline)[0]):
+        raise StartupError(
+            f"pipeline_parallel_size is {place.pipeline}; a model of {config.num_layers} layers "
+            f"whose tower adds rows behind {taps} of them has these in one stage"
         )
     whole = sorted(needs & WHOLE) if place.tensor > 1 else []
     if whole:

@@ -20,14 +20,8 @@ from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
-from penstock_worker.forward.cpu.backend import (
-    CPUForward,
-    cache_of,
-    dtype_of,
-    dummy_obstacle,
-    kind_of,
-    shapes_of,
-)
+from penstock_worker.forward.cpu.backend import CPUForward, dummy_obstacle, shapes_of
+from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
 from penstock_worker.forward.cpu.reading import CPUWeights

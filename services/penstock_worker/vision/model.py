@@ -20,7 +20,8 @@ from penstock_worker.vision.picture import (
     rows_of,
 )
 from penstock_worker.vision.places import lay_out, table_rows
-from penstock_worker.vision.projector import load_projector
+from penstock_worker.vision.projector import load_projector, load_taps
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import Tower
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.placing import CPU
@@ -28,14 +29,20 @@ from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
 
 
-def open_tower(files: WeightFiles, dtype: torch.dtype, *, load_format: str = "auto") -> Weights:
+def open_tower(
+    files: WeightFiles,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
+) -> Weights:
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet."""
     if load_format == "dummy":
-        return DummyWeights(dtype, CPU)
+        return DummyWeights(dtype, device)
     if files.format != "safetensors":
         raise UnsupportedModel("what a model sees with is read from safetensors files only")
     found = safetensors_tensors(files.files, names.from_hub, files.quantised)
-    return Weights(found, dtype, CPU)
+    return Weights(found, dtype, device)
 
 
 class VisionModel:
@@ -44,15 +51,21 @@ class VisionModel:
     One picture is encoded at a time, so that its bits are its own.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
-        """Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
+    def __init__(self, config: ModelConfig, weights: Weights, threads: int = 1) -> None:
+        """`threads`: that encode a picture on a CPU.
+
+        Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
         if config.vision is None:
             raise UnsupportedModel("the model has nothing to see with")
         self.spec: VisionSpec = config.vision
         self.hidden_size = config.hidden_size
         self.dtype = weights.dtype
-        self._tower = Tower(self.spec.tower, weights)
+        self._threads = RowThreads(threads)
+        self._tower = Tower(self.spec.tower, weights, self._threads)
         self._projector = load_projector(self.spec, weights, config.hidden_size)
+        self._taps = dict(
+            zip(self.spec.taps, load_taps(self.spec, weights, config.hidden_size), strict=True)
+        )
         weights.finish()
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
@@ -60,7 +73,7 @@ class VisionModel:
         what was said of it."""
         picture = self.read(tensors)
         found, shape = rows_of(picture, self.spec), grid_of(picture, self.spec)
-        if found != rows or shape not in (None, grid):
+        if found != rows or shape not in (None, grid[:3]):
             raise UnfitPicture(
                 f"the picture becomes {found} rows with the grid {shape or ()}; {rows} with {grid} "
                 "were announced"
@@ -75,8 +88,15 @@ class VisionModel:
         return picture
 
     def encode(self, picture: Picture, layer_done: Callable[[], None] = lambda: None) -> Tensor:
-        """Returns [rows, hidden], in the order in which placeholders stand for them. `layer_done`
-        is called after each layer."""
+        """Returns [rows, width], in the order in which placeholders stand for them (see
+        VisionSpec.row_width). `layer_done` is called after each layer."""
         layout = lay_out(picture, self.spec)
-        vectors = self._tower(picture, layout, layer_done)
-        return layout.as_they_came(self._projector(vectors, picture)).contiguous()
+        tapped: list[Tensor] = []
+
+        def after(layer: int, hidden: Tensor) -> None:
+            if layer in self._taps:
+                tapped.append(self._taps[layer](hidden, picture, self._threads))
+            layer_done()
+
+        rows = self._projector(self._tower(picture, layout, after), picture, self._threads)
+        return layout.as_they_came(torch.cat((rows, *tapped), 1)).contiguous()

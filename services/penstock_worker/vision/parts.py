@@ -1,4 +1,4 @@
-"""What towers and projectors are built of: products, norms and activations on row tiles.
+"""What towers and projectors are built of: products, norms and activations of rows.
 
 A picture is encoded by itself, so the shapes of all products depend on the picture alone, and so do
 its bits.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.layer_spec import NormSpec
 from penstock_kernels import reference
@@ -21,7 +21,7 @@ Shape = tuple[str, int]
 
 
 class TowerProduct:
-    """x @ weight.T + bias over whole row tiles, [rows, inputs] to [rows, outputs]."""
+    """x @ weight.T + bias, [rows, inputs] to [rows, outputs]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._outputs = weight.shape[0]
@@ -30,13 +30,12 @@ class TowerProduct:
         if bias is not None:
             self._bias[: self._outputs] = bias
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._weight.dtype
+    def given(self, x: Tensor) -> Tensor:
+        """Returns `x` where the weight is, and in its dtype."""
+        return x.to(self._weight.device, self._weight.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`x` has whole row tiles (pad_tiles)."""
-        out = kernels.tiled_linear(x, self._weight, self._bias)
+        out = functional.linear(x, self._weight, self._bias)
         return out if out.shape[1] == self._outputs else out[:, : self._outputs].contiguous()
 
     @staticmethod
@@ -64,8 +63,3 @@ class TowerNorm:
         if self._spec.kind == "rms":
             return reference.rms_norm(x, self._weight, self._spec.eps)
         return kernels.layer_norm(x, self._weight, self._bias, self._spec.eps)
-
-
-def in_tiles(x: Tensor, product: TowerProduct) -> Tensor:
-    """The product of any number of rows."""
-    return product(kernels.pad_tiles(x))[: x.shape[0]]

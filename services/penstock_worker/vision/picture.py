@@ -7,19 +7,30 @@ and stand in order of the squares that become a row (Qwen2-VL).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.vision_spec import MergerProjector, MLPProjector, ShuffleProjector, VisionSpec
+from penstock.media import anyres
+from penstock.vision_spec import (
+    AnyresProjector,
+    MergerProjector,
+    MLPProjector,
+    ShuffleProjector,
+    SquareMLPProjector,
+    VisionSpec,
+)
+from penstock_worker.media.unfit import UnfitItem
 
 PIXELS = "pixel_values"
 GRID = "grid_thw"
+SIZE = "image_size"
+MAX_SIDE = 1 << 20
 
 
-class UnfitPicture(Exception):
+class UnfitPicture(UnfitItem):
     """The tower can't take the picture. The message is for whoever sent it."""
 
 
@@ -34,6 +45,8 @@ class Picture:
     rows: int
     """Of patches in a tile."""
     columns: int
+    size: tuple[int, int] = (0, 0)
+    """Rows and columns of pixels before the picture was prepared, of a tower that needs them."""
 
     @property
     def per_tile(self) -> int:
@@ -44,7 +57,36 @@ def read_picture(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture
     """Raises UnfitPicture for other tensors than the tower takes."""
     if isinstance(spec.projector, MergerProjector):
         return _of_patches(tensors, spec, spec.projector.side)
+    if isinstance(spec.projector, AnyresProjector):
+        return _of_any_size(tensors, spec, spec.projector)
     return _of_pixels(tensors, spec)
+
+
+def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) -> anyres.Shape:
+    """How the picture's tiles behind the first one become rows."""
+    return anyres.shape_of(
+        picture.size, projector.forms, spec.image_size or 1, picture.rows, projector.most
+    )
+
+
+def _of_any_size(
+    tensors: Mapping[str, np.ndarray], spec: VisionSpec, projector: AnyresProjector
+) -> Picture:
+    _, size = _only(tensors, PIXELS, SIZE)
+    if size.shape != (2,) or size.dtype != np.int32 or not (1 <= size.min() <= MAX_SIDE):
+        raise UnfitPicture(f"{SIZE} is {size.dtype} of shape {size.shape}; 2 int32 are needed")
+    if size.max() > MAX_SIDE:
+        raise UnfitPicture(f"{SIZE} is {size.max()}; at most {MAX_SIDE} pixels are allowed")
+    height, width = (int(each) for each in size)
+    plain = _of_pixels({PIXELS: tensors[PIXELS]}, spec)
+    picture = replace(plain, size=(height, width))
+    form = anyres_of(picture, spec, projector).form
+    if picture.tiles != 1 + form[0] * form[1]:
+        raise UnfitPicture(
+            f"a picture of {width} x {height} pixels has {picture.tiles} tiles; "
+            f"{1 + form[0] * form[1]} are needed"
+        )
+    return picture
 
 
 def rows_of(picture: Picture, spec: VisionSpec) -> int:
@@ -53,8 +95,11 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
-        case ShuffleProjector():
+        case ShuffleProjector() | SquareMLPProjector():
             return picture.tiles * picture.per_tile // projector.factor**2
+        case AnyresProjector():
+            shape = anyres_of(picture, spec, projector)
+            return picture.per_tile + shape.rows * (shape.columns + 1)
         case MergerProjector():
             return picture.tiles * picture.per_tile // projector.side**2
         case _:
@@ -63,7 +108,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
 
 def grid_of(picture: Picture, spec: VisionSpec) -> tuple[int, ...] | None:
     """MediaItem.grid of a picture on which positions depend: frames, rows and columns of merged
-    patches; None where they depend on nothing."""
+    patches; None where they depend on nothing. How far apart frames are isn't seen in them."""
     if not isinstance(spec.projector, MergerProjector):
         return None
     side = spec.projector.side
@@ -128,6 +173,12 @@ def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
 def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
     if min(rows, columns) < 1:
         raise UnfitPicture(f"a tile has less than a patch of {spec.tower.patch} pixels")
+    if isinstance(spec.projector, SquareMLPProjector):
+        factor = spec.projector.factor
+        if rows % factor or columns % factor:
+            raise UnfitPicture(
+                f"a picture has {rows} x {columns} patches; multiples of {factor} are needed"
+            )
     if not isinstance(spec.projector, ShuffleProjector):
         return
     factor = spec.projector.factor

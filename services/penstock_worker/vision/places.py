@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,33 +28,39 @@ class PatchLayout:
     """Cosines and sines by which a patch's heads rotate, each [rows, head size / 2] float32."""
     order: Tensor | None
     """[squares] int64: which square of patches stands where; None: they stand as they came."""
+    table: tuple[Tensor, Tensor] | None = None
+    """Of a tile's patches, as they came: which four rows of a stretched table each has, [patches,
+    4] int64, and how much of each, float32."""
 
     def ordered(self, x: Tensor) -> Tensor:
         """Puts [patches, ...] in order."""
         if self.order is None:
             return x
-        return x.unflatten(0, (len(self.order), -1))[self.order].flatten(0, 1)
+        order = self.order.to(x.device)
+        return x.unflatten(0, (len(order), -1))[order].flatten(0, 1)
 
     def as_they_came(self, rows: Tensor) -> Tensor:
         """Puts [squares, ...] back."""
-        return rows if self.order is None else rows[torch.argsort(self.order)]
+        return rows if self.order is None else rows[torch.argsort(self.order).to(rows.device)]
 
 
 def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
     tower, projector = spec.tower, spec.projector
     each = picture.per_tile + tower.class_token
-    order, angles = None, None
+    order, angles, table = None, None, None
     windows: list[int] = []
     if tower.windows is not None and isinstance(projector, MergerProjector):
         order, windows = _windows(picture, projector.side, tower.windows.side // projector.side)
     if isinstance(tower.positions, RotaryPositions):
         side = projector.side if isinstance(projector, MergerProjector) else 1
         angles = _angles(picture, tower.positions, tower.head_dim, side)
-    layout = PatchLayout([each] * picture.tiles, windows, None, order)
+        if tower.positions.table:
+            table = _stretched(picture, tower.positions.table, side)
+    layout = PatchLayout([each] * picture.tiles, windows, None, order, table)
     if angles is None:
         return layout
     turned = (layout.ordered(angles[0]), layout.ordered(angles[1]))
-    return PatchLayout(layout.lengths, windows, turned, order)
+    return replace(layout, angles=turned)
 
 
 def table_rows(picture: Picture, positions: LearnedPositions) -> Tensor:
@@ -91,12 +97,38 @@ def _by_squares(picture: Picture, side: int) -> tuple[Tensor, Tensor]:
 def _angles(
     picture: Picture, positions: RotaryPositions, head_dim: int, side: int
 ) -> tuple[Tensor, Tensor]:
-    frequencies = reference.inverse_frequencies(head_dim // 2, positions.theta)
+    own = [reference.inverse_frequencies(head_dim // 2, positions.theta)] * 2
+    if positions.alternating:
+        whole = reference.inverse_frequencies(head_dim, positions.theta)
+        own = [whole[0::2].contiguous(), whole[1::2].contiguous()]
     longest = max(picture.rows, picture.columns)
-    cos, sin = reference.rope_table(frequencies, longest)
+    of_row, of_column = (reference.rope_table(each, longest) for each in own)
     row, column = _by_squares(picture, side)
-    cos, sin = (torch.cat((table[row], table[column]), 1) for table in (cos, sin))
+    cos, sin = (torch.cat((of_row[i][row], of_column[i][column]), 1) for i in (0, 1))
     return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
+
+
+def _stretched(picture: Picture, table: int, side: int) -> tuple[Tensor, Tensor]:
+    """As PatchLayout.table, for a table of table x table rows and patches in order of squares of
+    side x side."""
+    row, column = _by_squares(picture, side)
+    rows, of_rows = _nearest(row, picture.rows, table)
+    columns, of_columns = _nearest(column, picture.columns, table)
+    found = (rows[:, :, None] * table + columns[:, None, :]).flatten(1)
+    return found, (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
+
+
+def _nearest(places: Tensor, count: int, table: int) -> tuple[Tensor, Tensor]:
+    """The two of a table's places around each of `count` places that lie over all of it, and how
+    near it is to either: each [patches, 2]."""
+    exact = places.to(torch.float32) * (table - 1) / max(count - 1, 1)
+    below = exact.floor()
+    beyond = exact - below
+    low = below.to(torch.int64)
+    return (
+        torch.stack((low, (low + 1).clamp(max=table - 1)), 1),
+        torch.stack((1 - beyond, beyond), 1),
+    )
 
 
 def _windows(picture: Picture, side: int, reach: int) -> tuple[Tensor, list[int]]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import msgspec
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from penstock.layer_spec import NormSpec
 from penstock.vision_spec import (
+    AnyresProjector,
     MergerProjector,
     MLPProjector,
     PoolProjector,
     ShuffleProjector,
+    SquareMLPProjector,
     VisionSpec,
 )
 from penstock_kernels import reference
-from penstock_worker.vision.parts import TowerNorm, TowerProduct, in_tiles
-from penstock_worker.vision.picture import Picture
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.picture import Picture, anyres_of
+from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 
@@ -25,20 +30,25 @@ class Projector(ABC):
     """Maps a tower's output, [patches, hidden], to [rows, the decoder's hidden size]."""
 
     @abstractmethod
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor: ...
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        """`threads`: that share the rows."""
 
 
 class _MLP(Projector):
-    def __init__(self, spec: MLPProjector, weights: Weights, inputs: int, outputs: int) -> None:
+    def __init__(
+        self, spec: MLPProjector | AnyresProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
         self._first = TowerProduct.load(weights, [("projector.1", outputs)], inputs, bias=spec.bias)
         self._second = TowerProduct.load(
             weights, [("projector.2", outputs)], outputs, bias=spec.bias
         )
         self._activation = spec.activation
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        inner = reference.plain_activation(in_tiles(vectors, self._first), self._activation)
-        return in_tiles(inner, self._second)
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        return threads.map(self._of_rows, vectors)
+
+    def _of_rows(self, vectors: Tensor) -> Tensor:
+        return self._second(reference.plain_activation(self._first(vectors), self._activation))
 
 
 class _Shuffle(Projector):
@@ -47,28 +57,88 @@ class _Shuffle(Projector):
         wide = inputs * spec.factor**2
         self._product = TowerProduct.load(weights, [("projector", outputs)], wide, bias=False)
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         """Squares are in order of their rows, and a square's patches too."""
-        factor = self._factor
-        apart = vectors.view(
-            picture.tiles, picture.rows // factor, factor, picture.columns // factor, factor, -1
+        return threads.map(self._product, in_squares(vectors, picture, self._factor))
+
+
+class _SquareMLP(Projector):
+    def __init__(
+        self, spec: SquareMLPProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
+        self._spec = spec
+        wide = inputs * spec.factor**2
+        self._norm = TowerNorm(
+            weights, "projector.norm", inputs if spec.merged else wide, spec.norm
         )
-        squares = apart.transpose(2, 3).flatten(0, 2).flatten(1)
-        return in_tiles(squares.contiguous(), self._product)
+        self._merging: TowerProduct | None = None
+        if spec.merged:
+            # The file has a square's vectors number by number: the first of each, the second, ...
+            merging = weights.take("projector.merging.weight", (inputs, wide))
+            by_patch = merging.unflatten(1, (inputs, -1)).transpose(1, 2).flatten(1)
+            self._merging = TowerProduct(by_patch.contiguous(), None)
+            wide = inputs
+        self._inner = _MLP(
+            MLPProjector(activation=spec.activation, bias=spec.bias), weights, wide, outputs
+        )
+
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        factor = self._spec.factor
+        if self._merging is None:
+            squares = self._norm(in_squares(vectors, picture, factor))
+        else:
+            squares = threads.map(self._merging, in_squares(self._norm(vectors), picture, factor))
+        return self._inner(squares.contiguous(), picture, threads)
+
+
+class _Anyres(Projector):
+    def __init__(
+        self, vision: VisionSpec, spec: AnyresProjector, weights: Weights, inputs: int, outputs: int
+    ) -> None:
+        self._inner = _MLP(spec, weights, inputs, outputs)
+        self._newline = weights.take("projector.newline", (outputs,))
+        self._vision, self._spec = vision, spec
+
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        rows = self._inner(vectors, picture, threads)
+        shape = anyres_of(picture, self._vision, self._spec)
+        first, others = rows[: picture.per_tile], rows[picture.per_tile :]
+        tiles = others.unflatten(0, (*shape.form, picture.rows, picture.columns))
+        whole = tiles.permute(4, 0, 2, 1, 3).flatten(1, 2).flatten(2, 3)
+        high, wide = whole.shape[1:]
+        top, left = shape.bars
+        seen = whole[:, top : high - top, left : wide - left].contiguous()
+        if seen.shape[1:] != (shape.rows, shape.columns):
+            size = [shape.rows, shape.columns]
+            seen = functional.interpolate(seen[None], size, mode="bilinear")[0]
+        ends = self._newline[:, None, None].expand(-1, shape.rows, 1)
+        lines = torch.cat((seen, ends), 2).flatten(1).t()
+        return torch.cat((first, lines)).contiguous()
 
 
 class _Merger(Projector):
-    def __init__(self, spec: MergerProjector, weights: Weights, inputs: int, outputs: int) -> None:
-        self._norm = TowerNorm(weights, "projector.norm", inputs, spec.norm)
+    def __init__(
+        self,
+        spec: MergerProjector,
+        weights: Weights,
+        inputs: int,
+        outputs: int,
+        at: str = "projector",
+    ) -> None:
+        """`at`: how the tensors' names begin."""
         wide = inputs * spec.side**2
         self._wide = wide
-        self._first = TowerProduct.load(weights, [("projector.1", wide)], wide)
-        self._second = TowerProduct.load(weights, [("projector.2", outputs)], wide)
+        self._normed = wide if spec.behind else inputs
+        self._norm = TowerNorm(weights, f"{at}.norm", self._normed, spec.norm)
+        self._first = TowerProduct.load(weights, [(f"{at}.1", wide)], wide)
+        self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], wide)
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
-        squares = self._norm(vectors).view(-1, self._wide)
-        inner = reference.plain_activation(in_tiles(squares, self._first), "gelu")
-        return in_tiles(inner, self._second)
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
+        return threads.map(self._of_squares, squares)
+
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        return self._second(reference.plain_activation(self._first(squares), "gelu"))
 
 
 class _Pool(Projector):
@@ -80,13 +150,22 @@ class _Pool(Projector):
         self._norm = NormSpec(eps=spec.eps)
         self._side = spec.side
 
-    def __call__(self, vectors: Tensor, picture: Picture) -> Tensor:
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
         side, size = self._side, vectors.shape[-1]
         apart = vectors.float().view(
             picture.tiles, side, picture.rows // side, side, picture.columns // side, size
         )
         means = apart.mean((2, 4)).view(-1, size).to(vectors.dtype)
-        return in_tiles(reference.rms_norm(means, self._weight, self._norm.eps), self._product)
+        return self._product(reference.rms_norm(means, self._weight, self._norm.eps))
+
+
+def in_squares(vectors: Tensor, picture: Picture, factor: int) -> Tensor:
+    """Puts the vectors of each square of factor x factor patches one behind the other: [squares,
+    factor * factor * size]. Squares are in order of their rows, and a square's patches too."""
+    apart = vectors.view(
+        picture.tiles, picture.rows // factor, factor, picture.columns // factor, factor, -1
+    )
+    return apart.transpose(2, 3).flatten(0, 2).flatten(1).contiguous()
 
 
 def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projector:
@@ -98,7 +177,23 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _MLP(projector, weights, inputs, outputs)
         case ShuffleProjector():
             return _Shuffle(projector, weights, inputs, outputs)
+        case SquareMLPProjector():
+            return _SquareMLP(projector, weights, inputs, outputs)
+        case AnyresProjector():
+            return _Anyres(spec, projector, weights, inputs, outputs)
         case MergerProjector():
             return _Merger(projector, weights, inputs, outputs)
         case PoolProjector():
             return _Pool(projector, weights, inputs, outputs)
+
+
+def load_taps(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:
+    """The projectors of VisionSpec.taps. Raises UnsupportedModel for weights that don't fit."""
+    projector = spec.projector
+    if not isinstance(projector, MergerProjector):
+        return []
+    behind = msgspec.structs.replace(projector, behind=True)
+    return [
+        _Merger(behind, weights, spec.tower.hidden_size, outputs, f"projector.taps.{number}")
+        for number in range(len(spec.taps))
+    ]

@@ -8,22 +8,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.media.pixels import inputs
-from penstock.media_facts import ImagePreparation
+from penstock.media.pixels import FRAMES, inputs, video_inputs
+from penstock.media_facts import Preparation, VideoFrames
 from penstock.model_config import PreparedModel
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture
+from penstock_worker.weights.placing import CPU
 
 
 class Sight:
-    """A model's tower, and how its pictures were prepared."""
+    """A model's tower, and how its pictures and videos were prepared."""
 
     def __init__(
-        self, model: VisionModel, preparation: ImagePreparation, layer_done: Callable[[], None]
+        self,
+        model: VisionModel,
+        preparation: Preparation,
+        layer_done: Callable[[], None],
+        video: Preparation | None = None,
     ) -> None:
-        """`layer_done` is called after each of the tower's layers."""
+        """`layer_done` is called after each of the tower's layers. `video`: None for a model that
+        takes pictures only."""
         self._model = model
         self._preparation = preparation
+        self._video = video
         self._layer_done = layer_done
 
     def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
@@ -35,12 +42,20 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
+            if isinstance(self._video, VideoFrames) and FRAMES in tensors:
+                return video_inputs(self._video, tensors)
             return inputs(self._preparation, tensors)
         except ValueError as error:
             raise UnfitPicture(str(error)) from None
 
 
-def load_tower(prepared: PreparedModel, dtype: torch.dtype, load_format: str) -> VisionModel:
+def load_tower(
+    prepared: PreparedModel,
+    dtype: torch.dtype,
+    load_format: str,
+    device: torch.device = CPU,
+    threads: int = 1,
+) -> VisionModel:
     """Raises UnsupportedModel for weights that don't fit."""
-    weights = open_tower(prepared.weights, dtype, load_format=load_format)
-    return VisionModel(prepared.decoder, weights)
+    weights = open_tower(prepared.weights, dtype, device=device, load_format=load_format)
+    return VisionModel(prepared.decoder, weights, threads)

@@ -11,98 +11,63 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from penstock.vision_spec import LearnedPositions, TowerSpec
-from penstock_kernels import reference
-from penstock_kernels.reference import encoder as kernels
+from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
+from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
-
-LAYER_OF = "layers."
-
-
-class _Layer:
-    """Maps [rows, hidden] to the same shape."""
-
-    def __init__(self, spec: TowerSpec, weights: Weights, number: int) -> None:
-        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
-        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
-        qkv = [(f"{at}.qkv", 3 * size)]
-        if not weights.has(f"{at}.qkv.weight"):
-            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = TowerProduct.load(weights, qkv, size)
-        self._mixed = TowerProduct.load(weights, [(f"{at}.out_proj", size)], size)
-        names = ("gate_proj", "up_proj") if spec.gated else ("up_proj",)
-        self._up = TowerProduct.load(weights, [(f"{at}.{name}", inner) for name in names], size)
-        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner)
-        self._spec = spec
-
-    def __call__(
-        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None
-    ) -> Tensor:
-        spec = self._spec
-        heads = self._qkv(self._norms[0](hidden)).unflatten(1, (3, spec.num_heads, spec.head_dim))
-        query, key, value = heads.unbind(1)
-        if angles is not None:
-            query, key = (reference.apply_rope(each, *angles) for each in (query, key))
-        hidden = hidden + self._mixed(kernels.attend(query, key, value, lengths).flatten(1))
-        inner = self._up(self._norms[1](hidden))
-        if spec.gated:
-            inner = reference.gated_activation(inner, spec.activation)
-        else:
-            inner = reference.plain_activation(inner, spec.activation)
-        return hidden + self._down(inner)
 
 
 class Tower:
     """Loads its weights when it is constructed, and is read-only from then on."""
 
-    def __init__(self, spec: TowerSpec, weights: Weights) -> None:
+    def __init__(self, spec: TowerSpec, weights: Weights, threads: RowThreads = ONE_THREAD) -> None:
         """Raises UnsupportedModel for weights that don't fit."""
         size = spec.hidden_size
         kernel = (spec.frames, spec.patch, spec.patch)[spec.frames == 1 :]
         weight = weights.take("patch_embedding.weight", (size, spec.channels, *kernel))
         bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
         self._patches = TowerProduct(weight.flatten(1), bias)
-        self._class = weights.take("class_embedding", (size,)) if spec.class_token else None
-        self._table: Tensor | None = None
-        if isinstance(spec.positions, LearnedPositions):
-            rows = spec.positions.side**2 + spec.class_token
-            self._table = weights.take("position_embedding.weight", (rows, size))
+        self._class = _class_token(weights, size) if spec.class_token else None
+        rows = _rows_of_table(spec)
+        self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        self._layers = [_Layer(spec, weights, number) for number in range(spec.num_layers)]
+        form = LayerForm(spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale)
+        self._layers = [
+            TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
+        ]
         self._last = TowerNorm(weights, "last_norm", size, spec.norm) if spec.last_norm else None
         weights.ignore_those(lambda name: _unread(name, spec))
         self._spec = spec
+        self._threads = threads
 
     def __call__(
-        self, picture: Picture, layout: PatchLayout, layer_done: Callable[[], None]
+        self, picture: Picture, layout: PatchLayout, layer_done: Callable[[int, Tensor], None]
     ) -> Tensor:
         """Returns [rows, hidden]: each tile's patches, in the layout's order, behind its class
-        token where that is kept. `layer_done` is called after each layer."""
+        token where that is kept. `layer_done` is called after each layer, with its number and its
+        output, where a class token is kept in any case."""
         hidden, spec = self._embedded(picture, layout), self._spec
-        rows = sum(layout.lengths)
-        hidden = kernels.pad_tiles(hidden)
-        angles = None if layout.angles is None else _padded(layout.angles)
+        angles = None
+        if layout.angles is not None:
+            angles = (layout.angles[0].to(hidden.device), layout.angles[1].to(hidden.device))
         for number, layer in enumerate(self._layers):
             within = layout.lengths
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
             hidden = layer(hidden, within, angles)
-            layer_done()
-        hidden = hidden[:rows] if self._last is None else self._last(hidden)[:rows]
+            layer_done(number, hidden)
+        hidden = hidden if self._last is None else self._last(hidden)
         if spec.class_token and not spec.keeps_class:
             return hidden.unflatten(0, (picture.tiles, -1))[:, 1:].flatten(0, 1)
         return hidden
 
     def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
-        spec, count = self._spec, len(picture.patches)
-        patches = kernels.pad_tiles(picture.patches.to(self._patches.dtype))
-        hidden = self._patches(patches)[:count]
-        places = None
-        if isinstance(spec.positions, LearnedPositions) and self._table is not None:
-            places = self._table[table_rows(picture, spec.positions) + spec.class_token]
+        # Cloned, because the alignment of memory may affect BLAS's order of summation.
+        hidden = self._threads.map(self._patches, self._patches.given(picture.patches).clone())
+        places = self._places(picture, layout)
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
             tiles = tiles + places
@@ -112,9 +77,38 @@ class Tower:
         flat = layout.ordered(tiles.flatten(0, 1))
         return flat if self._first is None else self._first(flat)
 
+    def _places(self, picture: Picture, layout: PatchLayout) -> Tensor | None:
+        """What is added to the patches of each tile, [patches, hidden]."""
+        positions, table = self._spec.positions, self._table
+        if table is None:
+            return None
+        if isinstance(positions, LearnedPositions):
+            places = table_rows(picture, positions) + self._spec.class_token
+            return table[places.to(table.device)]
+        if layout.table is None:
+            return None
+        rows, shares = (each.to(table.device) for each in layout.table)
+        return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
 
-def _padded(angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return kernels.pad_tiles(angles[0]), kernels.pad_tiles(angles[1])
+
+def _class_token(weights: Weights, size: int) -> Tensor:
+    """[size]."""
+    if weights.has("cls_token"):
+        return weights.take("cls_token", (1, 1, size))[0, 0]
+    return weights.take("class_embedding", (size,))
+
+
+def _table(weights: Weights, rows: int, size: int) -> Tensor:
+    """[rows, size]."""
+    if weights.has("position_embeddings"):
+        return weights.take("position_embeddings", (1, rows, size))[0]
+    return weights.take("position_embedding.weight", (rows, size))
+
+
+def _rows_of_table(spec: TowerSpec) -> int:
+    if isinstance(spec.positions, RotaryPositions):
+        return spec.positions.table**2
+    return spec.positions.side**2 + spec.class_token
 
 
 def _unread(name: str, spec: TowerSpec) -> bool:

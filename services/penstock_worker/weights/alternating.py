@@ -1,7 +1,8 @@
 """Stacks of experts' matrices as gpt-oss's safetensors files have them, cut into matrices.
 
 A stack is one tensor for all experts. The rows of matrices that share their input alternate in it:
-gate, up, gate, up. With NAME as the stack's, there are
+gate, up, gate, up; in Qwen3-VL's files one matrix follows the other. With NAME as the stack's,
+there are
 
 - NAME: floats, [experts, inputs, outputs], so that each matrix is transposed; or
 - NAME_blocks uint8 [experts, outputs, inputs / 32, 16] and NAME_scales uint8 [experts, outputs,
@@ -25,11 +26,15 @@ _FLOAT_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 def separated(
-    tensors: Mapping[str, StoredTensor], stacks: Mapping[str, tuple[str, ...]]
+    tensors: Mapping[str, StoredTensor],
+    stacks: Mapping[str, tuple[str, ...]],
+    *,
+    alternate: bool = True,
 ) -> dict[str, StoredTensor]:
-    """Replaces stacks by their matrices and biases. `stacks` is TensorNames.alternating, the
-    tensors' names are those of a layer's modules behind `layers.N.`. Raises UnsupportedModel for
-    tensors of other shapes."""
+    """Replaces stacks by their matrices and biases. `stacks` is TensorNames.alternating, or
+    TensorNames.stacked of floats whose matrices don't `alternate`; the tensors' names are those of
+    a layer's modules behind `layers.N.`. Raises UnsupportedModel for tensors of other shapes, and
+    for others than floats where matrices don't alternate."""
     found = dict(tensors)
     for name in tensors:
         stem, mark, module = _split(name)
@@ -38,6 +43,11 @@ def separated(
                 continue
             modules = [f"{stem}{mark}{each}" for each in ours]
             ending = module.removeprefix(stack)
+            if not alternate:
+                if ending:
+                    raise UnsupportedModel(f"the tensor {tensors[name].name} is not known")
+                found |= _transposed(found.pop(name), modules, alternate=False)
+                continue
             if ending == "_scales":
                 if f"{stem}{mark}{stack}_blocks" not in tensors:
                     raise UnsupportedModel(f"the checkpoint has {name}, but no {stack}_blocks")
@@ -65,23 +75,28 @@ def _split(name: str) -> tuple[str, str, str]:
     return f"{parts[0]}.{parts[1]}", ".", parts[2]
 
 
-def _transposed(stored: StoredTensor, modules: list[str]) -> Iterator[tuple[str, StoredTensor]]:
+def _transposed(
+    stored: StoredTensor, modules: list[str], *, alternate: bool = True
+) -> Iterator[tuple[str, StoredTensor]]:
     size = _float_bytes(stored)
     experts, inputs, outputs = _shape(stored, 3, len(modules))
     shape = (outputs // len(modules), inputs)
     for expert, data in enumerate(stored.data.reshape(experts, -1)):
         for part, name in enumerate(modules):
-            made = partial(_turned, inputs=inputs, size=size, part=part, parts=len(modules))
+            taken = slice(part, None, len(modules))
+            if not alternate:
+                taken = slice(part * shape[0], (part + 1) * shape[0])
+            made = partial(_turned, inputs=inputs, size=size, taken=taken)
             yield (
                 f"{name.replace('*', str(expert))}.weight",
                 StoredTensor(stored.name, shape, stored.format, data, made=made),
             )
 
 
-def _turned(data: np.ndarray, inputs: int, size: int, part: int, parts: int) -> np.ndarray:
-    """One of the matrices that alternate in [inputs, outputs], as the bytes of [outputs / parts,
-    inputs]."""
-    columns = data.reshape(inputs, -1, size)[:, part::parts]
+def _turned(data: np.ndarray, inputs: int, size: int, taken: slice) -> np.ndarray:
+    """One of the matrices in [inputs, outputs], which has the `taken` columns, as the bytes of
+    [columns, inputs]."""
+    columns = data.reshape(inputs, -1, size)[:, taken]
     return np.ascontiguousarray(columns.transpose(1, 0, 2)).reshape(-1)
 
 

@@ -19,6 +19,7 @@ from penstock.model_config import ModelConfig
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
     r"(?:layers\.(?P<layer>\d+)\.)?(?P<module>.+?)(?P<kind>\.weight|\.bias)?", re.DOTALL
@@ -64,6 +65,14 @@ def by_our_names(
     found: dict[str, StoredTensor] = {}
     if names.alternating:
         tensors = separated(tensors, names.alternating)
+    if names.turned:
+        turned = {
+            name: stored
+            for name, stored in tensors.items()
+            if _turned(_parsed(name), stored, names, config)
+        }
+        tensors = tensors | separated(turned, names.stacked, alternate=False)
+        tensors = {name: stored for name, stored in tensors.items() if name not in turned}
     for name, stored in tensors.items():
         parsed = _parsed(name)
         if names.layers_for_drafts and (parsed.layer or 0) >= config.num_layers:
@@ -72,6 +81,7 @@ def by_our_names(
             if ours in found:
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
+    add_zero_biases(found, names.zero_biases)
     return found
 
 
@@ -97,6 +107,15 @@ def _parts(
             yield name.of(each, expert), _ordered(piece, each, names, config)
 
 
+def _turned(name: _Name, stored: StoredTensor, names: TensorNames, config: ModelConfig) -> bool:
+    """Whether a stack's matrices are transposed in the file."""
+    modules = names.stacked.get(name.module, ())
+    if not modules or len(stored.shape) != 3:
+        return False
+    layer = _layer(name, config)
+    return stored.shape[1] != sum(_rows(each, config, layer) for each in modules)
+
+
 def _layer(name: _Name, config: ModelConfig) -> LayerSpec:
     """That of a tensor; the last one's for a layer that the model doesn't have, whose tensors are
     refused later."""
@@ -117,6 +136,7 @@ def _rows(module: str, config: ModelConfig, layer: LayerSpec) -> int:
         "v_proj": config.num_kv_heads * config.head_dim,
         "gate_proj": inner,
         "up_proj": inner,
+        "down_proj": config.hidden_size,
     }
     return sizes[module.rpartition(".")[2]]
 

@@ -104,17 +104,19 @@ ROPE_FACTORS = "rope_factors"
 _TEXT_HALF = re.compile(r"^(?:model\.)?(?:language_model|text_model)\.(?:model\.)?")
 _OTHER_HALVES = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|visual|vision_embedder|multi_modal_projector"
-    r"|connector|audio_tower|embed_vision|embed_audio|mtp)\."
+    r"|connector|audio_tower|embed_vision|embed_audio|mtp)\.|^(?:model\.)?image_newline$"
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 
-_DECODER = re.compile(r"^(?:model|backbone)\.")
+_ENCODER = re.compile(r"^model\.encoder\.")
+"""That of an encoder-decoder model, which is a tower here."""
+_DECODER = re.compile(r"^(?:model\.decoder|model|backbone)\.")
 
 
 def from_hub(name: str) -> str | None:
     """Returns our name for a tensor of a Hugging Face checkpoint; None for one that isn't
     needed."""
-    if _IGNORED.search(name) or _OTHER_HALVES.match(name):
+    if _IGNORED.search(name) or _OTHER_HALVES.match(name) or _ENCODER.match(name):
         return None
     return _DECODER.sub("", _TEXT_HALF.sub("", name))
 

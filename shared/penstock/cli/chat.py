@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Source
 from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import DEFAULT_URL, add_server_arguments, client
 from penstock.cli.line_input import LineInput
+from penstock.cli.media_files import KINDS, add_media, given_parts, media_part
 from penstock.cli.parser import Parser, examples, nearest
-from penstock.cli.picture_files import add_image, picture_part
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -21,10 +22,13 @@ from penstock.cli.sampling_arguments import (
 )
 from penstock.cli.terminal import Style, printable
 from penstock.errors import InvalidRequest, PenstockError
+from penstock.media_facts import MediaKind
 
 HELP = """\
   /system [TEXT]  set the system message; without TEXT: show it; a dash: none
   /image FILE     show a picture with the next message
+  /audio FILE     play a sound with the next message
+  /video FILE     show a video with it
   /clear          forget the conversation, keep the system message
   /save FILE      write the conversation: as JSON where FILE ends so, else as Markdown
   /help           this
@@ -47,11 +51,12 @@ def add(parser: Parser) -> None:
         "penstock chat --url http://127.0.0.1:8001 --system 'You are a helpful assistant.'",
         "penstock chat smollm2-135m --temperature 0.2 --max-tokens 256",
         "penstock chat --image photo.jpg",
+        "penstock chat --audio question.wav",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="Start an engine with it.")
     parser.add_argument("--system", metavar="TEXT", default="", help="The system message.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
-    add_image(parser)
+    add_media(parser)
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
     add_sampling(parser)
@@ -65,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = _source(arguments)
     try:
         history = ChatHistory(arguments.system)
-        history.pictures = [picture_part(file) for file in arguments.images]
+        history.media = given_parts(arguments)
         return Chat(source, history, wanted).run()
     finally:
         source.close()
@@ -97,7 +102,7 @@ class Chat:
         self._leaving = False
         self._commands: dict[str, Callable[[str], None]] = {
             "/system": self._system,
-            "/image": self._image,
+            **{f"/{kind}": partial(self._bring, kind) for kind in KINDS},
             "/clear": self._clear,
             "/save": self._save,
             "/help": lambda _: self._note(HELP),
@@ -177,17 +182,17 @@ class Chat:
             self._conversation.system = "" if text == "-" else text
         self._note(f"system: {self._conversation.system or '(none)'}")
 
-    def _image(self, file: str) -> None:
+    def _bring(self, kind: MediaKind, file: str) -> None:
         if not file:
-            self._complain("/image needs the name of a FILE")
+            self._complain(f"/{kind} needs the name of a FILE")
             return
         try:
-            self._conversation.pictures.append(picture_part(file))
+            self._conversation.media.append(media_part(kind, file))
         except InvalidRequest as error:
             self._complain(str(error))
             return
-        count = len(self._conversation.pictures)
-        self._note(f"the next message shows {count} picture{'s' if count > 1 else ''}")
+        count = len(self._conversation.media)
+        self._note(f"the next message brings {count} file{'s' if count > 1 else ''}")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.picture_files import content_with, words_of
+from penstock.cli.media_files import content_with, words_of
 
 
 class ChatHistory:
     """system: the system message, empty for none.  turns: user and assistant messages so far.
-    pictures: parts that the next question shows."""
+    media: parts that the next question brings."""
 
     def __init__(self, system: str = "") -> None:
         self.system = system
         self.turns: list[dict[str, Any]] = []
-        self.pictures: list[dict[str, Any]] = []
+        self.media: list[dict[str, Any]] = []
 
     def messages(self) -> list[dict[str, Any]]:
         """All of it, as the API takes it."""
@@ -26,8 +26,8 @@ class ChatHistory:
         return [*head, *self.turns]
 
     def ask(self, text: str) -> None:
-        self.turns.append({"role": "user", "content": content_with(self.pictures, text)})
-        self.pictures = []
+        self.turns.append({"role": "user", "content": content_with(self.media, text)})
+        self.media = []
 
     def answered(self, text: str) -> None:
         """Keeps an answer, or what there was of it; without one the question is taken back, since
@@ -40,7 +40,7 @@ class ChatHistory:
     def clear(self) -> None:
         """Forgets the turns, and keeps the system message."""
         self.turns.clear()
-        self.pictures = []
+        self.media = []
 
     def save(self, file: str) -> Path:
         """Writes it: JSON where the name ends so, else Markdown. Raises OSError."""

@@ -10,8 +10,8 @@ from penstock.cli.answers import Facts, LocalModel, Question, RemoteModel, Sourc
 from penstock.cli.chat import Chat
 from penstock.cli.conversation import ChatHistory
 from penstock.cli.http_client import add_server_arguments, client
+from penstock.cli.media_files import add_media, content_with, given_files, given_parts
 from penstock.cli.parser import Parser, examples, warn
-from penstock.cli.picture_files import add_image, content_with, picture_part
 from penstock.cli.sampling_arguments import (
     add_engine,
     add_sampling,
@@ -50,7 +50,7 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="One JSON object at the end.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
-    add_image(parser)
+    add_media(parser)
     add_server_arguments(parser, default=None)
     parser.add_argument("--model", dest="remote_model", metavar="NAME", help="With --url: which.")
     add_sampling(parser, longest=str(LONGEST))
@@ -100,7 +100,7 @@ def _chat(arguments: argparse.Namespace, model: str | None, wanted: dict[str, ob
         if isinstance(source, LocalModel) and not source.has_template:
             raise InvalidRequest(f"{source.name} has no chat template; give a PROMPT to go on with")
         history = ChatHistory(arguments.system or "")
-        history.pictures = [picture_part(file) for file in arguments.images]
+        history.media = given_parts(arguments)
         return Chat(source, history, wanted).run()
     finally:
         source.close()
@@ -118,11 +118,11 @@ def _question(arguments: argparse.Namespace, prompt: str, wanted: dict[str, obje
     if arguments.raw:
         if arguments.system is not None:
             raise InvalidRequest("--system is for a conversation; --raw has none")
-        if arguments.images:
-            raise InvalidRequest("--image is for a conversation; --raw has none")
+        for kind, _ in given_files(arguments):
+            raise InvalidRequest(f"--{kind} is for a conversation; --raw has none")
         return Question(wanted, prompt=prompt)
     system = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    content = content_with([picture_part(file) for file in arguments.images], prompt)
+    content = content_with(given_parts(arguments), prompt)
     return Question(wanted, messages=[*system, {"role": "user", "content": content}])
 
 
@@ -132,8 +132,8 @@ def _without_template(question: Question, arguments: argparse.Namespace) -> Ques
         return question
     if arguments.system is not None:
         raise InvalidRequest("--system: this model has no chat template")
-    if arguments.images:
-        raise InvalidRequest("--image: this model has no chat template")
+    for kind, _ in given_files(arguments):
+        raise InvalidRequest(f"--{kind}: this model has no chat template")
     text = question.messages[-1]["content"]
     return Question(question.sampling, prompt=text, longest=question.longest)
 

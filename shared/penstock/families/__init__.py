@@ -43,6 +43,7 @@ from penstock.families.seed_oss import SEED_OSS
 from penstock.families.smollm3 import SMOLLM3
 from penstock.families.stablelm import STABLELM
 from penstock.families.starcoder2 import STARCODER2
+from penstock.families.whisper import WHISPER
 
 FAMILIES: dict[str, Family] = {
     each.name: each
@@ -90,6 +91,7 @@ FAMILIES: dict[str, Family] = {
         MINIMAX_M2,
         LFM2,
         LFM2_MOE,
+        WHISPER,
     )
 }
 """Decoders, by ModelConfig.architecture."""

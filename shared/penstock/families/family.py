@@ -24,6 +24,9 @@ class TensorNames:
     alternating: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a stack of experts' matrices as gpt-oss has them -> ours, whose rows
     alternate in it (see penstock_worker.weights.alternating)."""
+    turned: bool = False
+    """Whether a stack's matrices may be transposed: they are where they have another number of rows
+    than the model's."""
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see
@@ -32,6 +35,9 @@ class TensorNames:
     """Whether the feed-forward of a layer without experts is called the shared expert."""
     layers_for_drafts: bool = False
     """Whether layers behind the last one belong to a draft head, which isn't read."""
+    zero_biases: tuple[str, ...] = ()
+    """Our names of modules of every layer without biases, whose products are computed together with
+    others that have some: theirs are zeros."""
     pairs_adjacent: bool = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent."""

@@ -38,6 +38,6 @@ MISTRAL = Family(
         "Ministral3ForCausalLM",
         "Mistral3ForConditionalGeneration",
     ),
-    "Mistral, Ministral, Ministral 3, Mistral Small 3 (text)",
+    "Mistral, Ministral, Ministral 3, Mistral Small 3",
     _hub,
 )

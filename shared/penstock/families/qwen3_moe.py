@@ -73,7 +73,14 @@ QWEN3_MOE = Family(
     ("Qwen3MoeForCausalLM",),
     "Qwen3-MoE",
     _hub,
-    hub_names=TensorNames({"mlp.gate": "mlp.router"}),
+    hub_names=TensorNames(
+        {"mlp.gate": "mlp.router"},
+        stacked={  # behind Qwen3-VL's tower
+            "mlp.experts.gate_up_proj": ("mlp.experts.*.gate_proj", "mlp.experts.*.up_proj"),
+            "mlp.experts.down_proj": ("mlp.experts.*.down_proj",),
+        },
+        turned=True,
+    ),
     gguf="qwen3moe",
     read_gguf=_gguf_qwen3_moe,
     gguf_names=GGUF_NAMES,

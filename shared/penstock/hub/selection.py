@@ -19,6 +19,7 @@ FOLDER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "processor_config.json",
     "*.safetensors",
     "*.safetensors.index.json",

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from penstock.frames import HEADER
@@ -130,5 +131,10 @@ class IsolatedProcess:
 def _import_paths(packages: Sequence[str]) -> list[str]:
     """Where this process has the child's few packages from: it skips `site`, to start fast."""
     specs = [importlib.util.find_spec(name) for name in packages]
-    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
-    return list(dict.fromkeys(str(Path(origin).parent.parent) for origin in origins))
+    return list(dict.fromkeys(_folder(spec) for spec in specs if spec and spec.origin))
+
+
+def _folder(spec: ModuleSpec) -> str:
+    """That a module or a package lies in."""
+    own = Path(spec.origin or "").parent
+    return str(own if spec.submodule_search_locations is None else own.parent)

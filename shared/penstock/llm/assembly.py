@@ -21,8 +21,12 @@ from penstock.text.tokenizer import Tokenizer
 class Assembly:
     """One request's output, as it grows."""
 
-    def __init__(self, generation: Generation, prompt: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, generation: Generation, prompt: str | None, tokenizer: Tokenizer, in_front: int = 0
+    ) -> None:
+        """in_front: ids before the prompt that was given, which aren't shown."""
         self._generation = generation
+        self._in_front = in_front
         self._tokenizer = tokenizer
         self._kind = generation.params.output_kind
         self._begun = time.monotonic()
@@ -30,7 +34,7 @@ class Assembly:
         self._whole = RequestOutput(
             generation.name,
             prompt,
-            generation.prompt_token_ids,
+            generation.prompt_token_ids[in_front:] if in_front else generation.prompt_token_ids,
             [_empty(index, generation.params) for index in range(generation.params.n)],
             metrics=self._metrics,
         )
@@ -44,7 +48,7 @@ class Assembly:
         self._note_time(deltas, finished)
         first = self._whole.prompt_logprobs is None
         if first:
-            self._whole.prompt_logprobs = _prompt_logprobs(self._generation, self._tokenizer)
+            self._whole.prompt_logprobs = self._prompt_logprobs()
         if self._kind is RequestOutputKind.DELTA:
             return self._news(deltas, finished, first)
         for delta in deltas:
@@ -56,6 +60,12 @@ class Assembly:
             return None
         self._write_texts()
         return self._whole
+
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
+        found = _prompt_logprobs(self._generation, self._tokenizer)
+        if found is None or not self._in_front:
+            return found
+        return [None, *found[self._in_front + 1 :]]
 
     def _write_texts(self) -> None:
         """Only when somebody sees them: a long text is not copied for each of its tokens."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -24,7 +26,7 @@ from penstock.llm.media_prompts import (
     LibraryPrompt,
     library_chat,
     library_prompt,
-    without_pictures,
+    without_media,
 )
 from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
@@ -37,10 +39,15 @@ from penstock.llm.prompts import (
     with_salt,
     with_template,
 )
-from penstock.media.desk import MediaDesk, PromptMedia
+from penstock.media.desk import MediaDesk
+from penstock.media.items import PromptMedia
+from penstock.media.sources import MediaSource
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
+from penstock.transcription.begin import begin
+from penstock.transcription.transcript import Transcript
+from penstock.transcription.wishes import Wishes
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
@@ -269,6 +276,27 @@ class AsyncLLM(AsyncPooling):
             mm_processor_kwargs=mm_processor_kwargs,
         )
 
+    async def transcribe(
+        self, audio: str | os.PathLike[str] | bytes, wishes: Wishes | None = None
+    ) -> Transcript:
+        """The text of a recording: a file's path, or its bytes. Raises InvalidRequest for what is
+        no recording, and for a model that doesn't transcribe."""
+        data, path = (audio, None) if isinstance(audio, bytes) else (None, Path(audio))
+        source = MediaSource("audio", kind="audio", data=data, path=path)
+        with self._desk.lease("") as lease:
+            name = f"library-{next(self._numbers)}"
+            transcriber = await begin(
+                self._started(),
+                self._desk,
+                self.text,
+                source,
+                lease,
+                wishes or Wishes(),
+                name=name,
+                terms=Terms(),
+            )
+            return await Transcript(transcriber).filled()
+
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
@@ -293,7 +321,7 @@ class AsyncLLM(AsyncPooling):
         await self.start()
         given = prompt_list(prompts)
         prompts = [
-            without_pictures(library_prompt(prompt, self.text), "beam search").prompt_token_ids
+            without_media(library_prompt(prompt, self.text), "beam search").prompt_token_ids
             for prompt in given
         ]
         terms = terms_list(None, deadline_ms, len(given))
@@ -332,7 +360,8 @@ class AsyncLLM(AsyncPooling):
             more = {"media": media.media, "prepared": media.prepared}
         generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
         self._running[name] = generation
-        assembly = Assembly(generation, prompt, self.text.tokenizer)
+        in_front = 0 if media is None else media.in_front
+        assembly = Assembly(generation, prompt, self.text.tokenizer, in_front)
         try:
             async for deltas in generation:
                 output = assembly.take(deltas)

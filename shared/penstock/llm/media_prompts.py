@@ -1,6 +1,6 @@
-"""Prompts of the library's that wait for their pictures to be prepared.
+"""Prompts of the library's that wait for their media to be prepared.
 
-A thousand prompts may be given at once; each one's pictures are prepared when it is about to run,
+A thousand prompts may be given at once; each one's media are prepared when it is about to run,
 and let go when it has ended.
 """
 
@@ -13,10 +13,12 @@ from typing import Any
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
-from penstock.llm.pictures import MEDIA_FIELDS, has_pictures, processor_changes, sources_of
-from penstock.llm.prompts import PROMPT_FIELDS, Message, fill_with_pictures, tokenise_prompt
+from penstock.llm.encoder_decoder import joined
+from penstock.llm.media_given import MEDIA_FIELDS, has_media, processor_changes, sources_of
+from penstock.llm.prompts import PROMPT_FIELDS, Message, fill_with_media, tokenise_prompt
 from penstock.media.budget import MediaLease
-from penstock.media.desk import MediaDesk, PreparedItems, PromptMedia
+from penstock.media.desk import MediaDesk, not_taken
+from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.prompt import MediaPrompt, of_chat, of_ids, of_text
 from penstock.media.sources import MediaSource
 
@@ -47,7 +49,8 @@ class LibraryPrompt:
 
 def library_prompt(prompt: Any, text: ModelText) -> LibraryPrompt:
     """One of `generate`. Raises InvalidRequest."""
-    if not has_pictures(prompt):
+    prompt = joined(prompt)
+    if not has_media(prompt):
         return LibraryPrompt(*tokenise_prompt(prompt, text))
     bare: Any = {name: value for name, value in prompt.items() if name not in MEDIA_FIELDS}
     unknown = prompt.keys() - PROMPT_FIELDS
@@ -69,26 +72,24 @@ def library_chat(messages: list[Message], text: ModelText, **options: Any) -> Li
     """One of `chat`; options: of fill_chat. Raises InvalidRequest."""
     sources: list[MediaSource] = []
     changes = options.pop("mm_processor_kwargs", None)
-    rendered, mark = fill_with_pictures(messages, text, sources, **options)
+    rendered, marks = fill_with_media(messages, text, sources, **options)
     if not sources:
         return LibraryPrompt(rendered.text, rendered.encode())
 
     def finish(items: PreparedItems) -> MediaPrompt:
-        return of_chat(rendered, items, mark)()
+        return of_chat(rendered, items, marks)()
 
     return LibraryPrompt(rendered.text, [], tuple(sources), finish, changes)
 
 
-def without_pictures(prompt: LibraryPrompt, what: str) -> LibraryPrompt:
-    """The prompt. Raises InvalidRequest where it has pictures."""
+def without_media(prompt: LibraryPrompt, what: str) -> LibraryPrompt:
+    """The prompt. Raises InvalidRequest where it has media."""
     if prompt.sources:
-        raise InvalidRequest(f"{what} can't be combined with pictures")
+        raise InvalidRequest(f"{what} can't be combined with media")
     return prompt
 
 
 def _check(text: ModelText, sources: tuple[MediaSource, ...]) -> None:
-    if sources and text.media is None:
-        raise InvalidRequest(
-            f"{sources[0].where} is a picture; media are not supported by this model, which takes "
-            "text only"
-        )
+    for source in sources:
+        if text.media is None or source.kind not in text.media.kinds:
+            raise not_taken(source, text.media)

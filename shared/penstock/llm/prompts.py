@@ -9,12 +9,15 @@ import msgspec
 
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
-from penstock.llm.pictures import is_picture, source_of_part
+from penstock.llm.encoder_decoder import joined
+from penstock.llm.media_given import kind_of_part, source_of_part
+from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
+from penstock.media.words import WORDS
 from penstock.model_config import GenerationDefaults
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
-from penstock.text.content_shape import shaped, stand_in
+from penstock.text.content_shape import Marks, media_part, shaped, stand_ins
 from penstock.text.template import ChatTemplate, RenderedChat
 
 
@@ -26,19 +29,27 @@ class _Extras(TypedDict):
 
 
 class TokensPrompt(_Extras):
-    """A prompt that is tokenised already. multi_modal_data: its pictures, for each of which it has
-    a placeholder."""
+    """A prompt that is tokenised already. multi_modal_data: its media, for each of which it has a
+    placeholder."""
 
     prompt_token_ids: list[int]
 
 
 class TextPrompt(_Extras):
-    """A prompt as text; special tokens in it are parsed, the placeholders of its pictures too."""
+    """A prompt as text; special tokens in it are parsed, the placeholders of its media too."""
 
     prompt: str
 
 
-Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt
+class EncoderDecoderPrompt(TypedDict):
+    """Both halves of a prompt for an encoder-decoder model: what is encoded, and what the decoder
+    begins with."""
+
+    encoder_prompt: TextPrompt
+    decoder_prompt: str | list[int] | TokensPrompt | TextPrompt
+
+
+Prompt: TypeAlias = str | list[int] | TokensPrompt | TextPrompt | EncoderDecoderPrompt
 Message: TypeAlias = dict[str, Any]
 
 PROMPT_FIELDS = (
@@ -107,7 +118,8 @@ def terms_list(
 
 def with_salt(prompt: Prompt, terms: Terms) -> Terms:
     """The terms of a prompt that may bring a cache salt. Raises InvalidRequest."""
-    salt = prompt.get("cache_salt", "") if isinstance(prompt, dict) else ""
+    whole: Any = joined(prompt)
+    salt = whole.get("cache_salt", "") if isinstance(whole, dict) else ""
     checked = Terms.checked(cache_salt=salt)
     return msgspec.structs.replace(terms, cache_salt=checked.cache_salt)
 
@@ -166,7 +178,7 @@ def fill_chat(
     continue_final_message: nothing follows the last message's content, so that the model goes on
     with it.  variables: more of the template's (tools, enable_thinking, …).
     """
-    return fill_with_pictures(
+    return fill_with_media(
         messages,
         text,
         None,
@@ -176,7 +188,7 @@ def fill_chat(
     )[0]
 
 
-def fill_with_pictures(
+def fill_with_media(
     messages: list[Message],
     text: ModelText,
     sources: list[MediaSource] | None,
@@ -184,18 +196,18 @@ def fill_with_pictures(
     add_generation_prompt: bool,
     continue_final_message: bool = False,
     variables: Mapping[str, Any] | None = None,
-) -> tuple[RenderedChat, str]:
-    """As fill_chat; sources: gains the pictures, in order. And what stands for a picture in the
-    filled template, where that takes no parts."""
-    mark = stand_in()
-    template, plain = _conversation(messages, text, variables, sources, mark)
+) -> tuple[RenderedChat, Marks]:
+    """As fill_chat; sources: gains the media, in order. And what stands for them in the filled
+    template, where that takes no parts."""
+    marks = stand_ins()
+    template, plain = _conversation(messages, text, variables, sources, marks)
     filled = template.filled(
         plain,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         **(variables or {}),
     )
-    return filled, mark
+    return filled, marks
 
 
 def render_chat(
@@ -207,7 +219,7 @@ def render_chat(
     variables: Mapping[str, Any] | None = None,
 ) -> str:
     """The conversation as text, for people to look at. Raises InvalidRequest."""
-    template, plain = _conversation(messages, text, variables, None, "")
+    template, plain = _conversation(messages, text, variables, None, stand_ins())
     return template.render(
         plain,
         add_generation_prompt=add_generation_prompt,
@@ -229,7 +241,7 @@ def _conversation(
     text: ModelText,
     variables: Mapping[str, Any] | None,
     sources: list[MediaSource] | None,
-    mark: str,
+    marks: Marks,
 ) -> tuple[ChatTemplate, list[Message]]:
     if text.template is None:
         raise InvalidRequest("this model has no chat template; use generate with a prompt")
@@ -245,15 +257,17 @@ def _conversation(
         _plain_message(message, f"messages[{place}]", found)
         for place, message in enumerate(messages)
     ]
-    if found and (sources is None or text.media is None):
-        raise InvalidRequest(
-            f"{found[0].where} is a picture; media are not supported "
-            + ("by this model, which takes text only" if text.media is None else "here")
-        )
+    for source in found:
+        if text.media is None or source.kind not in text.media.kinds:
+            raise not_taken(source, text.media)
+        if sources is None:
+            raise InvalidRequest(
+                f"{source.where} is a {WORDS[source.kind]}; media are not supported here"
+            )
     if sources is not None:
         sources += found
     if text.media is not None:
-        plain = shaped(plain, text.template.content_shape(), mark)
+        plain = shaped(plain, text.template.content_shape(), marks)
     return text.template, plain
 
 
@@ -274,7 +288,7 @@ def _checked_ids(ids: Any) -> list[int]:
 
 def _plain_message(message: Any, where: str, sources: list[MediaSource]) -> Message:
     """The message with its content as templates take it: one text, or a list of parts where there
-    are pictures. Raises InvalidRequest."""
+    are media. Raises InvalidRequest."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         role = message.get("role") if isinstance(message, dict) else message
         raise InvalidRequest(f"a message's role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -289,13 +303,14 @@ def _plain_message(message: Any, where: str, sources: list[MediaSource]) -> Mess
 def _content(
     parts: Sequence[Any], where: str, sources: list[MediaSource]
 ) -> str | list[dict[str, Any]]:
-    if not any(is_picture(part) for part in parts):
+    if not any(kind_of_part(part) for part in parts):
         return "\n".join(_part_text(part) for part in parts)
     content: list[dict[str, Any]] = []
     for place, part in enumerate(parts):
-        if is_picture(part):
+        kind = kind_of_part(part)
+        if kind is not None:
             sources.append(source_of_part(part, f"{where}.content[{place}]"))
-            content.append({"type": "image"})
+            content.append(media_part(kind))
         else:
             content.append({"type": "text", "text": _part_text(part)})
     return content
@@ -306,6 +321,6 @@ def _part_text(part: Any) -> str:
     if kind != "text" or not isinstance(part.get("text"), str):
         raise InvalidRequest(
             "a message's content is text or a list of {'type': 'text', 'text': …}; media are not "
-            f"supported but for pictures, so not {kind or str(part)[:80]!r}"
+            f"supported but for pictures and sounds, so not {kind or str(part)[:80]!r}"
         )
     return str(part["text"])

@@ -93,7 +93,9 @@ class LLM(PoolingCalls):
 
         prompts: a string, {"prompt": text}, {"prompt_token_ids": [...]}, a list of token ids, or a
         list of these; a prompt as a dict may bring a cache_salt, and as multi_modal_data={"image":
-        [...]} pictures (PIL.Image, arrays, paths, URLs, bytes), each with a placeholder in it.
+        [...]} pictures (PIL.Image, arrays, paths, URLs, bytes), each with a placeholder in it; for
+        an encoder-decoder model {"audio": (samples, rate)}, without one, or both halves apart as
+        {"encoder_prompt": {"multi_modal_data": ...}, "decoder_prompt": text}.
         sampling_params: one for all or one each; default: get_default_sampling_params().
         use_tqdm: a progress bar on stderr with tokens per second, or what makes one in tqdm's
         place.  priority: one value each; the lower is served earlier, where the scheduling policy

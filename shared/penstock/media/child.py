@@ -14,10 +14,8 @@ import msgspec
 
 from penstock.frames import read_frame, write_frame
 from penstock.isolated.child import SOCKET, begin, confine
-from penstock.media.geometry import BadShape
-from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
-from penstock.media.resize import prepare
+from penstock.media.preparing import Unfit, prepare_item
 from penstock.media.wire import MAX_FRAME, Answer, Prepare, ProcessBounds
 from penstock.process_memory import resident_bytes
 
@@ -72,20 +70,13 @@ def _answer(frame: bytearray, decoder: msgspec.msgpack.Decoder[Prepare]) -> Answ
     try:
         task = decoder.decode(frame)
         frame.clear()
-        if task.size is None:
-            picture = open_picture(task.data, task.max_pixels)
-        else:
-            picture = raw_picture(task.data, *task.size)
-        size = picture.height, picture.width
-        return Answer("prepared", write(prepare(task.image, picture)), size)
+        arrays, shape = prepare_item(task)
+        return Answer("prepared", write(arrays), shape)
     except MemoryError:
         return Answer("memory")
-    except (BadPicture, BadShape) as error:
-        reason = str(error)
-        if isinstance(error, BadShape):
-            reason = f"can't be resized: {error}"
-        return Answer("refused", reason=reason)
-    except Exception:  # Pillow's words about a stranger's picture are for nobody.
+    except Unfit as error:
+        return Answer("refused", reason=str(error))
+    except Exception:  # A decoder's words about a stranger's bytes are for nobody.
         return Answer("refused", reason="can't be prepared")
 
 

@@ -1,4 +1,4 @@
-"""A front end's desk for media: from what a request brings to prepared pictures with names.
+"""A front end's desk for media: from what a request brings to prepared items with names.
 
 Bounds come first, then bytes, then the name by content, then the cache; only what is new goes to a
 process.  What several requests bring at once is prepared once.
@@ -9,91 +9,44 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from penstock.config.settings import MediaSettings
 from penstock.errors import DeadlineExceeded, InvalidRequest
 from penstock.media.budget import MediaBudget, MediaLease
-from penstock.media.cache import MediaCache, PreparedPicture
+from penstock.media.cache import MediaCache, PreparedItem
+from penstock.media.changes import facts_with, with_frames
 from penstock.media.fetch import Fetcher
 from penstock.media.geometry import BadShape
-from penstock.media.layout import PictureLayout, layout
+from penstock.media.items import PreparedItems
+from penstock.media.layout import ItemLayout, layout
+from penstock.media.naming import item_name, preparation_digest
 from penstock.media.options import (
-    changed,
     domains,
+    frame_settings,
     item_limits,
     local_folder,
-    narrowed,
     processor_settings,
 )
 from penstock.media.pool import MediaPool, Unpreparable
+from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
-from penstock.media.wire import Prepare, ProcessBounds
-from penstock.media_facts import ImagePreparation, MediaFacts
-from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
+from penstock.media.words import TOO_MANY, WORDS
+from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
-VERSION = 1
-"""Of this code: raise it whenever the same bytes give other pixels."""
 MAX_UUID = 128
 """Characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedItems:
-    """The pictures of a prompt, in order. facts: by which they were prepared."""
-
-    facts: MediaFacts
-    pictures: tuple[PreparedPicture, ...]
-    layouts: tuple[PictureLayout, ...]
-
-    def media(self, spans: Sequence[MediaSpan]) -> PromptMedia:
-        """With the places of their embeddings, by pictures; a picture that is there several times
-        is one item, with several places."""
-        items: list[MediaItem] = []
-        numbers: dict[str, int] = {}
-        for picture, one in zip(self.pictures, self.layouts, strict=True):
-            if picture.name not in numbers:
-                numbers[picture.name] = len(items)
-                items.append(_item(picture, one))
-        of_picture = [numbers[picture.name] for picture in self.pictures]
-        places = [msgspec.structs.replace(span, item=of_picture[span.item]) for span in spans]
-        prepared = {picture.name: picture.data for picture in self.pictures}
-        return PromptMedia(Media(tuple(items), tuple(places)), prepared)
-
-
-def _item(picture: PreparedPicture, one: PictureLayout) -> MediaItem:
-    return MediaItem(
-        name=picture.name,
-        kind="image",
-        rows=one.rows,
-        size=len(picture.data),
-        digest=picture.digest,
-        grid=one.grid,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptMedia:
-    """What a request with media brings to the engine client. prepared: by name."""
-
-    media: Media
-    prepared: dict[str, bytes]
-
-    def moved(self, by: int) -> PromptMedia:
-        """With so many tokens in front of the prompt."""
-        spans = tuple(msgspec.structs.replace(s, offset=s.offset + by) for s in self.media.spans)
-        return PromptMedia(msgspec.structs.replace(self.media, spans=spans), self.prepared)
-
-
 @dataclass(slots=True)
 class _Flight:
-    """A picture that is being prepared, for `waiters` requests."""
+    """An item that is being prepared, for `waiters` requests."""
 
-    task: asyncio.Task[PreparedPicture]
+    task: asyncio.Task[PreparedItem]
     waiters: int = 0
 
 
@@ -115,8 +68,16 @@ class MediaDesk:
         bounds = ProcessBounds(settings.media_process_mib << 20, settings.media_process_seconds)
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
-        self._max_pixels = settings.max_media_pixels
+        self.max_bytes = settings.max_media_bytes
+        """Of an item's file."""
+        self._bounds = ItemBounds(
+            settings.max_media_pixels,
+            settings.max_media_seconds,
+            settings.max_video_frames,
+            settings.max_video_pixels,
+        )
         self._changes = processor_settings(settings)
+        self._frames = frame_settings(settings)
         allowed = domains(settings)
         fetcher = fetcher or Fetcher(allowed, settings.media_fetch_seconds)
         self._reader = SourceReader(settings.max_media_bytes, local_folder(settings), fetcher)
@@ -132,24 +93,22 @@ class MediaDesk:
         self.pool.close()
 
     def check_count(self, facts: MediaFacts | None, sources: Sequence[MediaSource]) -> None:
-        """Raises InvalidRequest where the model can't see, or not so many."""
-        if not sources:
-            return
-        if facts is None:
-            raise InvalidRequest(
-                f"{sources[0].where} is a picture; media are not supported by this model, which "
-                "takes text only",
-                param=sources[0].where,
-                code="unsupported_value",
-            )
-        most = self.limits["image"]
-        if len(sources) > most:
-            raise InvalidRequest(
-                f"{sources[most].where}: the prompt has {len(sources)} pictures; at most {most} "
-                "are accepted (--limit-mm-per-prompt)",
-                param=sources[most].where,
-                code="too_many_images",
-            )
+        """Raises InvalidRequest where the model can't take them, or not so many."""
+        counts: Counter[MediaKind] = Counter()
+        for source in sources:
+            word = WORDS[source.kind]
+            if facts is None or source.kind not in facts.kinds:
+                raise not_taken(source, facts)
+            counts[source.kind] += 1
+            most = self.limits[source.kind]
+            if counts[source.kind] > most:
+                given = sum(each.kind == source.kind for each in sources)
+                raise InvalidRequest(
+                    f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
+                    "(--limit-mm-per-prompt)",
+                    param=source.where,
+                    code=TOO_MANY[source.kind],
+                )
 
     async def prepare(
         self,
@@ -158,7 +117,7 @@ class MediaDesk:
         lease: MediaLease,
         changes: dict[str, Any] | None = None,
     ) -> PreparedItems | None:
-        """The pictures, prepared; None where there are none. changes: a request's own
+        """The media, prepared; None where there are none. changes: a request's own
         mm_processor_kwargs.
 
         Raises InvalidRequest that names the item, TooLarge, Limited, Overloaded, RequestFailed;
@@ -167,30 +126,45 @@ class MediaDesk:
         self.check_count(facts, sources)
         if facts is None or not sources:
             return None
-        image = changed(facts.image, self._changes, "mm_processor_kwargs")
-        image = narrowed(image, changes or {}, "mm_processor_kwargs")
-        facts = msgspec.structs.replace(facts, image=image)
-        pictures = await self._in_time(image, sources, lease)
-        return PreparedItems(facts, tuple(pictures), _layouts(facts, pictures, sources))
+        facts = facts_with(with_frames(facts, self._frames), self._changes, changes or {})
+        preparations = [facts.kinds[source.kind].preparation for source in sources]
+        items = await self._in_time(preparations, sources, lease)
+        return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
+
+    async def prepare_one(
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
+        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        (item,) = await self._in_time([preparation], [source], lease)
+        return item
 
     async def _in_time(
-        self, image: ImagePreparation, sources: Sequence[MediaSource], lease: MediaLease
-    ) -> list[PreparedPicture]:
+        self,
+        preparations: Sequence[AnyPreparation],
+        sources: Sequence[MediaSource],
+        lease: MediaLease,
+    ) -> list[PreparedItem]:
         left = None if lease.deadline is None else lease.deadline - time.monotonic()
         try:
             async with asyncio.timeout(left) as timer:
-                return await self._all(image, sources, lease)
+                return await self._all(preparations, sources, lease)
         except TimeoutError:
             if not timer.expired():
                 raise
             raise DeadlineExceeded(
-                "the request's deadline passed before its pictures were prepared"
+                f"the request's deadline passed before its {WORDS[sources[0].kind]}s were prepared"
             ) from None
 
     async def _all(
-        self, image: ImagePreparation, sources: Sequence[MediaSource], lease: MediaLease
-    ) -> list[PreparedPicture]:
-        work = [asyncio.ensure_future(self._one(image, each, lease)) for each in sources]
+        self,
+        preparations: Sequence[AnyPreparation],
+        sources: Sequence[MediaSource],
+        lease: MediaLease,
+    ) -> list[PreparedItem]:
+        work = [
+            asyncio.ensure_future(self._one(preparation, source, lease))
+            for preparation, source in zip(preparations, sources, strict=True)
+        ]
         try:
             return await asyncio.gather(*work)
         except BaseException:
@@ -200,13 +174,13 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, image: ImagePreparation, source: MediaSource, lease: MediaLease
-    ) -> PreparedPicture:
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
         _check_uuid(source)
         if source.is_name_only:
-            picture = self._remembered(image, source, lease.tenant)
-            lease.take(len(picture.data), source.where)
-            return picture
+            item = self._remembered(preparation, source, lease.tenant)
+            lease.take(len(item.data), source.where)
+            return item
         taken = 0
 
         def take(size: int) -> None:
@@ -214,23 +188,23 @@ class MediaDesk:
             lease.take_file(size, source.where)
             taken += size
 
-        data = await self._reader.read(source, take)
+        data, parts = await self._reader.read_parts(source, take)
         self.counts.items += 1
         self.counts.bytes += len(data)
-        name = await _off_the_loop(len(data), _name, image, source, data)
-        picture = self.cache.find(lease.tenant, name) or await self._shared(
-            (lease.tenant, name), self._task(image, source, data), source
+        name = await _off_the_loop(len(data), item_name, preparation, source, data, parts)
+        item = self.cache.find(lease.tenant, name) or await self._shared(
+            (lease.tenant, name), self._task(preparation, source, data, parts), source
         )
         lease.give(taken)
-        lease.take(len(picture.data), source.where)
+        lease.take(len(item.data), source.where)
         if source.uuid is not None:
-            self.cache.call(lease.tenant, source.uuid + _digest(image), name)
-        return picture
+            self.cache.call(lease.tenant, source.uuid + preparation_digest(preparation), name)
+        return item
 
     def _remembered(
-        self, image: ImagePreparation, source: MediaSource, tenant: str
-    ) -> PreparedPicture:
-        found = self.cache.called(tenant, (source.uuid or "") + _digest(image))
+        self, preparation: AnyPreparation, source: MediaSource, tenant: str
+    ) -> PreparedItem:
+        found = self.cache.called(tenant, (source.uuid or "") + preparation_digest(preparation))
         if found is None:
             raise source.wrong(
                 "is missing: nothing is kept under its uuid any more; send it again"
@@ -239,13 +213,15 @@ class MediaDesk:
             )
         return found
 
-    def _task(self, image: ImagePreparation, source: MediaSource, data: bytes) -> Prepare:
-        size = None if source.rgb is None else source.rgb[1:]
-        return Prepare(image, data, self._max_pixels, size)
+    def _task(
+        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    ) -> Prepare:
+        raw = None if source.raw is None else source.raw[1]
+        return Prepare(preparation, data, self._bounds, raw, parts)
 
     async def _shared(
         self, key: tuple[str, str], task: Prepare, source: MediaSource
-    ) -> PreparedPicture:
+    ) -> PreparedItem:
         """Prepared once for all who ask at the same time; stopped when all of them have left."""
         flight = self._flights.get(key)
         if flight is None:
@@ -263,24 +239,37 @@ class MediaDesk:
                     del self._flights[key]
                 flight.task.cancel()
 
-    async def _prepared(self, key: tuple[str, str], task: Prepare) -> PreparedPicture:
+    async def _prepared(self, key: tuple[str, str], task: Prepare) -> PreparedItem:
         tenant, name = key
         answer = await self.pool.prepare(task, tenant)
         digest = await _off_the_loop(len(answer.data), _sha256, answer.data)
-        picture = PreparedPicture(name, answer.data, digest, answer.size)
-        self.cache.keep(tenant, picture)
-        return picture
+        item = PreparedItem(name, answer.data, digest, answer.shape)
+        self.cache.keep(tenant, item)
+        return item
+
+
+def not_taken(source: MediaSource, facts: MediaFacts | None) -> InvalidRequest:
+    """The error of an item of a kind that the model doesn't take."""
+    taken = ["text", *(f"{WORDS[kind]}s" for kind in facts.kinds)] if facts else ["text"]
+    return InvalidRequest(
+        f"{source.where} is a {WORDS[source.kind]}; media are not supported by this model, which "
+        f"takes {' and '.join(taken)} only",
+        param=source.where,
+        code="unsupported_value",
+    )
 
 
 def _layouts(
-    facts: MediaFacts, pictures: Sequence[PreparedPicture], sources: Sequence[MediaSource]
-) -> tuple[PictureLayout, ...]:
+    facts: MediaFacts, items: Sequence[PreparedItem], sources: Sequence[MediaSource]
+) -> tuple[ItemLayout, ...]:
     found = []
-    for picture, source in zip(pictures, sources, strict=True):
+    for item, source in zip(items, sources, strict=True):
         try:
-            found.append(layout(facts, picture.size))
+            found.append(layout(facts, source.kind, item.shape))
         except BadShape as error:  # Its process would have said so.
             raise source.wrong(f"can't be resized: {error}") from None
+        except BadLength as error:
+            raise source.wrong(str(error)) from None
     return tuple(found)
 
 
@@ -290,21 +279,6 @@ def _check_uuid(source: MediaSource) -> None:
             f"{source.where}: uuid has {len(source.uuid)} characters; 1 to {MAX_UUID} are allowed",
             param=source.where,
         )
-
-
-def _name(image: ImagePreparation, source: MediaSource, data: bytes) -> str:
-    """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
-    that no two items are framed alike."""
-    kind = b"image" if source.rgb is None else b"image %d x %d" % source.rgb[1:]
-    total = hashlib.sha256()
-    for part in (kind, _digest(image).encode(), data):
-        total.update(len(part).to_bytes(8, "little"))
-        total.update(part)
-    return total.hexdigest()
-
-
-def _digest(image: ImagePreparation) -> str:
-    return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(image)).hexdigest()
 
 
 def _sha256(data: bytes) -> str:

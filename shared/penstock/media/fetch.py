@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from penstock.errors import PenstockError
 from penstock.media.addresses import is_public
 from penstock.media.http_body import AnswerHead, BadAnswer, read_body, read_head
+from penstock.media_facts import MediaKind
 from penstock.version import __version__
 
 MAX_URL = 8192
@@ -64,14 +65,16 @@ class Fetcher:
         self._permitted = permitted
         self._free = asyncio.Semaphore(MAX_FETCHES)
 
-    async def fetch(self, url: str, take: Callable[[int], None]) -> bytes:
+    async def fetch(
+        self, url: str, take: Callable[[int], None], kind: MediaKind = "image"
+    ) -> bytes:
         """The file's bytes. take: asked for room for so many bytes before they are read; may raise.
-        Raises Unfetchable."""
+        kind: that the server is asked for. Raises Unfetchable."""
         self.check(url)
         async with self._free:
             try:
                 async with asyncio.timeout(self._seconds):
-                    return await self._follow(url, take)
+                    return await self._follow(url, take, kind)
             except PenstockError:  # What `take` raises; some are ValueErrors.
                 raise
             except TimeoutError:
@@ -87,10 +90,10 @@ class Fetcher:
         """Raises Unfetchable for a URL that isn't allowed, whatever answers there."""
         self._target(url)
 
-    async def _follow(self, url: str, take: Callable[[int], None]) -> bytes:
+    async def _follow(self, url: str, take: Callable[[int], None], kind: MediaKind) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             target = self._target(url)
-            answer = await self._get(target, take)
+            answer = await self._get(target, take, kind)
             if isinstance(answer, bytes):
                 return answer
             url = urljoin(url, answer.fields.get("location", ""))
@@ -121,7 +124,9 @@ class Fetcher:
         secure = parts.scheme == "https"
         return _Target(host, port or (443 if secure else 80), _path(parts), secure)
 
-    async def _get(self, target: _Target, take: Callable[[int], None]) -> bytes | AnswerHead:
+    async def _get(
+        self, target: _Target, take: Callable[[int], None], kind: MediaKind
+    ) -> bytes | AnswerHead:
         """The body, or the head of a redirect."""
         addresses = await self._resolve(target.host, target.port)
         if not addresses or not all(map(self._permitted, addresses)):
@@ -130,7 +135,7 @@ class Fetcher:
             )
         reader, writer = await _dial(target, addresses)
         try:
-            writer.write(_request(target))
+            writer.write(_request(target, kind))
             await writer.drain()
             head = await read_head(reader)
             if head.status in _REDIRECTS and head.fields.get("location"):
@@ -184,11 +189,11 @@ def _path(parts: SplitResult) -> str:
     return f"{path}?{parts.query}" if parts.query else path
 
 
-def _request(target: _Target) -> bytes:
+def _request(target: _Target, kind: MediaKind) -> bytes:
     usual = 443 if target.secure else 80
     name = f"[{target.host}]" if ":" in target.host else target.host
     host = name if target.port == usual else f"{name}:{target.port}"
     return (
         f"GET {target.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: penstock/{__version__}\r\n"
-        "Accept: image/*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
+        f"Accept: {kind}/*\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     ).encode("ascii")

@@ -1,32 +1,53 @@
-"""How a picture stands in a prompt: rows of embeddings, and the text around them."""
+"""How an item of media stands in a prompt: rows of embeddings, and the text around them."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
+from penstock.media import anyres
 from penstock.media.geometry import (
     Size,
     by_longest_edge,
+    canvas,
+    crops,
+    rows_of_patches,
     tiles,
     whole_patches,
     whole_tiles,
 )
-from penstock.media_facts import FixedImages, ImagePreparation, MediaFacts, PatchImages
+from penstock.media.sound_frames import sound_rows
+from penstock.media.video_layout import VideoShape, times_of, video_grid
+from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
+    FixedImages,
+    LogMel,
+    MediaFacts,
+    MediaKind,
+    PatchImages,
+    Preparation,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+    VideoFrames,
+)
 
 
-class PictureRun(NamedTuple):
+class ItemRun(NamedTuple):
     """Text, then so many embeddings."""
 
     text: str
     rows: int
 
 
-class PictureLayout(NamedTuple):
-    """runs: one after the other, then `behind`.  grid: what positions depend on: (1, height, width)
-    in embeddings of a picture that is cut into merged patches; (rows, columns) of tiles, (0, 0) if
-    it isn't cut; nothing where all pictures are alike."""
+class ItemLayout(NamedTuple):
+    """kind: of media.  runs: one after the other, then `behind`.  grid: what positions depend on:
+    (1, height, width) in embeddings of a picture that is cut into merged patches; (rows, columns)
+    of tiles, (0, 0) if it isn't cut; `video_grid`'s; nothing where positions just count."""
 
-    runs: tuple[PictureRun, ...]
+    kind: MediaKind
+    runs: tuple[ItemRun, ...]
     behind: str
     grid: tuple[int, ...]
 
@@ -36,25 +57,117 @@ class PictureLayout(NamedTuple):
         return sum(run.rows for run in self.runs)
 
 
-def layout(facts: MediaFacts, size: Size) -> PictureLayout:
-    """Of a picture of (height, width) pixels, upright. Raises BadShape."""
-    image = facts.image
-    if isinstance(image, FixedImages):
-        return PictureLayout((PictureRun(facts.before, image.rows),), facts.behind, ())
-    if isinstance(image, PatchImages):
-        grid = patch_grid(image, size)
-        return PictureLayout(
-            (PictureRun(facts.before, grid[0] * grid[1]),), facts.behind, (1, *grid)
-        )
+class _Runs(NamedTuple):
+    """Of an item, without what all of its kind have around them."""
+
+    runs: tuple[ItemRun, ...]
+    behind: str = ""
+    grid: tuple[int, ...] = ()
+
+
+def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLayout:
+    """shape: of the item, as its process said: (height, width) in pixels of an upright picture,
+    (samples,) of a sound, VideoShape of a video. Raises BadShape or BadLength."""
+    own = facts.kinds[kind]
+    made = _runs(own.preparation, shape)
+    runs = tuple(
+        ItemRun(run.text if number else own.before + run.text, run.rows)
+        for number, run in enumerate(made.runs)
+    )
+    return ItemLayout(kind, runs, made.behind + own.behind, made.grid)
+
+
+def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
+    match preparation:
+        case LogMel():
+            return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
+        case VideoFrames():
+            return _of_frames(preparation, VideoShape.of(shape))
+        case FixedImages():
+            return _Runs((ItemRun("", preparation.rows),))
+        case ScannedImages():
+            return _of_crops(preparation, _size(shape))
+        case PatchImages():
+            rows, columns = patch_grid(preparation, _size(shape))
+            return _Runs((ItemRun("", rows * columns),), grid=(1, rows, columns))
+        case TiledImages():
+            return _of_tiles(preparation, _size(shape))
+        case CanvasImages():
+            rows, columns = canvas_grid(preparation, _size(shape))
+            count = tiles_of_canvas(rows, columns)
+            return _Runs((ItemRun("", count * preparation.rows),), grid=(rows, columns))
+        case RowImages():
+            return _of_rows(preparation, _size(shape))
+        case AnyresImages():
+            return _Runs((ItemRun("", _rows_of_anyres(preparation, _size(shape))),))
+
+
+def _size(shape: tuple[int, ...]) -> Size:
+    height, width = shape
+    return height, width
+
+
+def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     height, width = tile_grid(image, size)
     runs = [
-        PictureRun(f"{newline}{image.around}<row_{row + 1}_col_{column + 1}>", image.rows)
+        ItemRun(f"{newline}{image.around}<row_{row + 1}_col_{column + 1}>", image.rows)
         for row in range(height)
         for column, newline in _columns(width, first_row=not row)
     ]
     newlines = "\n\n" if runs else ""
-    runs.append(PictureRun(f"{newlines}{image.around}{image.whole}", image.rows))
-    return PictureLayout(tuple(runs), image.around, (height, width))
+    runs.append(ItemRun(f"{newlines}{image.around}{image.whole}", image.rows))
+    return _Runs(tuple(runs), image.around, (height, width))
+
+
+def _of_frames(video: VideoFrames, shape: VideoShape) -> _Runs:
+    grid = video_grid(video, shape)
+    begin, end = video.stamped
+    if not begin:
+        return _Runs((ItemRun("", prod(grid[:3])),), grid=grid)
+    runs = [
+        ItemRun(f"{end if number else ''}<{time:.1f} seconds>{begin}", grid[1] * grid[2])
+        for number, time in enumerate(times_of(video, shape))
+    ]
+    return _Runs(tuple(runs), end, grid)
+
+
+def _of_crops(image: ScannedImages, size: Size) -> _Runs:
+    rows, columns = crop_grid(image, size)
+    if not rows:
+        return _Runs((ItemRun(image.begin, image.rows),), image.end)
+    runs = [ItemRun(f"Here is the original image {image.begin}", image.rows)]
+    between = " and here are some crops to help you see better "
+    for _ in range(rows * columns):
+        runs.append(ItemRun(f"{image.end}{between}{image.begin}", image.rows))
+        between = " "
+    return _Runs(tuple(runs), image.end)
+
+
+def crop_grid(image: ScannedImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of crops; (0, 0): the picture alone."""
+    return crops(size, image.most, image.least, image.ratio) if image.scan else (0, 0)
+
+
+def _of_rows(image: RowImages, size: Size) -> _Runs:
+    rows, columns = rows_of_patches(size, image.longest_edge, image.patch)
+    runs = [ItemRun(image.row_end if row else "", columns) for row in range(rows)]
+    return _Runs(tuple(runs), image.end)
+
+
+def _rows_of_anyres(image: AnyresImages, size: Size) -> int:
+    shape = anyres.shape_of(size, image.forms, image.tile, image.side, image.most)
+    return image.side**2 + shape.rows * (shape.columns + 1)
+
+
+def canvas_grid(image: CanvasImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles."""
+    return canvas(size, image.tile, image.least, image.most) if image.split else (1, 1)
+
+
+def tiles_of_canvas(rows: int, columns: int) -> int:
+    """How many tiles a picture becomes: those of the canvas and the whole, which one tile is
+    itself."""
+    return rows * columns + (rows * columns > 1)
 
 
 def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:
@@ -69,9 +182,9 @@ def patch_grid(image: PatchImages, size: Size) -> tuple[int, int]:
     return height // factor, width // factor
 
 
-def tile_grid(image: ImagePreparation, size: Size) -> tuple[int, int]:
-    """(rows, columns) of tiles of a tiled preparation; (0, 0): the whole alone."""
-    if isinstance(image, (FixedImages, PatchImages)) or not image.split:
+def tile_grid(image: TiledImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles; (0, 0): the whole alone."""
+    if not image.split:
         return 0, 0
     resized = whole_tiles(by_longest_edge(size, image.longest_edge), image.tile)
     return tiles(resized, image.tile)

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.config.settings import MediaSettings
-from penstock.errors import InvalidRequest, StartupError
-from penstock.media_facts import ImagePreparation, PatchImages, TiledImages
+from penstock.errors import StartupError
+from penstock.media_facts import MediaKind
 
-KINDS = ("image",)
 MAX_ITEMS = 256
 """Of a prompt, whatever the setting: the engine core's own bound."""
 
 
-def item_limits(settings: MediaSettings) -> dict[str, int]:
+def item_limits(settings: MediaSettings) -> dict[MediaKind, int]:
     """Items of each kind that a prompt may hold; kinds that aren't named: the default's.
 
     Raises StartupError.
     """
-    default = {"image": 16}
+    default: dict[MediaKind, int] = {"image": 16, "audio": 16, "video": 16}
     stated = _object("limit_mm_per_prompt", settings.limit_mm_per_prompt)
     for kind, value in stated.items():
         count = value.get("count") if isinstance(value, dict) else value  # vLLM has both forms
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_ITEMS:
             raise StartupError(
                 f"limit_mm_per_prompt: {kind} is {value!r}; 0 to {MAX_ITEMS} items are allowed"
+            )
+        if kind not in default:
+            raise StartupError(
+                f"limit_mm_per_prompt: {kind[:80]!r} is no kind of media; {', '.join(default)} are"
             )
         default[kind] = count
     return default
@@ -59,83 +62,39 @@ def local_folder(settings: MediaSettings) -> Path | None:
     return folder
 
 
-_CHANGES: dict[type, dict[str, str]] = {
-    PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
-    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
-}
-"""mm_processor_kwargs' names, of those that don't need another model."""
-
-
-def changed(image: ImagePreparation, given: dict[str, Any], where: str) -> ImagePreparation:
-    """The preparation with other settings. where: who gave them, for messages.
-
-    Raises InvalidRequest for one that this preparation doesn't have, and for a wrong value.
-    """
-    if not given:
-        return image
-    known = _CHANGES.get(type(image), {})
-    values = dict(given)
-    if isinstance(values.get("size"), dict):
-        values |= _of_size(values.pop("size"), image)
-    for name, value in values.items():
-        if name not in known:
-            raise InvalidRequest(
-                f"{where}: {name[:80]} can't be changed for this model; allowed: "
-                f"{', '.join(known) or 'nothing'}",
-                param=where,
-            )
-        switch = name.startswith("do_")
-        if isinstance(value, bool) != switch or not isinstance(value, int):
-            wanted = "true or false" if switch else "a whole number"
-            raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
-    made = msgspec.structs.replace(image, **{known[name]: value for name, value in values.items()})
-    _check(made, where)
-    return made
-
-
-def narrowed(image: ImagePreparation, given: dict[str, Any], where: str) -> ImagePreparation:
-    """`changed` for a request: what it may cost is the operator's to say, so pictures can become
-    smaller than by `image`, never larger. Raises InvalidRequest."""
-    made = changed(image, given, where)
-    wider = None
-    if isinstance(image, PatchImages) and isinstance(made, PatchImages):
-        if made.max_pixels > image.max_pixels:
-            wider = f"max_pixels is {made.max_pixels}; at most {image.max_pixels} are accepted"
-    elif isinstance(image, TiledImages) and isinstance(made, TiledImages):
-        if made.longest_edge > image.longest_edge:
-            wider = f"longest_edge is {made.longest_edge}; at most {image.longest_edge} is accepted"
-        elif made.split and not image.split:
-            wider = "do_image_splitting is true; this server doesn't split pictures"
-    if wider is not None:
-        raise InvalidRequest(
-            f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
-        )
-    return made
-
-
-def _of_size(size: dict[str, Any], image: ImagePreparation) -> dict[str, Any]:
-    """The newer spelling of the same."""
-    if isinstance(image, PatchImages):
-        names = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
-        return {names.get(key, key): value for key, value in size.items()}
-    return size
-
-
-def _check(image: ImagePreparation, where: str) -> None:
-    if isinstance(image, PatchImages):
-        least = (image.patch * image.merge) ** 2
-        if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:
-            raise InvalidRequest(
-                f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
-                param=where,
-            )
-    if isinstance(image, TiledImages) and not 1 <= image.longest_edge <= 8192:
-        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
-
-
 def processor_settings(settings: MediaSettings) -> dict[str, Any]:
     """The operator's mm_processor_kwargs. Raises StartupError."""
     return _object("mm_processor_kwargs", settings.mm_processor_kwargs)
+
+
+class FrameSettings(NamedTuple):
+    """The operator's, for videos. most: frames.  num_frames, fps: None where nothing is said; a
+    num_frames of 0: as many as may be."""
+
+    most: int
+    num_frames: int | None = None
+    fps: float | None = None
+
+
+def frame_settings(settings: MediaSettings) -> FrameSettings:
+    """Raises StartupError."""
+    where, stated = "media_io_kwargs", _object("media_io_kwargs", settings.media_io_kwargs)
+    video = stated.pop("video", {})
+    if stated or not isinstance(video, dict) or video.keys() - {"num_frames", "fps"}:
+        raise StartupError(
+            f"{where} is {settings.media_io_kwargs[:80]}; allowed: "
+            '{"video": {"num_frames": 32, "fps": 1.0}}'
+        )
+    count, fps = video.get("num_frames"), video.get("fps")
+    if count is not None and (type(count) is not int or not (count == -1 or count >= 1)):
+        raise StartupError(f"{where}: num_frames must be a whole number from 1, or -1 for all")
+    if fps is not None and (type(fps) not in (int, float) or not (fps == -1 or fps > 0)):
+        raise StartupError(f"{where}: fps must be above 0, or -1 for none")
+    return FrameSettings(
+        settings.max_video_frames,
+        None if count is None else max(count, 0),
+        None if fps is None else max(float(fps), 0.0),
+    )
 
 
 def _object(name: str, text: str) -> dict[str, Any]:

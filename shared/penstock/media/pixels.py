@@ -10,34 +10,62 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from penstock.media_facts import ImagePreparation, PatchImages, Pixels
+from penstock.media_facts import (
+    AnyresImages,
+    LogMel,
+    PatchImages,
+    Pixels,
+    Preparation,
+    VideoFrames,
+)
 
 PIXELS = "pixels"
 """Of a prepared picture: uint8 [tiles, height, width, 3]."""
+SIZE = "size"
+"""Of an AnyresImages: int32 [2], height and width of the picture itself."""
+FRAMES = "frames"
+"""Of a prepared video: uint8 [frames, height, width, 3]."""
 
 
-def inputs(image: ImagePreparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What transformers' image processor gives for the picture, for its model.
 
     pixel_values: float32 [tiles, 3, height, width]; for a PatchImages [patches, 3 * frames * patch
-    * patch], with grid_thw int32 [3], (1, height, width) in patches.
+    * patch], with grid_thw int32 [3], (1, height, width) in patches; for an AnyresImages with
+    image_size int32 [2], (height, width) of the picture itself.
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    pixels = arrays.get(PIXELS)
-    if pixels is None or pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-        raise ValueError("a prepared picture has pixels of uint8 [tiles, height, width, 3]")
-    if not pixels.size:
-        raise ValueError("a prepared picture has pixels")
-    values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
+    if isinstance(image, (LogMel, VideoFrames)):
+        raise ValueError("the model takes no pictures")
+    pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
+    if isinstance(image, AnyresImages):
+        size = arrays.get(SIZE)
+        if size is None or size.dtype != np.int32 or size.shape != (2,):
+            raise ValueError("a prepared picture in tiles has a size of two int32")
+        values = np.stack([_numbers(tile, image.pixels) for tile in pixels])
+        return {"pixel_values": values, "image_size": size}
     if not isinstance(image, PatchImages):
-        return {"pixel_values": values}
-    side = image.patch * image.merge
-    if len(values) != 1 or values.shape[2] % side or values.shape[3] % side:
-        raise ValueError(f"a prepared picture's sides must be multiples of {side}")
-    height, width = values.shape[2] // image.patch, values.shape[3] // image.patch
-    grid = np.array([1, height, width], np.int32)
-    return {"pixel_values": _patches(image, values[0]), "grid_thw": grid}
+        return {"pixel_values": np.stack([_numbers(tile, image.pixels) for tile in pixels])}
+    if len(pixels) != 1:
+        raise ValueError("a prepared picture is one tile here")
+    return _patched(pixels, image.pixels, (image.patch, image.merge, image.frames))
+
+
+def video_inputs(video: VideoFrames, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What transformers' video processor gives for the frames: pixel_values float32 [patches, 3 *
+    group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches. Arrays and
+    errors as for `inputs`."""
+    frames = _bytes(arrays.get(FRAMES), "a prepared video has frames", "frames")
+    return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
+
+
+def _bytes(array: np.ndarray | None, what: str, first: str) -> np.ndarray:
+    if array is None or array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3:
+        raise ValueError(f"{what} of uint8 [{first}, height, width, 3]")
+    if not array.size:
+        raise ValueError(what)
+    return array
 
 
 def _numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
@@ -49,20 +77,32 @@ def _numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
     return np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
-def _patches(image: PatchImages, values: np.ndarray) -> np.ndarray:
-    """[patches, channels * frames * patch * patch] of [channels, height, width]: the patches that
-    are merged stand next to each other."""
-    channels, height, width = values.shape
-    side, merge = image.patch, image.merge
+def _patched(
+    frames: np.ndarray, pixels: Pixels, sizes: tuple[int, int, int]
+) -> dict[str, np.ndarray]:
+    """sizes: of a patch, pixels; of a square that is merged, patches; of a group, frames. The last
+    frame is repeated until its group is whole."""
+    patch, merge, group = sizes
+    count, rows, columns = len(frames), frames.shape[1] // patch, frames.shape[2] // patch
+    if frames.shape[1] % (patch * merge) or frames.shape[2] % (patch * merge):
+        raise ValueError(f"a prepared item's sides must be multiples of {patch * merge}")
+    groups = -(-count // group)
+    out = np.empty((groups, rows * columns, 3 * group * patch * patch), np.float32)
+    for number, patches in enumerate(out):
+        shown = [min(number * group + at, count - 1) for at in range(group)]
+        values = {at: _numbers(frames[at], pixels) for at in set(shown)}
+        patches[:] = _cut(np.stack([values[at] for at in shown]), patch, merge)
+    grid = np.array([groups, rows, columns], np.int32)
+    return {"pixel_values": out.reshape(groups * rows * columns, -1), "grid_thw": grid}
+
+
+def _cut(values: np.ndarray, patch: int, merge: int) -> np.ndarray:
+    """[patches, channels * frames * patch * patch] of [frames, channels, height, width]: the
+    patches that are merged stand next to each other."""
+    frames, channels, height, width = values.shape
+    side = patch * merge
     blocks = values.reshape(
-        channels,
-        height // (side * merge),
-        merge,
-        side,
-        width // (side * merge),
-        merge,
-        side,
+        frames, channels, height // side, merge, patch, width // side, merge, patch
     )
-    blocks = blocks.transpose(1, 4, 2, 5, 0, 3, 6)  # [rows, columns, merge, merge, channels, ...]
-    flat = blocks.reshape(-1, channels, 1, side, side)
-    return flat.repeat(image.frames, axis=2).reshape(len(flat), -1)
+    blocks = blocks.transpose(2, 5, 3, 6, 1, 0, 4, 7)  # [rows, columns, merge, merge, channels, …]
+    return blocks.reshape(-1, channels * frames * patch * patch)

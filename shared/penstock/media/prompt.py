@@ -1,4 +1,4 @@
-"""A filled chat template, or a prompt's text, with its pictures, as token ids and places."""
+"""A filled chat template, or a prompt's text, with its media, as token ids and places."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import InvalidRequest
-from penstock.media.desk import PreparedItems, PromptMedia
-from penstock.media.expansion import ids_with_runs, with_rows, with_runs
+from penstock.media.expansion import ids_with_runs, in_front, with_one, with_rows, with_runs
+from penstock.media.items import PreparedItems, PromptMedia
+from penstock.media.words import WORDS
+from penstock.text.content_shape import Marks
 from penstock.text.template import RenderedChat
 from penstock.text.tokenizer import Tokenizer
 
@@ -19,46 +21,62 @@ class MediaPrompt(NamedTuple):
     media: PromptMedia
 
 
-def of_chat(rendered: RenderedChat, items: PreparedItems, mark: str) -> Callable[[], MediaPrompt]:
-    """Tokenises when it is called. mark: stands for a picture where the template takes no parts.
+def of_chat(
+    rendered: RenderedChat, items: PreparedItems, marks: Marks
+) -> Callable[[], MediaPrompt]:
+    """Tokenises when it is called. marks: stand for items where the template takes no parts.
 
-    Raises InvalidRequest where the template doesn't show each picture once.
+    Raises InvalidRequest where the template doesn't show each item once.
     """
     facts = items.facts
 
     def change(text: str) -> str:
-        return with_runs(text.replace(mark, facts.placeholder), facts, items.layouts)
+        for kind, own in facts.kinds.items():
+            text = text.replace(marks.of(kind), own.placeholder)
+        return with_runs(text, facts, items.layouts)
 
     try:
         filled = rendered.changed(change)
     except InvalidRequest as error:
+        word = WORDS[items.layouts[0].kind]
         raise InvalidRequest(
-            f"the chat template doesn't show each picture of the messages once: {error}",
+            f"the chat template doesn't show each {word} of the messages once: {error}",
             param="messages",
         ) from None
-    return lambda: _placed(filled.encode(), items)
+    return lambda: placed(filled.encode(), items)
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
-    """Of a prompt in which a placeholder stands for each picture. Raises InvalidRequest."""
-    return _placed(tokenizer.encode(with_runs(text, items.facts, items.layouts)), items)
+    """Of a prompt in which a placeholder stands for each item. A decoder's beside an encoder has
+    the special tokens that it names, and no others. Raises InvalidRequest."""
+    own = items.facts.in_front is None
+    whole = with_runs(text, items.facts, items.layouts)
+    return placed(tokenizer.encode(whole, add_special=own), items)
 
 
 def of_ids(
     prompt_token_ids: Sequence[int], tokenizer: Tokenizer, items: PreparedItems
 ) -> MediaPrompt:
     """The same of a prompt that is tokenised. Raises InvalidRequest."""
-    mark = tokenizer.special_tokens[items.facts.placeholder]
-    ids = ids_with_runs(
-        prompt_token_ids,
-        items.facts,
-        mark,
-        items.layouts,
-        lambda text: tokenizer.encode(text, add_special=False),
-    )
-    return _placed(ids, items)
+    kinds = {kind: each for kind, each in items.facts.kinds.items() if each.placeholder}
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False)
+
+    ids, placeholders = list(prompt_token_ids), {}
+    for kind, each in kinds.items():
+        mark = encode(each.placeholder)
+        ids = with_one(ids, mark, each.token_id)
+        placeholders[mark[0] if len(mark) == 1 else each.token_id] = kind
+    return placed(ids_with_runs(ids, items.facts, placeholders, items.layouts, encode), items)
 
 
-def _placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
-    ids, spans = with_rows(prompt_token_ids, items.facts, items.layouts)
+def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+    """Of ids in which each run of embeddings has one token, or none where an encoder's item stands
+    before all. Raises InvalidRequest."""
+    facts, kind = items.facts, items.facts.in_front
+    if kind is not None:
+        ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)
+        return MediaPrompt(ids, items.media(spans, len(ids) - len(prompt_token_ids)))
+    ids, spans = with_rows(prompt_token_ids, facts, items.layouts)
     return MediaPrompt(ids, items.media(spans))

@@ -6,19 +6,33 @@ them bit for bit.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from PIL import Image
 
+from penstock.media import anyres
 from penstock.media.geometry import (
     Size,
     by_longest_edge,
     by_shortest_edge,
     check_ratio,
+    rows_of_patches,
     whole_tiles,
 )
-from penstock.media.layout import patch_grid, tile_grid
-from penstock.media.pixels import PIXELS
-from penstock.media_facts import FixedImages, ImagePreparation, PatchImages, Pixels, TiledImages
+from penstock.media.layout import canvas_grid, crop_grid, patch_grid, tile_grid
+from penstock.media.pixels import PIXELS, SIZE
+from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
+    FixedImages,
+    ImagePreparation,
+    PatchImages,
+    Pixels,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+)
 
 
 def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarray]:
@@ -26,12 +40,23 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
     match image:
         case FixedImages():
             pixels = _fixed(image, picture)[None]
+        case ScannedImages():
+            pixels = _scanned(image, picture)
         case PatchImages():
             factor = image.patch * image.merge
             height, width = patch_grid(image, _size(picture))
             pixels = _resized(picture, (height * factor, width * factor), image.pixels)[None]
         case TiledImages():
             pixels = _tiled(image, picture)
+        case CanvasImages():
+            pixels = _canvas(image, picture)
+        case RowImages():
+            rows, columns = rows_of_patches(_size(picture), image.longest_edge, image.patch)
+            size = rows * image.patch, columns * image.patch
+            pixels = _resized(picture, size, image.pixels)[None]
+        case AnyresImages():
+            size = _size(picture)
+            return {PIXELS: _anyres(image, picture), SIZE: np.array(size, np.int32)}
     return {PIXELS: pixels}
 
 
@@ -53,6 +78,18 @@ def _fixed(image: FixedImages, picture: Image.Image) -> np.ndarray:
     if image.shortest_edge:
         size = by_shortest_edge(_size(picture), image.shortest_edge)
     return _middle(_resized(picture, size, image.pixels), target)
+
+
+def _scanned(image: ScannedImages, picture: Image.Image) -> np.ndarray:
+    """The whole, then its crops."""
+    shown, (rows, columns) = [picture], crop_grid(image, _size(picture))
+    if rows:
+        width, height = -(-picture.width // columns), -(-picture.height // rows)
+        corners = product(range(0, rows * height, height), range(0, columns * width, width))
+        for top, left in corners:
+            ends = min(left + width, picture.width), min(top + height, picture.height)
+            shown.append(picture.crop((left, top, *ends)))
+    return np.stack([_resized(each, (image.height, image.width), image.pixels) for each in shown])
 
 
 def _square(picture: Image.Image, pixels: Pixels) -> Image.Image:
@@ -91,5 +128,34 @@ def _tiled(image: TiledImages, picture: Image.Image) -> np.ndarray:
     rows, columns = tile_grid(image, _size(picture))
     if not rows and image.split:
         whole = resized
-    cut = resized[: rows * side, : columns * side].reshape(rows, side, columns, side, 3)
-    return np.concatenate([cut.transpose(0, 2, 1, 3, 4).reshape(-1, side, side, 3), whole[None]])
+    cut = _cut(resized[: rows * side, : columns * side], side)
+    return np.concatenate([cut, whole[None]])
+
+
+def _canvas(image: CanvasImages, picture: Image.Image) -> np.ndarray:
+    """The tiles by rows, then the whole."""
+    rows, columns = canvas_grid(image, _size(picture))
+    side = image.tile
+    filled = _cut(_resized(picture, (rows * side, columns * side), image.pixels), side)
+    if rows * columns == 1:
+        return filled
+    return np.concatenate([filled, _resized(picture, (side, side), image.pixels)[None]])
+
+
+def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:
+    """The whole, then the tiles by rows."""
+    side = image.tile
+    form = anyres.best_form(_size(picture), image.forms)
+    inner = _resized(picture, anyres.within(_size(picture), form), image.pixels)
+    missing = [whole - has for whole, has in zip(form, inner.shape, strict=False)]
+    bars = [(each // 2, each - each // 2) for each in missing]
+    filled = np.pad(inner, (*bars, (0, 0)))
+    whole = _resized(picture, (side, side), image.pixels)
+    return np.concatenate([whole[None], _cut(filled, side)])
+
+
+def _cut(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Cuts [height, width, 3] into [tiles, side, side, 3], by rows."""
+    rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
+    apart = pixels.reshape(rows, side, columns, side, 3)
+    return apart.transpose(0, 2, 1, 3, 4).reshape(-1, side, side, 3)

@@ -16,45 +16,62 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidRequest, TooLarge
 from penstock.media.fetch import Fetcher, Unfetchable
+from penstock.media.words import EXAMPLES, INVALID, WORDS
+from penstock.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
 LARGE = 1 << 20
 """Bytes from which on a thread decodes."""
+MAX_PARTS = 4096
+"""Pictures that a video may consist of."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaSource:
     """One item that a prompt brings, or names.
 
-    where: its place in the request, for messages.  Of the next four one is given, or none:
+    where: its place in the request, for messages.  Of the next six one is given, or none:
     url: data:, http:, https: or file:.  path: a file of the program's own choice.  data: a file's
-    bytes.  rgb: rows of red, green and blue, width, height.
+    bytes.  rgb: rows of red, green and blue, width, height.  samples: float32, little-endian, of
+    one channel, and their rate, Hz.  frames: rows of red, green and blue of all of a video's
+    frames, width, height, and the numerator and denominator of frames per second.
     uuid: the caller's own name for it; alone, it stands for what was sent under it before.
     """
 
     where: str
+    kind: MediaKind = "image"
     url: str | None = None
     path: Path | None = None
     data: bytes | None = None
     rgb: tuple[bytes, int, int] | None = None
+    samples: tuple[bytes, int] | None = None
+    frames: tuple[bytes, int, int, int, int] | None = None
     uuid: str | None = None
 
     @property
     def is_name_only(self) -> bool:
         """Whether it brings nothing but a uuid."""
-        return all(each is None for each in (self.url, self.path, self.data, self.rgb))
+        return self.url is None and self.path is None and self.data is None and self.raw is None
+
+    @property
+    def raw(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """What isn't a file: its bytes and their shape; None for files."""
+        given = self.rgb or self.samples or self.frames
+        return None if given is None else (given[0], given[1:])
 
     def wrong(self, reason: str) -> InvalidRequest:
         """The error of an item that can't be taken. reason: follows "the picture"."""
         return InvalidRequest(
-            f"{self.where}: the picture {reason}", param=self.where, code="invalid_image"
+            f"{self.where}: the {WORDS[self.kind]} {reason}",
+            param=self.where,
+            code=INVALID[self.kind],
         )
 
     def too_large(self, most: int) -> TooLarge:
         """The error of an item whose file is too large."""
         return TooLarge(
-            f"{self.where}: the picture's file has more than {most} bytes, the most that is "
-            "accepted (--max-media-bytes)",
+            f"{self.where}: the {WORDS[self.kind]}'s file has more than {most} bytes, the most "
+            "that is accepted (--max-media-bytes)",
             param=self.where,
             code="request_too_large",
         )
@@ -72,13 +89,12 @@ class SourceReader:
         """The bytes of its file, or of its rows. take: asked for room before memory is used; may
         raise.  Raises InvalidRequest, TooLarge."""
         bounded = self._bounded(source, take)
-        if source.data is not None or source.rgb is not None:
-            data = source.data if source.rgb is None else source.rgb[0]
-            if source.rgb is None:
-                bounded(len(data or b""))
-            else:
-                take(len(data or b""))
-            return data or b""
+        if source.raw is not None:
+            take(len(source.raw[0]))
+            return source.raw[0]
+        if source.data is not None:
+            bounded(len(source.data))
+            return source.data
         if source.path is not None:
             return await _read_file(source, source.path, None, bounded)
         url = source.url or ""
@@ -87,9 +103,18 @@ class SourceReader:
         if url[:5].lower() == "file:":
             return await _read_file(source, self._local(source, url), self._folder, bounded)
         try:
-            return await self._fetcher.fetch(url, bounded)
+            return await self._fetcher.fetch(url, bounded, source.kind)
         except Unfetchable as error:
             raise source.wrong(str(error)) from None
+
+    async def read_parts(
+        self, source: MediaSource, take: Callable[[int], None]
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """The same; and where it comes as several files, frames of a video, bytes of each of them,
+        which follow one another."""
+        if source.kind != "video" or (source.url or "")[:15].lower() != "data:video/jpeg":
+            return await self.read(source, take), ()
+        return await _decoded_parts(source, source.url or "", self._bounded(source, take))
 
     def _bounded(self, source: MediaSource, take: Callable[[int], None]) -> Callable[[int], None]:
         taken = 0
@@ -118,16 +143,27 @@ class SourceReader:
         return Path(path)
 
 
+async def _decoded_parts(
+    source: MediaSource, url: str, take: Callable[[int], None]
+) -> tuple[bytes, tuple[int, ...]]:
+    """Pictures with commas between them, as vLLM takes them."""
+    text = _text(source, url)
+    take(3 * len(text) // 4)
+    if text.count(",") >= MAX_PARTS:
+        raise source.wrong(f"has {text.count(',') + 1} frames; at most {MAX_PARTS} are accepted")
+    return await asyncio.to_thread(_all_base64, source, text)
+
+
+def _all_base64(source: MediaSource, text: str) -> tuple[bytes, tuple[int, ...]]:
+    try:
+        parts = [_base64(part) for part in text.split(",")]
+    except ValueError:
+        raise source.wrong("has a data: URI whose base64 is broken") from None
+    return b"".join(parts), tuple(map(len, parts))
+
+
 async def _decoded(source: MediaSource, url: str, take: Callable[[int], None]) -> bytes:
-    found = _DATA.match(url)
-    if found is None:
-        raise source.wrong("has a data: URI that is none; data:image/png;base64,… is needed")
-    kind, options = found[1].strip().lower(), (found[2] or "").lower()
-    if not options.rstrip().endswith(";base64"):
-        raise source.wrong("has a data: URI that isn't base64")
-    if kind and not kind.startswith(("image/", "application/octet-stream")):
-        raise source.wrong(f"has a data: URI of type {kind[:60]}; image/… is needed")
-    text = url[found.end() :]
+    text = _text(source, url)
     take(3 * len(text) // 4)
     try:
         if len(text) < LARGE:
@@ -135,6 +171,20 @@ async def _decoded(source: MediaSource, url: str, take: Callable[[int], None]) -
         return await asyncio.to_thread(_base64, text)
     except ValueError:
         raise source.wrong("has a data: URI whose base64 is broken") from None
+
+
+def _text(source: MediaSource, url: str) -> str:
+    """The base64 of a data: URI."""
+    found = _DATA.match(url)
+    if found is None:
+        usual = EXAMPLES[source.kind]
+        raise source.wrong(f"has a data: URI that is none; data:{usual};base64,… is needed")
+    kind, options = found[1].strip().lower(), (found[2] or "").lower()
+    if not options.rstrip().endswith(";base64"):
+        raise source.wrong("has a data: URI that isn't base64")
+    if kind and not kind.startswith((f"{source.kind}/", "application/octet-stream")):
+        raise source.wrong(f"has a data: URI of type {kind[:60]}; {source.kind}/… is needed")
+    return url[found.end() :]
 
 
 def _base64(text: str) -> bytes:

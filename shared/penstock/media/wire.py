@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.media_facts import ImagePreparation
+from penstock.media_facts import AnyPreparation
 
 MAX_FRAME = 1 << 30
 """Bytes, of a frame and of what follows it."""
@@ -22,27 +22,41 @@ class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
     cpu: float
 
 
+class ItemBounds(msgspec.Struct, frozen=True, array_like=True):
+    """What an item may have, checked before it is decoded. pixels: of a picture, or a frame.
+    seconds: of a sound or a video.  frames: of a video, that are shown.  all_pixels: of these
+    together, once they are resized."""
+
+    pixels: int
+    seconds: float = 0.0
+    frames: int = 0
+    all_pixels: int = 0
+
+
 class Prepare(msgspec.Struct, frozen=True, array_like=True):
     """An item and how it is prepared.
 
-    data: a file's bytes; or, where size is given, rows of RGB, (width, height).
+    data: a file's bytes; or, where raw is given, rows of RGB, (width, height), samples of a sound,
+    (rate,), or frames of a video, (width, height, and the numerator and denominator of frames per
+    second).  parts: where the data are several files, one behind the other, bytes of each.
     """
 
-    image: ImagePreparation
+    preparation: AnyPreparation
     data: bytes
-    max_pixels: int
-    size: tuple[int, int] | None = None
+    bounds: ItemBounds
+    raw: tuple[int, ...] | None = None
+    parts: tuple[int, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """data: of the prepared item, see `penstock.media.prepared`; on its way it follows the frame,
-    with so many bytes as `follows` says.  size: (height, width) of the
-    upright picture.  reason: why there is none, to follow "the picture".  leaving: the process has
-    grown too large, and ends after this."""
+    with so many bytes as `follows` says.  shape: what its rows depend on: (height, width) of the
+    upright picture, (samples,) of a sound, VideoShape of a video.  reason: why there is none, to
+    follow "the picture".  leaving: the process has grown too large, and ends after this."""
 
     outcome: Outcome
     data: bytes = b""
-    size: tuple[int, int] = (0, 0)
+    shape: tuple[int, ...] = ()
     reason: str = ""
     leaving: bool = False
     follows: int = 0

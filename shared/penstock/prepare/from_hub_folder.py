@@ -15,6 +15,7 @@ from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
 from penstock.formats.weight_files import find_safetensors
 from penstock.generation_config import stated_sampling
+from penstock.media_facts import MediaFacts
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
@@ -41,6 +42,7 @@ from penstock.prepare.inputs import (
 )
 from penstock.prepare.media import read_media
 from penstock.prepare.quantised import read_quantisation
+from penstock.prepare.transcription import read_transcription
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -72,7 +74,7 @@ def read_hub_folder(
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
     pooling = reranker or read_pooling(path, stated, config)
     if pooling is not None and isinstance(config, ModelConfig):
-        config = msgspec.structs.replace(config, vision=None)
+        config = msgspec.structs.replace(config, vision=None, audio=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
     return Checkpoint(
@@ -83,13 +85,21 @@ def read_hub_folder(
         chat_template=_chat_template(path, tokenizer_config),
         add_bos=tokenizer.adds_bos,
         pooling=pooling,
-        media=read_media(path, stated, tokenizer.json) if _sees(config) else None,
+        media=_media(path, stated, config, tokenizer.json),
     )
 
 
-def _sees(config: ModelConfig | EncoderConfig) -> bool:
-    """Whether a tower is part of the model that is described."""
-    return isinstance(config, ModelConfig) and config.vision is not None
+def _media(
+    path: Path, stated: Fields, config: ModelConfig | EncoderConfig, tokenizer_json: bytes
+) -> MediaFacts | None:
+    """None where no tower is part of the model that is described."""
+    if not isinstance(config, ModelConfig) or not config.takes_media:
+        return None
+    media = read_media(path, stated, tokenizer_json, config.audio)
+    if media is None:
+        return None
+    transcription = read_transcription(path, stated, tokenizer_json, media)
+    return msgspec.structs.replace(media, transcription=transcription)
 
 
 def _config(

@@ -7,9 +7,11 @@ import msgspec
 from penstock import logs
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
+from penstock.families.audio import AUDIO_CLASSES
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
-from penstock.families.vision import VISION, VISION_CLASSES, VisionFamily
+from penstock.families.vision import VISION_CLASSES
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.prepare.checkpoint import check_config
@@ -111,13 +113,13 @@ generation, which generation_config.json has."""
 
 
 def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
-    """language_model_only: what a model sees with is left out.
+    """language_model_only: what a model sees or hears with is left out.
 
     Raises UnsupportedModel for another architecture, for a variant of one of ours that can't be
     computed, and for a setting that nobody here knows and that could change the output."""
-    sees = _that_sees(fields)
-    if sees is not None:
-        return _with_tower(fields, sees, language_model_only=language_model_only)
+    towered = _with_a_tower(fields)
+    if towered is not None:
+        return _with_tower(fields, towered, language_model_only=language_model_only)
     family = _family(fields)
     if TEXT_HALF in fields:
         log.info("the model is served as one of text only", config=fields.where)
@@ -132,25 +134,27 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
     return check_config(config, fields.where)
 
 
-def _that_sees(fields: Fields) -> VisionFamily | None:
+def _with_a_tower(fields: Fields) -> TowerFamily | None:
+    """Of a model that sees or hears; None for others."""
+    known: dict[str, TowerFamily] = {**VISION_CLASSES, **AUDIO_CLASSES}
     names = fields.listed("architectures", str)
-    return next((VISION_CLASSES[name] for name in names if name in VISION_CLASSES), None)
+    return next((known[name] for name in names if name in known), None)
 
 
-def _with_tower(fields: Fields, sees: VisionFamily, *, language_model_only: bool) -> ModelConfig:
-    half, section = sees.text_half(fields)
+def _with_tower(fields: Fields, towered: TowerFamily, *, language_model_only: bool) -> ModelConfig:
+    half, section = towered.text_half(fields)
     text = _decoder(_tied_as(fields, section), half.family)
     if language_model_only:
         log.info("the model is served as one of text only", config=fields.where)
         return text
-    tower = fields.section(VISION)
+    tower = fields.section(towered.SECTION)
     with odd_values_refused(fields.where):
-        vision = sees.read(fields, tower, text)
+        part = towered.read(fields, tower, text)
     refuse_unknown(tower, HARMLESS | HARMLESS_IN_TOWERS)
-    fields.ignore(VISION, TEXT_HALF, "tie_word_embeddings", *sees.harmless)
+    fields.ignore(towered.SECTION, TEXT_HALF, "tie_word_embeddings", *towered.harmless)
     if TEXT_HALF in fields:  # else all other keys are the decoder's
         refuse_unknown(fields, HARMLESS)
-    return msgspec.structs.replace(text, vision=vision)
+    return msgspec.structs.replace(text, **{towered.PART: part})
 
 
 def _text_half(fields: Fields) -> Fields:

@@ -25,6 +25,9 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Idefics3ImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
     "SmolVLMImageProcessor": {"resample": 1, "image_mean": HALF, "image_std": HALF},
     "Qwen2VLImageProcessor": _CLIP,
+    "GotOcr2ImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
+    "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
+    "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""
 

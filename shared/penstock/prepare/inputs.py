@@ -21,6 +21,7 @@ TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
+VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
 MAX_JSON_BYTES = 8 << 20
 """Of each of the JSON files but the tokenizer's."""
 
@@ -48,6 +49,7 @@ def folder_inputs(path: Path) -> list[Path]:
             TEMPLATE_JSON,
             PREPROCESSOR,
             PROCESSOR,
+            VIDEO_PREPROCESSOR,
             INDEX_FILE,
         )
     ]

@@ -1,4 +1,4 @@
-"""What a hub folder says about the pictures that its model takes.
+"""What a hub folder says about the media that its model takes.
 
 preprocessor_config.json, or `image_processor` in processor_config.json, says how pictures become
 pixels; config.json which tokens stand for them; defaults are those of transformers' image
@@ -11,10 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.media_facts import FixedImages, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    FixedImages,
+    KindFacts,
+    MediaFacts,
+    MediaKind,
+    PatchImages,
+    ScannedImages,
+    TiledImages,
+)
+from penstock.prepare.feature_extractor import read_sounds
 from penstock.prepare.image_processor import (
     ImageSettings,
     check_all_read,
@@ -22,37 +32,80 @@ from penstock.prepare.image_processor import (
     longest_edge,
     pixels_of,
 )
-from penstock.prepare.inputs import MAX_JSON_BYTES, PREPROCESSOR, PROCESSOR
+from penstock.prepare.inputs import (
+    MAX_JSON_BYTES,
+    PREPROCESSOR,
+    PROCESSOR,
+    VIDEO_PREPROCESSOR,
+)
+from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.picture_readers import internvl, onevision, pixtral
+from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
 
 _MAX_ROWS = 65_536
 """Embeddings of a picture, or of a tile."""
 
 
-def read_media(path: Path, config: Fields, tokenizer_json: bytes) -> MediaFacts | None:
+def read_media(
+    path: Path, config: Fields, tokenizer_json: bytes, audio: AudioSpec | None = None
+) -> MediaFacts | None:
     """None for a model that takes no media, and where the folder doesn't say how to prepare them.
 
-    config: config.json.  Raises UnsupportedModel for settings that can't be followed.
+    config: config.json.  audio: what the model hears with.  Raises UnsupportedModel for settings
+    that can't be followed.
     """
+    tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
+    tokens = MediaTokens(tokenizer, config)
+    kinds: dict[MediaKind, KindFacts] = {}
+    image = _read_pictures(path, config, tokens)
+    if image is not None:
+        kinds["image"] = image
+        video = read_video(*_video_section(path), config, tokens)
+        if video is not None:
+            kinds["video"] = video
+    values, where = _section(path, "feature_extractor")
+    if audio is not None and values:
+        kinds["audio"] = read_sounds(values, where, config, audio, tokens)
+    return MediaFacts(kinds=kinds) if kinds else None
+
+
+def _read_pictures(path: Path, config: Fields, tokens: MediaTokens) -> KindFacts | None:
     read = next(
         (READERS[name] for name in config.listed("architectures", str) if name in READERS), None
     )
     found = None if read is None else _settings(path)
     if read is None or found is None:
         return None
-    tokens = _Tokens(Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None), config)
-    facts = read(found, config, tokens)
+    image = read(found, config, tokens)
     check_all_read(found)
-    return facts
+    return image
 
 
 def _settings(path: Path) -> ImageSettings | None:
     """Of the image processor; None if the folder has none."""
-    inner = _values(path / PROCESSOR).get("image_processor")
+    values, where = _section(path, "image_processor")
+    return ImageSettings(values, where) if values else None
+
+
+def _section(path: Path, name: str) -> tuple[dict[str, Any], str]:
+    """A part of the processor's settings, and where they stand; empty if the folder has none."""
+    inner = _values(path / PROCESSOR).get(name)
     if isinstance(inner, dict):
-        return ImageSettings(inner, f"{path / PROCESSOR}, image_processor")
-    values = _values(path / PREPROCESSOR)
-    return ImageSettings(values, str(path / PREPROCESSOR)) if values else None
+        return inner, f"{path / PROCESSOR}, {name}"
+    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
+
+
+def _video_section(path: Path) -> tuple[dict[str, Any], str]:
+    """As transformers looks for it: a folder that is older than video processors has the same for
+    pictures and videos."""
+    inner = _values(path / PROCESSOR).get("video_processor")
+    if isinstance(inner, dict):
+        return inner, f"{path / PROCESSOR}, video_processor"
+    values = _values(path / VIDEO_PREPROCESSOR)
+    if values:
+        return values, str(path / VIDEO_PREPROCESSOR)
+    return _values(path / PREPROCESSOR), str(path / PREPROCESSOR)
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -65,35 +118,10 @@ def _values(file: Path) -> dict[str, Any]:
     return values
 
 
-class _Tokens:
-    """The special tokens of the model's tokenizer, by what config.json calls them."""
-
-    def __init__(self, tokenizer: Tokenizer, config: Fields) -> None:
-        self._by_text = tokenizer.special_tokens
-        self._texts = {token: text for text, token in self._by_text.items()}
-        self._config = config
-
-    def named(self, *keys: str) -> tuple[str, int]:
-        """(text, id) of the token whose id the first of the keys has that is there."""
-        key = next((key for key in keys if key in self._config), keys[0])
-        token = self._config.integer(key)
-        if token not in self._texts:
-            raise UnsupportedModel(
-                f"{self._config.where}: {key} is {token}, which is no special token of "
-                "tokenizer.json; pictures have no place in a prompt then"
-            )
-        return self._texts[token], token
-
-    def check(self, text: str) -> None:
-        if text not in self._by_text:
-            raise UnsupportedModel(
-                f"beside {self._config.where}: tokenizer.json lacks the special token {text}, "
-                "which stands around pictures"
-            )
-
-
-def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _llava(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
+    if vision.text("model_type", "") == "pixtral":
+        return pixtral(settings, config, tokens)
     height, width, edge, resized = fixed_size(settings)
     patch = _patch(vision)
     _check_side(vision, height, width)
@@ -110,36 +138,31 @@ def _llava(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFac
         resized=resized,
         squared=settings.kind == "LlavaImageProcessor" and settings.flag("do_pad", False),
     )
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _gemma3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _gemma3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     if settings.flag("do_pan_and_scan", False):
         raise settings.wrong("do_pan_and_scan", "false")
-    height, width, edge, resized = fixed_size(settings)
+    height, width, edge, _ = fixed_size(settings)
+    if edge:
+        raise settings.wrong("size", "height and width")
     _check_side(config.section("vision_config"), height, width)
     begin, _ = tokens.named("boi_token_index", "boi_token_id")
     end, _ = tokens.named("eoi_token_index", "eoi_token_id")
     token, token_id = tokens.named("image_token_index", "image_token_id")
-    image = FixedImages(
+    image = ScannedImages(
         pixels=pixels_of(settings),
         height=height,
         width=width,
         rows=_bounded(config.integer("mm_tokens_per_image", 256), settings),
-        shortest_edge=edge,
-        resized=resized,
+        begin=f"\n\n{begin}",
+        end=f"{end}\n\n",
     )
-    return MediaFacts(
-        image=image,
-        placeholder=begin,
-        token=token,
-        token_id=token_id,
-        before=f"\n\n{begin}",
-        behind=f"{end}\n\n",
-    )
+    return KindFacts(preparation=image, placeholder=begin, token=token, token_id=token_id)
 
 
-def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _idefics3(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision = config.section("vision_config")
     tile = longest_edge(settings, "max_image_size", 364)
     _check_side(vision, tile, tile)
@@ -153,10 +176,10 @@ def _idefics3(settings: ImageSettings, config: Fields, tokens: _Tokens) -> Media
         split=settings.flag("do_image_splitting", True),
     )
     tokens.check(image.around)
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
-def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> MediaFacts:
+def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
     vision, size = config.section("vision_config"), settings.sizes("size", 56 * 56, 28 * 28 * 1280)
     image = PatchImages(
         pixels=pixels_of(settings),
@@ -180,7 +203,7 @@ def _qwen2_vl(settings: ImageSettings, config: Fields, tokens: _Tokens) -> Media
             f"pixels; 1 to {1 << 28}, ascending, are allowed"
         )
     token, token_id = tokens.named("image_token_id")
-    return MediaFacts(image=image, placeholder=token, token=token, token_id=token_id)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
 
 
 def _check_side(vision: Fields, height: int, width: int) -> None:
@@ -206,7 +229,7 @@ def _bounded(rows: int, settings: Fields) -> int:
     return rows
 
 
-Reader = Callable[[ImageSettings, Fields, _Tokens], MediaFacts]
+Reader = Callable[[ImageSettings, Fields, MediaTokens], KindFacts]
 
 READERS: dict[str, Reader] = {
     "LlavaForConditionalGeneration": _llava,
@@ -217,5 +240,8 @@ READERS: dict[str, Reader] = {
     "Qwen2_5_VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
+    "InternVLForConditionalGeneration": internvl,
+    "Mistral3ForConditionalGeneration": pixtral,
+    "LlavaOnevisionForConditionalGeneration": onevision,
 }
 """config.json's architecture -> who reads how its pictures are prepared."""

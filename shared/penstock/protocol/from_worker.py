@@ -46,6 +46,9 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     media_bytes: int = 0
     """Bytes of prepared items that the engine core may have wait here at a time, or be in steps
     that are not settled; 0 if the worker doesn't say. An item counts MEDIA_OVERHEAD more."""
+    encoder_rows: int = 0
+    """Of an encoder-decoder model: each prompt begins with the placeholders of one item, which are
+    as many, and has the decoder's tokens behind them. 0: items stand anywhere."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):

@@ -65,7 +65,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     other_names: tuple[str, ...] = ()
     """Further names by which requests may call the model."""
     media: MediaFacts | None = None
-    """How its pictures are prepared; None: it takes no media."""
+    """How its media are prepared; None: it takes none."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

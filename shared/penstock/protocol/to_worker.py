@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from penstock.media_facts import MediaKind
 from penstock.model_config import PoolingConfig
-from penstock.protocol.common import Grammar, Media, MediaKind, Pooling, TokenSampling
+from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):

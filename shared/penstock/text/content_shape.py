@@ -19,7 +19,7 @@ _WORD = "QUINCE"
 @dataclass(frozen=True, slots=True)
 class ContentShape:
     """texts: content may be a text.  parts: it may be a list of {"type": "text", "text": …} and
-    {"type": "image"}."""
+    {"type": "image"}, or another kind of media."""
 
     texts: bool
     parts: bool
@@ -45,20 +45,41 @@ def _shows(render: Callable[[Any], str], content: Any) -> bool:
     return _WORD in text and "'type'" not in text and '"type"' not in text
 
 
-def stand_in() -> str:
-    """What stands for a picture in a text, where a template takes no parts. No client can know it,
-    and so write it."""
-    return f"PICTURE{secrets.token_hex(16)}"
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What stands for media in a text, where a template takes no parts. No client can know it, and
+    so write it."""
+
+    secret: str
+
+    def of(self, kind: str) -> str:
+        """kind: of media."""
+        return f"{kind.upper()}{self.secret}"
 
 
-def shaped(messages: list[dict[str, Any]], shape: ContentShape, mark: str) -> list[dict[str, Any]]:
-    """The messages with contents that the template takes. mark: stands for a picture in a text."""
-    return [{**each, "content": _content(each["content"], shape, mark)} for each in messages]
+def stand_ins() -> Marks:
+    """New ones."""
+    return Marks(secrets.token_hex(16))
 
 
-def _content(content: Any, shape: ContentShape, mark: str) -> Any:
+def media_part(kind: str) -> dict[str, Any]:
+    """An item's part of a message, as templates look for it."""
+    # Qwen2-Audio's looks for the key that names the sound, and others for the type.
+    return {"type": kind, "audio_url": ""} if kind == "audio" else {"type": kind}
+
+
+def shaped(
+    messages: list[dict[str, Any]], shape: ContentShape, marks: Marks
+) -> list[dict[str, Any]]:
+    """The messages with contents that the template takes."""
+    return [{**each, "content": _content(each["content"], shape, marks)} for each in messages]
+
+
+def _content(content: Any, shape: ContentShape, marks: Marks) -> Any:
     if isinstance(content, str):
         return content if shape.texts else [{"type": "text", "text": content}]
     if shape.parts:
         return content
-    return "\n".join(part["text"] if part["type"] == "text" else mark for part in content)
+    return "\n".join(
+        part["text"] if part["type"] == "text" else marks.of(part["type"]) for part in content
+    )

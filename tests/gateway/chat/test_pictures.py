@@ -117,7 +117,7 @@ async def test_nobody_can_write_a_placeholder() -> None:
         assert reply.status_code == 200, reply.text
         media, ids = engine.media[0], engine.submitted[0][0]
         assert media is not None
-        token = engine.welcome.media.token_id
+        token = engine.welcome.media.kinds["image"].token_id
         assert [at for at, each in enumerate(ids) if each == token] == list(
             range(media.spans[0].offset, media.spans[0].offset + ROWS)
         )
@@ -215,8 +215,12 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "a local file": (image("file:///etc/passwd"), 400, "--allowed-local-media-path"),
     "ftp": (image("ftp://example.com/a.png"), 400, "neither http nor https"),
     "a path": (image("/etc/passwd"), 400, "neither http nor https"),
-    "audio": ({"type": "input_audio", "input_audio": {}}, 400, "pictures alone"),
-    "video": ({"type": "video_url", "video_url": {"url": "x"}}, 400, "pictures alone"),
+    "audio": ({"type": "input_audio", "input_audio": {}}, 400, "format is"),
+    "video": (
+        {"type": "video_url", "video_url": {"url": "x"}},
+        400,
+        "takes text and pictures only",
+    ),
     "large": (image(data_uri(b"x" * 50_001)), 413, "more than 50000 bytes"),
     "many pixels": (image(data_uri(saved(picture(101, 100)))), 400, "at most 10000"),
 }

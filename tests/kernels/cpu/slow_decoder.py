@@ -231,11 +231,14 @@ class SlowDecoder:
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Of every position. [tokens, vocab] float64."""
-        x = self.embedding.values[tokens] * self.sizes.embedding_multiplier
+        x = self._embedded(tokens)
         for layer in self.layers:
             x = self._through(layer, x)
         logits = self.head(_normalise(x, self.norm)) * self.sizes.logits_multiplier
         return _capped(logits, self.sizes.logits_soft_cap)
+
+    def _embedded(self, tokens: list[int]) -> np.ndarray:
+        return self.embedding.values[tokens] * self.sizes.embedding_multiplier
 
     def _through(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         by, norms = layer.spec.residual_multiplier, layer.norms
@@ -275,11 +278,14 @@ class SlowDecoder:
         scores = np.einsum("qhd,khd->hqk", query, levels * scales)
         scores *= sizes.head_dim**-0.5 if spec.scale is None else spec.scale
         scores = _capped(scores, spec.soft_cap)
-        scores[:, _unseen(count, spec)] = -np.inf
+        scores[:, self._hidden(count, spec)] = -np.inf
         mixed = self._mix(scores, *self._stored(value), layer.sinks).reshape(count, -1)
         if spec.output_gate:
             mixed = mixed / (1 + np.exp(-layer.matrices["output_gate"](gates_of)))
         return layer.matrices["output"](mixed)
+
+    def _hidden(self, count: int, spec: AttentionSpec) -> np.ndarray:
+        return _unseen(count, spec)
 
     def _stored(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the cache holds of [tokens, heads, dim]: levels and their scales [.., 1]."""
@@ -322,10 +328,14 @@ class SlowDecoder:
             return x
         dims = self.sizes.config.ropes[rope].dims
         first, second = np.split(x[..., :dims], 2, -1)
-        table = self.rotations[rope]
-        cos, sin = (each[: len(x), None] for each in (table.cosines, table.sines))
+        cos, sin = (each[:, None] for each in self._table(rope, len(x)))
         turned = (first * cos - second * sin, second * cos + first * sin)
         return np.concatenate((*turned, x[..., dims:]), -1)
+
+    def _table(self, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines of each token, [tokens, pairs]."""
+        table = self.rotations[number]
+        return table.cosines[:count], table.sines[:count]
 
     def _feed_forward(self, layer: SlowLayer, x: np.ndarray) -> np.ndarray:
         total = _inner(layer.spec, layer.matrices, x) if "down" in layer.matrices else 0.0

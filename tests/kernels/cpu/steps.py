@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 
 from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 
 Work = list[tuple[int, int]]
 """One step: (number of a sequence, how many of its tokens), in the order of the batch."""
@@ -45,10 +46,15 @@ class Run:
             starts=_int32(starts),
             tables=_int32(chain.from_iterable(tables)),
             first_block=_int32(np.cumsum([0, *map(len, tables)])[:-1]),
+            given=self._given(work, starts),
         )
         rows = iter(self.decoder.logits(step, _int32(range(len(tokens)))))
         for which, count in work:
             self.logits[which] += [next(rows) for _ in range(count)]
+
+    def _given(self, work: Work, starts: list[int]) -> GivenRows:
+        """What the step has of its rows besides their tokens."""
+        return NOTHING_GIVEN
 
     def of(self, which: int) -> np.ndarray:
         return np.array(self.logits[which])

@@ -4,6 +4,7 @@ tokenizers, small pictures, no weights."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +14,20 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava.processing_llava import LlavaProcessor
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil,
+)
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.pixtral import image_processing_pil_pixtral
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 SPECIAL = (
     "<s>",
@@ -34,6 +44,15 @@ SPECIAL = (
     "<|vision_end|>",
     "<|image_pad|>",
     "<|video_pad|>",
+    "<img>",
+    "</img>",
+    "<IMG_CONTEXT>",
+    "[IMG]",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "<|AUDIO|>",
+    "<|audio_bos|>",
+    "<|audio_eos|>",
 )
 MERGES = ("\n\n", "\n\n\n", "ab", "abc")
 """Texts beyond single bytes that the tokenizer has a token for: line breaks join."""
@@ -74,14 +93,45 @@ def _gemma3(fast: PreTrainedTokenizerFast) -> Any:
     return Gemma3Processor(pictures, fast, image_seq_length=4)
 
 
-class _PicturesOnly(Qwen2VLProcessor):
-    """Without a processor of videos, which needs torchvision."""
+def _without_videos(processor: Any) -> Any:
+    """The class, without a processor of videos, which needs torchvision."""
 
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+    def check(self: Any, name: str, argument: Any) -> Any:
         if argument is not None:
-            return super().check_argument_for_proper_class(argument_name, argument)
+            return processor.check_argument_for_proper_class(self, name, argument)
         return None
 
+    return type(processor.__name__, (processor,), {"check_argument_for_proper_class": check})
+
+
+def _internvl(fast: PreTrainedTokenizerFast) -> Any:
+    names = {
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
+        "video_token": "<|video_pad|>",
+    }
+    for name, text in names.items():
+        setattr(fast, name, text)
+        setattr(fast, f"{name}_id", fast.convert_tokens_to_ids(text))
+    pictures = GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}, max_patches=6)
+    return _without_videos(InternVLProcessor)(pictures, fast, image_seq_length=4)
+
+
+def _pixtral(fast: PreTrainedTokenizerFast, merge: int) -> Any:
+    """Patches of 8 pixels, whatever is merged behind them. Its module asks for the image processor
+    that needs torchvision, of which it takes a function that Pillow's has too."""
+    name = "transformers.models.pixtral.image_processing_pixtral"
+    sys.modules.setdefault(name, image_processing_pil_pixtral)
+    from transformers.models.pixtral.processing_pixtral import PixtralProcessor
+
+    pictures = PixtralImageProcessorPil(
+        size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}
+    )
+    return PixtralProcessor(pictures, fast, patch_size=8, spatial_merge_size=merge)
+
+
+FORMS = [[24 * rows, 24 * columns] for rows in (1, 2) for columns in (1, 2, 3)]
 
 FAMILIES: dict[str, Family] = {
     "llava": Family(
@@ -139,11 +189,73 @@ FAMILIES: dict[str, Family] = {
             "image_token_id": ids["<|image_pad|>"],
             "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
         },
-        lambda fast: _PicturesOnly(
+        lambda fast: _without_videos(Qwen2VLProcessor)(
             Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
             fast,
         ),
         "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "qwen3_vl": Family(
+        "Qwen3VLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 16, "spatial_merge_size": 2},
+        },
+        lambda fast: _without_videos(Qwen3VLProcessor)(
+            Qwen2VLImageProcessorPil(
+                size={"shortest_edge": 64 * 64, "longest_edge": 128 * 128}, patch_size=16
+            ),
+            fast,
+        ),
+        "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "internvl": Family(
+        "InternVLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<IMG_CONTEXT>"],
+            "image_seq_length": 4,
+            "vision_config": {"patch_size": [6, 6], "image_size": [24, 24]},
+        },
+        _internvl,
+        "<IMG_CONTEXT>",
+    ),
+    "pixtral": Family(
+        "LlavaForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["[IMG]"],
+            "vision_config": {"model_type": "pixtral", "patch_size": 8},
+        },
+        lambda fast: _pixtral(fast, 1),
+        "[IMG]",
+    ),
+    "mistral3": Family(
+        "Mistral3ForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["[IMG]"],
+            "spatial_merge_size": 2,
+            "vision_config": {"model_type": "pixtral", "patch_size": 8},
+        },
+        lambda fast: _pixtral(fast, 2),
+        "[IMG]",
+    ),
+    "llava_onevision": Family(
+        "LlavaOnevisionForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["<image>"],
+            "image_grid_pinpoints": FORMS,
+            "vision_aspect_ratio": "anyres_max_2",
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        lambda fast: _without_videos(LlavaOnevisionProcessor)(
+            LlavaOnevisionImageProcessorPil(
+                size={"height": 24, "width": 24}, image_grid_pinpoints=FORMS
+            ),
+            fast,
+            num_image_tokens=16,
+            vision_feature_select_strategy="full",
+            vision_aspect_ratio="anyres_max_2",
+        ),
+        "<image>",
     ),
 }
 

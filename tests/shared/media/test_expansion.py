@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
+from penstock.media.changes import facts_with
 from penstock.media.expansion import ids_with_runs, with_rows, with_runs
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.media_facts import MediaFacts
+from penstock.media_facts import ImagePreparation, MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.pictures import picture
@@ -47,30 +48,65 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
     processor = write_folder(tmp_path, family)
     facts, tokenizer = facts_of(tmp_path), tokens_of(tmp_path)
     assert facts is not None
+    own = facts.kinds["image"]
+    image_preparation = own.preparation
     for number, text in enumerate(TEXTS):
         prompt = text.replace("{}", family.mark)
         sizes = [(17 + 40 * i, 90 - 25 * number + i) for i in range(text.count("{}"))]
         images = [picture(max(width, 1), max(height, 1)) for width, height in sizes]
         theirs = processor(text=[prompt], images=images, return_tensors="np")
-        layouts = [layout(facts, (image.height, image.width)) for image in images]
+        layouts = [layout(facts, "image", (image.height, image.width)) for image in images]
         run_ids = tokenizer.encode(with_runs(prompt, facts, layouts))
         ids, spans = with_rows(run_ids, facts, layouts)
         assert ids == theirs["input_ids"][0].tolist(), text
         check_spans(ids, spans, facts, [one.rows for one in layouts])
-        ours = [inputs(facts.image, prepare(facts.image, image)) for image in images]
+        ours = [inputs(image_preparation, prepare(image_preparation, image)) for image in images]
         check_pixels(ours, theirs)
+
+
+def test_crops_of_a_long_picture_follow_it(tmp_path: Path) -> None:
+    """Gemma 3's pan and scan, which the operator can turn on."""
+    family = FAMILIES["gemma3"]
+    processor = write_folder(tmp_path, family)
+    plain, tokenizer = facts_of(tmp_path), tokens_of(tmp_path)
+    assert plain is not None
+    settings = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 64}
+    with pytest.raises(InvalidRequest, match="doesn't split"):
+        facts_with(plain, {}, {"do_pan_and_scan": True})
+    facts = facts_with(plain, settings, {"pan_and_scan_max_num_crops": 3})
+    images = [picture(width, height) for width, height in ((70, 70), (300, 70), (64, 140))]
+    prompt = "a {} b {} c {}".replace("{}", family.mark)
+    theirs = processor(
+        text=[prompt],
+        images=[images],
+        return_tensors="np",
+        images_kwargs={**settings, "pan_and_scan_max_num_crops": 3},
+    )
+    layouts = [layout(facts, "image", (image.height, image.width)) for image in images]
+    assert [len(one.runs) for one in layouts] == [1, 4, 3]
+    ids, spans = with_rows(tokenizer.encode(with_runs(prompt, facts, layouts)), facts, layouts)
+    assert ids == theirs["input_ids"][0].tolist()
+    check_spans(ids, spans, facts, [one.rows for one in layouts])
+    preparation = cast(ImagePreparation, facts.kinds["image"].preparation)
+    check_pixels([inputs(preparation, prepare(preparation, image)) for image in images], theirs)
 
 
 def check_spans(ids: list[int], spans: Any, facts: MediaFacts, rows: list[int]) -> None:
     """The spans are just the embeddings' tokens, in order, and each row of an item once."""
     covered = [at for span in spans for at in range(span.offset, span.offset + span.tokens)]
-    assert covered == [at for at, token in enumerate(ids) if token == facts.token_id]
+    assert covered == [at for at, token in enumerate(ids) if token == facts.kinds["image"].token_id]
     met = [(s.item, s.first + i) for s in spans for i in range(s.tokens)]
     assert met == [(item, row) for item, count in enumerate(rows) for row in range(count)]
 
 
 def check_pixels(ours: list[dict[str, np.ndarray]], theirs: Any) -> None:
     values = theirs["pixel_values"]
+    if "image_sizes" in theirs:  # pictures of all sizes are filled up with zeros
+        for one, each in zip(ours, values, strict=True):
+            mine = one["pixel_values"]
+            tiles = each if each.ndim == 4 else each[None]
+            assert np.array_equal(mine, tiles[: len(mine), :, : mine.shape[2], : mine.shape[3]])
+        return
     values = values[0] if values.ndim == 5 else values
     assert np.array_equal(np.concatenate([one["pixel_values"] for one in ours]), values)
     if "image_grid_thw" in theirs:
@@ -85,10 +121,12 @@ def test_ids_that_come_tokenised(tmp_path: Path) -> None:
         facts, tokenizer = facts_of(folder), tokens_of(folder)
         assert facts is not None
         prompt = f"ab {family.mark} abc"
-        layouts = [layout(facts, (30, 60))]
+        layouts = [layout(facts, "image", (30, 60))]
         wanted = tokenizer.encode(with_runs(prompt, facts, layouts))
-        mark = tokenizer.special_tokens[facts.placeholder]
-        found = ids_with_runs(tokenizer.encode(prompt), facts, mark, layouts, tokenizer.encode)
+        mark = tokenizer.special_tokens[facts.kinds["image"].placeholder]
+        found = ids_with_runs(
+            tokenizer.encode(prompt), facts, {mark: "image"}, layouts, tokenizer.encode
+        )
         assert found == wanted
 
 
@@ -96,12 +134,12 @@ def test_as_many_placeholders_as_pictures(tmp_path: Path) -> None:
     write_folder(tmp_path, FAMILIES["llava"])
     facts = facts_of(tmp_path)
     assert facts is not None
-    one = layout(facts, (30, 60))
+    one = layout(facts, "image", (30, 60))
     for text, layouts in (("<image>", []), ("", [one]), ("<image><image>", [one])):
         with pytest.raises(InvalidRequest, match="one for each"):
             with_runs(text, facts, layouts)
     with pytest.raises(InvalidRequest, match="can't stand in a prompt"):
-        with_rows([facts.token_id, facts.token_id], facts, [one])
+        with_rows([facts.kinds["image"].token_id] * 2, facts, [one])
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
@@ -123,6 +161,17 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "many rows": ("gemma3", {}, {"mm_tokens_per_image": 1 << 40}, "embeddings"),
     "no tile": ("idefics3", {"max_image_size": {"longest_edge": 0}}, {}, "max_image_size"),
     "no scale": ("idefics3", {}, {"scale_factor": 1 << 30}, "embeddings"),
+    "another break": ("pixtral", {}, {"image_token_index": 9}, "special token"),
+    "another patch of pixels": ("pixtral", {"patch_size": 9}, {}, "patch_size"),
+    "a huge picture": ("mistral3", {"size": {"longest_edge": 1 << 40}}, {}, "longest_edge"),
+    "a strange merge": ("mistral3", {}, {"spatial_merge_size": 0}, "spatial_merge_size"),
+    "too many tiles": ("internvl", {"max_patches": 1 << 30}, {}, "max_patches"),
+    "other rows": ("internvl", {}, {"image_seq_length": 9}, "image_seq_length"),
+    "a tile of another size": ("internvl", {"size": {"height": 48, "width": 48}}, {}, "24"),
+    "other forms": ("llava_onevision", {"image_grid_pinpoints": [[24, 24]]}, {}, "pinpoints"),
+    "huge forms": ("llava_onevision", {}, {"image_grid_pinpoints": [[24, 24000]]}, "pinpoints"),
+    "half a tile": ("llava_onevision", {}, {"image_grid_pinpoints": [[36, 24]]}, "pinpoints"),
+    "another aspect": ("llava_onevision", {}, {"vision_aspect_ratio": "square"}, "aspect"),
     "another patch": ("qwen2_vl", {"patch_size": 16}, {}, "patch_size"),
     "no patches": ("qwen2_vl", {"patch_size": 0}, {"vision_config": {}}, "patch_size"),
     "more than there is": ("qwen2_vl", {"max_pixels": 1 << 60}, {}, "pixels"),

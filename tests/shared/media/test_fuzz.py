@@ -13,7 +13,8 @@ import pytest
 from penstock.media.picture import FORMATS, BadPicture, open_picture
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
-from penstock.media.wire import Prepare, ProcessBounds
+from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
+from testing.damage import damaged
 from tests import thinning
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.test_picture import BAD
@@ -21,27 +22,6 @@ from tests.shared.media.test_picture import BAD
 KINDS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 200_000
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of broken tags
-
-
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """Bytes changed, cut out, doubled, or the end cut off."""
-    out = bytearray(data)
-    for _ in range(chance.choice((1, 2, 8, 64))):
-        at = chance.randrange(len(out))
-        match chance.randrange(5):
-            case 0:
-                out[at] = chance.randrange(256)
-            case 1:
-                out[at : at + 4] = chance.choice((b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff"))
-            case 2:
-                del out[at : at + chance.randrange(1, 40)]
-            case 3:
-                out[at:at] = out[at : at + chance.randrange(1, 400)]
-            case _:
-                del out[at + 1 :]
-        if not out:
-            return b"\0"
-    return bytes(out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,14 +47,14 @@ async def test_helpers_survive_what_they_are_given() -> None:
     chance = random.Random(9)
     files = [saved(picture(64, 48), kind) for kind in KINDS] + [data for data, _ in BAD.values()]
     try:
-        await pool.prepare(Prepare(PREPARATION, files[0], MAX_PIXELS))
+        await pool.prepare(Prepare(PREPARATION, files[0], ItemBounds(MAX_PIXELS)))
         process = psutil.Process(pool.pids[0])
         before = process.memory_info().rss
         complaints = {""}
         for number in range(thinning.part(20_000, 1 / 200)):
             data = damaged(files[number % len(files)] or b"\0", chance)
             try:
-                answer = await pool.prepare(Prepare(PREPARATION, data, MAX_PIXELS))
+                answer = await pool.prepare(Prepare(PREPARATION, data, ItemBounds(MAX_PIXELS)))
             except Unpreparable as error:
                 complaints.add(str(error))
             else:

@@ -14,12 +14,12 @@ from penstock.client import ModelText
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest
 from penstock.llm.keywords import engine_config
-from penstock.llm.media_prompts import library_chat, library_prompt, without_pictures
-from penstock.llm.pictures import source_of
+from penstock.llm.media_given import source_of
+from penstock.llm.media_prompts import library_chat, library_prompt, without_media
 from penstock.media.desk import MediaDesk
 from penstock.media.prepared import read
 from penstock.media.resize import prepare
-from penstock.media_facts import MediaFacts
+from penstock.media_facts import KindFacts, MediaFacts
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
 from penstock_engine.handlers.media_validation import check_media
@@ -34,8 +34,10 @@ ROWS = PREPARATION.rows
 def text() -> ModelText:
     tokens = Tokenizer.from_bytes(tokenizer().to_str().encode(), add_bos=False, bos_token_id=None)
     image = tokens.special_tokens["<image>"]
-    facts = MediaFacts(image=PREPARATION, placeholder="<image>", token="<image>", token_id=image)
-    return ModelText(tokens, ChatTemplate(PARTS, tokens), facts)
+    facts = KindFacts(
+        preparation=PREPARATION, placeholder="<image>", token="<image>", token_id=image
+    )
+    return ModelText(tokens, ChatTemplate(PARTS, tokens), MediaFacts(kinds={"image": facts}))
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ async def test_conversations(text: ModelText, desk: MediaDesk, tmp_path: Path) -
     assert ids[: len(wanted) + len(plain)] == wanted + plain
 
 
-def test_prompts_without_pictures_are_as_before(text: ModelText) -> None:
+def test_prompts_without_media_are_as_before(text: ModelText) -> None:
     for prompt in ("xyz", {"prompt": "xyz"}, {"prompt": "xyz", "multi_modal_data": {}}):
         found = library_prompt(prompt, text)
         assert (found.text, found.prompt_token_ids) == ("xyz", text.tokenizer.encode("xyz"))
@@ -149,7 +151,7 @@ def test_prompts_without_pictures_are_as_before(text: ModelText) -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    ({"multi_modal_data": {"audio": [1]}}, "pictures alone"),
+    ({"multi_modal_data": {"smell": [1]}}, "supported are image, audio"),
     ({"multi_modal_data": [1]}, "must be a dict"),
     ({"multi_modal_data": {"image": 5}}, r'multi_modal_data\["image"\]\[0\] is int'),
     ({"multi_modal_data": {"image": [None]}}, "no uuid"),
@@ -204,7 +206,7 @@ def test_models_without_eyes(text: ModelText) -> None:
 def test_beam_search_takes_no_pictures(text: ModelText) -> None:
     prompt = {"prompt": "<image>", "multi_modal_data": {"image": picture()}}
     with pytest.raises(InvalidRequest, match="can't be combined"):
-        without_pictures(library_prompt(prompt, text), "beam search")
+        without_media(library_prompt(prompt, text), "beam search")
 
 
 def test_settings_under_vllms_names() -> None:

@@ -11,8 +11,13 @@ import pytest
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil,
+)
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -21,7 +26,18 @@ from penstock.media.geometry import BadShape
 from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.resize import prepare
-from penstock.media_facts import FixedImages, ImagePreparation, MediaFacts, PatchImages, TiledImages
+from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
+    FixedImages,
+    ImagePreparation,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+)
 from penstock.media_facts import Pixels as P
 from tests.thinning import part
 
@@ -31,6 +47,15 @@ HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 def pixels(resample: int, colours: Any) -> P:
     return P(resample=resample, rescale=1 / 255, mean=colours[0], std=colours[1])
+
+
+FORMS = tuple((24 * rows, 24 * columns) for rows in range(1, 4) for columns in range(1, 5))
+
+
+class _Split(GotOcr2ImageProcessorPil):
+    """As InternVL's processor of prompts calls it."""
+
+    crop_to_patches = True
 
 
 CASES: dict[str, tuple[Any, ImagePreparation]] = {
@@ -66,6 +91,25 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         Gemma3ImageProcessorPil(size={"height": 32, "width": 32}, do_pan_and_scan=False),
         FixedImages(pixels=pixels(2, HALF), height=32, width=32, rows=4),
     ),
+    "gemma3 with crops": (
+        Gemma3ImageProcessorPil(
+            size={"height": 32, "width": 32},
+            do_pan_and_scan=True,
+            pan_and_scan_min_crop_size=20,
+            pan_and_scan_max_num_crops=4,
+            pan_and_scan_min_ratio_to_activate=1.2,
+        ),
+        ScannedImages(
+            pixels=pixels(2, HALF),
+            height=32,
+            width=32,
+            rows=4,
+            begin="",
+            end="",
+            scan=True,
+            least=20,
+        ),
+    ),
     "idefics3": (
         Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 16}),
         TiledImages(pixels=pixels(1, HALF), longest_edge=64, tile=16, rows=4),
@@ -89,6 +133,31 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
         PatchImages(
             pixels=pixels(3, CLIP), min_pixels=56 * 56, max_pixels=112 * 112, patch=14, merge=2
         ),
+    ),
+    "internvl": (
+        _Split(size={"height": 24, "width": 24}, max_patches=6),
+        CanvasImages(pixels=pixels(3, CLIP), tile=24, rows=4, most=6),
+    ),
+    "internvl of several": (
+        _Split(size={"height": 24, "width": 24}, min_patches=2, max_patches=12),
+        CanvasImages(pixels=pixels(3, CLIP), tile=24, rows=4, least=2, most=12),
+    ),
+    "internvl whole": (
+        GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}),
+        CanvasImages(pixels=pixels(3, CLIP), tile=24, rows=4, split=False),
+    ),
+    "pixtral": (
+        PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),
+        RowImages(pixels=pixels(3, CLIP), longest_edge=100, patch=8),
+    ),
+    "anyres": (
+        LlavaOnevisionImageProcessorPil(
+            size={"height": 24, "width": 24},
+            image_grid_pinpoints=[list(form) for form in FORMS],
+            image_mean=HALF[0],
+            image_std=HALF[1],
+        ),
+        AnyresImages(pixels=pixels(3, HALF), tile=24, side=4, forms=FORMS, most=4),
     ),
     "qwen3_vl": (
         Qwen2VLImageProcessorPil(
@@ -124,18 +193,23 @@ def test_pixels_are_those_of_transformers(case: str) -> None:
             pytest.fail(f"{picture.size} was refused")
         values = theirs["pixel_values"]
         values = values[0] if values.ndim == 5 else values
+        if isinstance(preparation, AnyresImages):
+            assert tuple(ours["image_size"]) == tuple(theirs["image_sizes"][0])
         assert ours["pixel_values"].dtype == np.float32
         assert np.array_equal(ours["pixel_values"], values.astype(np.float32)), picture.size
         if "image_grid_thw" in theirs:
             assert np.array_equal(ours["grid_thw"], theirs["image_grid_thw"][0])
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("qwen", "idef", "s"))])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.startswith(("qwen", "idef", "s", "int", "gemma3 with"))]
+)
 def test_rows_are_known_from_the_size_alone(case: str) -> None:
     _, preparation = CASES[case]
-    facts = MediaFacts(image=preparation, placeholder="<image>", token="<image>", token_id=1)
+    own = KindFacts(preparation=preparation, placeholder="<image>", token="<image>", token_id=1)
+    facts = MediaFacts(kinds={"image": own})
     for picture in pictures(part(40, 1 / 4)):
-        found = layout(facts, (picture.height, picture.width))
+        found = layout(facts, "image", (picture.height, picture.width))
         tiles = prepare(preparation, picture)["pixels"]
         if isinstance(preparation, PatchImages):
             side = preparation.patch * preparation.merge

@@ -20,7 +20,7 @@ from penstock.media.pool import ATTEMPTS, MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.process import LARGE, MediaProcess
 from penstock.media.resize import prepare
-from penstock.media.wire import Prepare, ProcessBounds
+from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from tests.shared.media.pictures import PREPARATION, picture, saved
 from tests.shared.media.test_picture import bomb
 
@@ -28,7 +28,7 @@ LIMITS = ProcessBounds(memory=1 << 30, cpu=20.0)
 
 
 def task(data: bytes, max_pixels: int = 1 << 24) -> Prepare:
-    return Prepare(PREPARATION, data, max_pixels)
+    return Prepare(PREPARATION, data, ItemBounds(max_pixels))
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ async def pool() -> AsyncIterator[MediaPool]:
 async def test_an_item_is_prepared_as_in_this_process(pool: MediaPool) -> None:
     assert not pool.pids  # Nothing is started before it is needed.
     answer = await pool.prepare(task(saved(picture())))
-    assert answer.size == (30, 40)
+    assert answer.shape == (30, 40)
     found = read(answer.data)
     assert np.array_equal(found["pixels"], prepare(PREPARATION, picture())["pixels"])
-    pixels = Prepare(PREPARATION, picture().tobytes(), 1 << 20, (40, 30))
+    pixels = Prepare(PREPARATION, picture().tobytes(), ItemBounds(1 << 20), (40, 30))
     assert await pool.prepare(pixels) == answer
     assert len(pool.pids) == 1
 
@@ -75,11 +75,11 @@ async def test_what_is_far_too_long_is_refused(pool: MediaPool) -> None:
     squared = msgspec.structs.replace(PREPARATION, squared=True, shortest_edge=0)
     for image in (by_edge, squared):
         for width, height in ((1, 12_000), (1, 1_000_000), (201, 1)):
-            rows = Prepare(image, bytes(3 * width * height), 1 << 24, (width, height))
+            rows = Prepare(image, bytes(3 * width * height), ItemBounds(1 << 24), (width, height))
             with pytest.raises(Unpreparable, match="200 times the pixels of its shorter one"):
                 await pool.prepare(rows)
-        near = Prepare(image, bytes(3 * 200), 1 << 24, (200, 1))
-        assert (await pool.prepare(near)).size == (1, 200)
+        near = Prepare(image, bytes(3 * 200), ItemBounds(1 << 24), (200, 1))
+        assert (await pool.prepare(near)).shape == (1, 200)
     assert pool.counts.ended == 0
 
 
@@ -88,7 +88,7 @@ async def test_what_nobody_thought_of_is_no_death(pool: MediaPool) -> None:
     pixels = msgspec.structs.replace(PREPARATION.pixels, resample=77)
     image = msgspec.structs.replace(PREPARATION, pixels=pixels)
     with pytest.raises(Unpreparable, match="can't be prepared"):
-        await pool.prepare(Prepare(image, saved(picture()), 1 << 24))
+        await pool.prepare(Prepare(image, saved(picture()), ItemBounds(1 << 24)))
     assert len(pool.pids) == 1
 
 
@@ -98,7 +98,7 @@ async def test_a_bomb_ends_a_helper_and_no_more() -> None:
         with pytest.raises(Unpreparable, match="needs more memory"):
             await pool.prepare(task(bomb(20_000, 20_000), 1 << 40))
         assert pool.counts.ended == 1
-        assert (await pool.prepare(task(saved(picture())))).size == (30, 40)
+        assert (await pool.prepare(task(saved(picture())))).shape == (30, 40)
     finally:
         pool.close()
 
@@ -118,7 +118,7 @@ async def test_a_killed_helper_is_replaced(pool: MediaPool) -> None:
     await pool.prepare(task(saved(picture())))
     (pid,) = pool.pids
     os.kill(pid, signal.SIGKILL)
-    assert (await pool.prepare(task(saved(picture())))).size == (30, 40)
+    assert (await pool.prepare(task(saved(picture())))).shape == (30, 40)
     assert pool.pids != [pid]
 
 
@@ -139,11 +139,11 @@ async def test_a_large_item_does_not_come_through_the_event_loop(
     monkeypatch.setattr(loop, "sock_recv_into", spied)
     for seed in range(3):
         image = picture(seed=seed)
-        answer = await pool.prepare(Prepare(LARGE_ITEM, saved(image), 1 << 24))
+        answer = await pool.prepare(Prepare(LARGE_ITEM, saved(image), ItemBounds(1 << 24)))
         assert len(answer.data) > LARGE
         found = read(answer.data)["pixels"]
         assert np.array_equal(found, prepare(LARGE_ITEM, image)["pixels"])
-        assert (await pool.prepare(task(saved(image)))).size == (30, 40)
+        assert (await pool.prepare(task(saved(image)))).shape == (30, 40)
     assert len(pool.pids) == 1
     assert max(wanted) < 1000 + 3 * 28 * 28, "heads, and small items"
 
@@ -162,14 +162,16 @@ async def test_who_leaves_while_a_large_item_comes(
         return receive(process, size + 1)  # That never come.
 
     monkeypatch.setattr(MediaProcess, "_receive_all", spied)
-    work = asyncio.create_task(pool.prepare(Prepare(LARGE_ITEM, saved(picture()), 1 << 24)))
+    work = asyncio.create_task(
+        pool.prepare(Prepare(LARGE_ITEM, saved(picture()), ItemBounds(1 << 24)))
+    )
     await asyncio.to_thread(begun.wait)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
     assert not psutil.pid_exists(pid)
     monkeypatch.undo()
-    answer = await pool.prepare(Prepare(LARGE_ITEM, saved(picture()), 1 << 24))
+    answer = await pool.prepare(Prepare(LARGE_ITEM, saved(picture()), ItemBounds(1 << 24)))
     assert len(answer.data) > LARGE
 
 
@@ -185,7 +187,7 @@ async def test_helpers_that_were_all_killed_cost_nobody_a_request() -> None:
             process.kill()
         while not all(process.status() == psutil.STATUS_ZOMBIE for process in processes):
             await asyncio.sleep(0.01)
-        assert (await pool.prepare(task(saved(picture())))).size == (30, 40)
+        assert (await pool.prepare(task(saved(picture())))).shape == (30, 40)
         assert len(pool.pids) == 1
     finally:
         pool.close()
@@ -218,7 +220,7 @@ async def test_who_leaves_in_between_ends_its_helper(pool: MediaPool) -> None:
     with pytest.raises(asyncio.CancelledError):
         await work
     assert not psutil.pid_exists(pid)
-    assert (await pool.prepare(task(saved(picture())))).size == (30, 40)
+    assert (await pool.prepare(task(saved(picture())))).shape == (30, 40)
 
 
 async def test_a_helper_has_nothing_of_ours(pool: MediaPool) -> None:

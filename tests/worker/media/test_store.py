@@ -17,7 +17,7 @@ from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk
 from penstock_worker.media.store import MediaStore, StoreBounds
-from penstock_worker.vision.picture import UnfitPicture
+from penstock_worker.media.unfit import UnfitItem
 
 ARRAYS = {"pixels": np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)}
 CONTENT = write(ARRAYS)
@@ -25,7 +25,7 @@ CONTENT = write(ARRAYS)
 
 def check(tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
     if rows != 4:
-        raise UnfitPicture(f"it becomes 4 rows, and {rows} were announced")
+        raise UnfitItem(f"it becomes 4 rows, and {rows} were announced")
 
 
 @pytest.fixture

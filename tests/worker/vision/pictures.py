@@ -5,27 +5,42 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.nn import functional
 
+from penstock.media.layout import layout
 from penstock.media.pixels import inputs
 from penstock.media.prepared import write
-from penstock.media_facts import FixedImages, ImagePreparation, PatchImages
+from penstock.media.resize import prepare
+from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
+    FixedImages,
+    ImagePreparation,
+    KindFacts,
+    MediaFacts,
+    PatchImages,
+    RowImages,
+)
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, MediaReady
 from penstock.protocol.to_worker import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.cpu.backend import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.vision.sight import Sight
+from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Job
 from tests.worker.runners import Observer, host_runner
 from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT, Ours
@@ -48,6 +63,7 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
     """size: of whatever may differ, tiles or rows of patches."""
     random_ = np.random.default_rng(seed)
     shape, rows, grid = (1, 0, 0), 0, (0, 0)
+    sizes: dict[str, np.ndarray] = {}
     match preparation:
         case FixedImages():
             shape = (1, preparation.height, preparation.width)
@@ -57,10 +73,25 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (1, size * side, (size + 2) * side)
             rows, grid = size * (size + 2), (1, size, size + 2)
             spans = (rows,)
+        case CanvasImages():
+            shape = (size + (size > 1), preparation.tile, preparation.tile)
+            rows, grid = shape[0] * preparation.rows, (1, size)
+            spans = (rows,)
+        case RowImages():
+            side = preparation.patch
+            shape = (1, size * side, (size + 2) * side)
+            rows, grid, spans = size * (size + 2), (), (size + 2,) * size
+        case AnyresImages():
+            seen = 10 * size + 3, 30
+            made = prepare(preparation, Image.new("RGB", (seen[1], seen[0])))["pixels"]
+            facts = KindFacts(preparation=preparation, placeholder="i", token="i", token_id=1)
+            rows = layout(MediaFacts(kinds={"image": facts}), "image", seen).rows
+            shape, grid, spans = made.shape[:3], (), (rows,)
+            sizes = {"size": np.array(seen, np.int32)}
         case _:
             shape = (size, preparation.tile, preparation.tile)
             rows, grid, spans = size * preparation.rows, (1, size), (preparation.rows,) * size
-    arrays = {"pixels": random_.integers(0, 256, (*shape, 3), np.uint8)}
+    arrays = {"pixels": random_.integers(0, 256, (*shape, 3), np.uint8)} | sizes
     content = write(arrays)
     digest = hashlib.sha256(content).hexdigest()
     item = MediaItem(digest, "image", rows, len(content), digest, grid)
@@ -123,12 +154,11 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
     shown = [part for part in parts if isinstance(part, Prepared)]
     also: dict[str, Any] = {}
     if shown:
-        pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
-        also["pixel_values"] = torch.cat(pixels)
+        also = pixels_of(model, shown)
         if "grid_thw" in shown[0].inputs:
             grids = [torch.from_numpy(each.inputs["grid_thw"]).long() for each in shown]
             also["image_grid_thw"] = torch.stack(grids)
-        elif len(shown[0].spans) > 1 or hasattr(model.config, "scale_factor"):
+        elif hasattr(model.config, "scale_factor"):
             also["pixel_values"] = also["pixel_values"][None]
         kinds = (given == PLACEHOLDER).int()
         name = type(model).__name__
@@ -141,16 +171,45 @@ def theirs_of(model: Any, parts: Sequence[Part], more: Sequence[int] = ()) -> to
     return found
 
 
+def pixels_of(model: Any, shown: Sequence[Prepared]) -> dict[str, torch.Tensor]:
+    """As a processor of transformers gives pictures of different sizes: filled up with zeros, to be
+    cut off."""
+    pixels = [torch.from_numpy(each.inputs["pixel_values"]) for each in shown]
+    sizes = [each.inputs.get("image_size") for each in shown]
+    if any(size is not None for size in sizes):
+        tiles = max(map(len, pixels))
+        filled = [functional.pad(each, (0, 0) * 3 + (0, tiles - len(each))) for each in pixels]
+        found = torch.stack([torch.from_numpy(each) for each in sizes if each is not None])
+        return {"pixel_values": torch.stack(filled), "image_sizes": found.long()}
+    if model.config.vision_config.model_type == "pixtral":
+        own = torch.tensor([each.shape[2:] for each in pixels])
+        high, wide = own.amax(0).tolist()
+        pixels = [
+            functional.pad(each, (0, wide - each.shape[3], 0, high - each.shape[2]))
+            for each in pixels
+        ]
+        return {"pixel_values": torch.cat(pixels), "image_sizes": own}
+    return {"pixel_values": torch.cat(pixels)}
+
+
 def encodings(ours: Ours, rows: int = 256) -> MediaEncodings:
     vision = ours.config.vision
     assert vision is not None
     return MediaEncodings(
-        vision,
         rows=rows,
         row_bytes=4 * ours.config.hidden_size,
         load_bytes=1 << 20,
         sections=any(rope.sections for rope in ours.config.ropes),
+        whole_spans=vision.spans_whole,
     )
+
+
+def on_cpu(ours: Ours, dtype: str = "float32", **more: Any) -> CPUModel:
+    return CPUModel(ours.config, ours.files, dtype, positions=POSITIONS, **more)
+
+
+def backend_of(ours: Ours, backend: str) -> CPUModel | None:
+    return on_cpu(ours) if backend == "cpu" else None
 
 
 def runner_of(
@@ -161,12 +220,19 @@ def runner_of(
     slots: int = 8,
     blocks: int = 128,
     rows: int = 256,
+    cpu: CPUModel | None = None,
 ) -> StepRunner[Any]:
-    shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
-    forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
+    """cpu: the decoder on the CPU kernels; None: that of the reference."""
     media = encodings(ours, rows)
-    media.see_with(Sight(ours.tower, preparation, forward.count_layer))
     bounds = SlotBounds(slots, blocks, 16, ours.config.vocab_size, POSITIONS)
+    forward: ReferenceForward | CPUForward
+    if cpu is None:
+        shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+        forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, blocks))
+    else:
+        forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=blocks, threads=2))
+        bounds = replace(bounds, groups=cpu.recipe().kv_groups)
+    media.see_with(Sight(ours.tower, preparation, forward.count_layer))
     return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,10 +21,18 @@ def random_media(choose: random.Random) -> tuple[Media, int]:
     items, spans, at = [], [], choose.randrange(4)
     for number in range(choose.randrange(1, 6)):
         grid = tuple(choose.randrange(1, 5) for _ in range(3))
-        rows = grid[0] * grid[1] * grid[2]
-        items.append(item(rows, *grid) if choose.random() < 0.8 else item(rows))
-        spans.append(MediaSpan(number, at, rows))
-        at += rows + choose.randrange(4)
+        plane = grid[1] * grid[2]
+        rows = grid[0] * plane
+        below = choose.randrange(1, 5)
+        step = () if choose.random() < 0.5 else (choose.randrange(below * plane + 1), below)
+        items.append(item(rows, *grid, *step) if choose.random() < 0.8 else item(rows))
+        if choose.random() < 0.3:  # A span for each group of a video's frames.
+            for group in range(grid[0]):
+                spans.append(MediaSpan(number, at, plane, group * plane))
+                at += plane + choose.randrange(3)
+        else:
+            spans.append(MediaSpan(number, at, rows))
+            at += rows + choose.randrange(4)
     return Media(tuple(items), tuple(spans)), at + choose.randrange(4) + 1
 
 
@@ -38,11 +48,15 @@ def slow_positions(media: Media, length: int) -> np.ndarray:
             found.append((following, following, following))
             following, at = following + 1, at + 1
             continue
-        for time in range(grid[0]):
-            for row in range(grid[1]):
-                for column in range(grid[2]):
-                    found.append((following + time, following + row, following + column))
-        following, at = following + max(grid[1], grid[2]), span.end
+        step = Fraction(*grid[3:]) if grid[3:] else Fraction(1)
+        inside = [
+            (math.floor(time * step), row, column)
+            for time in range(span.tokens // (grid[1] * grid[2]))
+            for row in range(grid[1])
+            for column in range(grid[2])
+        ]
+        found += [tuple(following + place for place in places) for places in inside]
+        following, at = max(max(places) for places in found) + 1, span.end
     return np.array(found).T
 
 
@@ -71,7 +85,9 @@ def test_what_is_seen_is_the_rest_of_a_span() -> None:
 
 
 def test_a_wrong_grid_counts_positions_as_text() -> None:
-    for grid in ((2, 3), (1, 2, 2), (0, 3, 2), (-1, -2, 3), (10**9, 1, 1)):
+    wrong = ((2, 3), (1, 2, 2), (0, 3, 2), (-1, -2, 3), (10**9, 1, 1))
+    too_far = ((3, 1, 2, 1), (3, 1, 2, 3, 1), (3, 1, 2, 1, 0), (3, 1, 2, -1, 1))
+    for grid in wrong + too_far:
         slot = SlotMedia(Media((item(6, *grid),), (MediaSpan(0, 1, 6),)), 9)
         assert np.array_equal(slot.positions(0, 9), TEXT.positions(0, 9))
 

@@ -14,6 +14,7 @@ from tests.worker.driver import GREEDY, Driver, Job, LogitsOf
 from tests.worker.vision.pictures import (
     Part,
     Prepared,
+    backend_of,
     job_of,
     load,
     picture,
@@ -23,7 +24,8 @@ from tests.worker.vision.pictures import (
 )
 from tests.worker.vision.vision_cases import CASES, both
 
-QUICK = ("llava", "idefics3", "qwen2.5-vl", "gemma3")
+QUICK = ("llava", "idefics3", "qwen2.5-vl", "qwen3-vl", "mistral3", "gemma3")
+BACKENDS = ("reference", "cpu")
 WANTED = 6
 
 
@@ -33,14 +35,23 @@ def asked(case: str) -> list[Part]:
 
 
 def run(
-    case: str, folder: Path, *, budget: int, company: int = 0, seed: int = 0
+    case: str,
+    backend: str,
+    folder: Path,
+    *,
+    budget: int,
+    company: int = 0,
+    seed: int = 0,
+    preempt_every: int = 0,
 ) -> tuple[Job, torch.Tensor]:
-    """The prompt's answer, and every logit of it."""
+    """The prompt's answer, and every logit of it. preempt_every: so many steps it starts over, as
+    long as it has no token."""
     _, ours = both(case)
     vision = ours.config.vision
     assert vision is not None
     seen = LogitsOf()
-    runner = runner_of(ours, CASES[case].preparation, observer=seen)
+    cpu = backend_of(ours, backend)
+    runner = runner_of(ours, CASES[case].preparation, observer=seen, cpu=cpu)
     others = [picture(CASES[case].preparation, 2, 50 + number) for number in range(company)]
     shown = {part.item.name: part for part in asked(case) if isinstance(part, Prepared)}
     load(runner, folder, *shown.values(), *others)
@@ -56,6 +67,8 @@ def run(
     jobs += [Job(words(30, 90 + n), WANTED) for n in range(company)]
     slot = 0
     while not mine.done:
+        if preempt_every and mine.slot is not None and driver.step % preempt_every == 0:
+            driver._preempt([mine])
         driver._step([job for job in (mine, *jobs) if not job.done])
         slot = slot if mine.slot is None else mine.slot
     assert mine.error is None
@@ -63,21 +76,35 @@ def run(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", QUICK)
-def test_alone_in_company_and_in_chunks(case: str, tmp_path: Path) -> None:
-    one, logits = run(case, tmp_path, budget=512)
+def test_alone_in_company_and_in_chunks(case: str, backend: str, tmp_path: Path) -> None:
+    one, logits = run(case, backend, tmp_path, budget=512)
     for budget, company in ((512, 3), (29, 0), (33, 3)):
-        other, found = run(case, tmp_path, budget=budget, company=company, seed=budget)
+        other, found = run(case, backend, tmp_path, budget=budget, company=company, seed=budget)
         assert other.tokens == one.tokens
         assert torch.equal(found, logits), (budget, company)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_when_it_is_preempted(backend: str, tmp_path: Path) -> None:
+    """It is computed anew from its beginning, with the encodings that are kept."""
+    case = "qwen2.5-vl"
+    one, logits = run(case, backend, tmp_path, budget=512)
+    other, found = run(case, backend, tmp_path, budget=40, preempt_every=4)
+    assert other.preempted
+    assert other.tokens == one.tokens
+    assert torch.equal(found, logits)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", QUICK)
-def test_behind_a_prefix_that_ends_within_an_item(case: str, tmp_path: Path) -> None:
+def test_behind_a_prefix_that_ends_within_an_item(case: str, backend: str, tmp_path: Path) -> None:
     """Another sequence has the first block's keys and values, and goes on from there."""
     _, ours = both(case)
     seen = LogitsOf()
-    runner = runner_of(ours, CASES[case].preparation, observer=seen)
+    cpu = backend_of(ours, backend)
+    runner = runner_of(ours, CASES[case].preparation, observer=seen, cpu=cpu)
     parts = asked(case)
     shown = {part.item.name: part for part in parts if isinstance(part, Prepared)}
     load(runner, tmp_path, *shown.values())
@@ -127,13 +154,15 @@ def test_a_fork_has_its_siblings_pictures(tmp_path: Path) -> None:
     assert torch.equal(seen.of(0), seen.of(1))
 
 
-def test_text_has_the_bits_of_a_model_without_a_tower(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_text_has_the_bits_of_a_model_without_a_tower(backend: str, tmp_path: Path) -> None:
     """So it has beside prompts with pictures."""
     _, ours = both("qwen2-vl")
     runs = []
     for beside in (False, True):
         seen = LogitsOf()
-        runner = runner_of(ours, CASES["qwen2-vl"].preparation, observer=seen)
+        cpu = backend_of(ours, backend)
+        runner = runner_of(ours, CASES["qwen2-vl"].preparation, observer=seen, cpu=cpu)
         jobs = [Job(words(40, 1), WANTED)]
         driver = Driver(runner, num_blocks=128, slots=8, budget=512)
         if beside:

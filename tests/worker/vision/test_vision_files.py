@@ -61,6 +61,7 @@ NAMINGS = {
     "gemma 3 as releases have it": ("gemma3", CLIP_4),
     "gemma 3 as transformers 5 names it": ("gemma3", CLIP_5),
     "qwen as releases have it": ("qwen2.5-vl", QWEN_4),
+    "qwen 3 as releases have it": ("qwen3-vl", QWEN_5),
     "qwen as transformers 5 names it": ("qwen2.5-vl", QWEN_5),
 }
 
@@ -92,6 +93,32 @@ def test_a_naming_changes_nothing(naming: str, tmp_path: Path) -> None:
     assert torch.equal(encoding(before, case), encoding(after, case))
     assert torch.equal(before.decoder.embedding, after.decoder.embedding)
     assert any("visual." in name or "vision_tower." in name for name in names)
+
+
+def test_experts_in_one_tensor_may_be_transposed(tmp_path: Path) -> None:
+    """Releases have them so, and transformers writes them as its module has them."""
+    config, files = saved(make_theirs("qwen3-vl-moe"), tmp_path)
+    rows = torch.arange(7)
+    before = experts_of(opened(config, files), rows)
+    turned: list[str] = []
+
+    def change(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        turned.extend(name for name in tensors if ".experts." in name)
+        return {
+            name: tensor.transpose(1, 2).contiguous() if name in turned else tensor.clone()
+            for name, tensor in tensors.items()
+        }
+
+    rewritten(files, change)
+    assert len(turned) == 4
+    assert torch.equal(before, experts_of(opened(config, files), rows))
+
+
+def experts_of(ours: Ours, rows: Tensor) -> Tensor:
+    """What the first layer's experts make of some embeddings."""
+    with torch.inference_mode():
+        found: Tensor = ours.decoder.layers[2].feed_forward(ours.decoder.embedding[rows])
+        return found
 
 
 def test_a_quantised_decoder_has_a_plain_tower(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError, UnsupportedModel
+from penstock.mechanisms import VISION
 from penstock.model_config import PreparedModel
 from penstock.prepare.folder import MANIFEST
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import LoadMediaChunk, Plan, Setup
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Unable, require
 from penstock_worker.loading.load import load
 from penstock_worker.machine import memory, model_check
 from penstock_worker.machine.memory import pool_blocks
@@ -51,7 +54,7 @@ def setup(folder: Path, **options: Any) -> Setup:
 
 def changed(folder: Path, to: Path, **changes: Any) -> Path:
     """A prepared folder whose manifest says something else."""
-    prepared = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=PreparedModel)
+    prepared = read(folder)
     other = msgspec.structs.replace(prepared, **changes)
     (to / MANIFEST).write_bytes(msgspec.json.encode(other))
     return to
@@ -97,22 +100,32 @@ def test_as_much_may_wait_as_is_told_and_twice_that_is_held(folder: Path) -> Non
         loaded.runner.close()
 
 
-@pytest.mark.parametrize(("backend", "said"), [("auto", 1), ("reference", 0)])
-def test_the_start_says_once_that_text_may_be_slower(
-    folder: Path, caplog: pytest.LogCaptureFixture, backend: str, said: int
-) -> None:
-    """Not to whom has named a backend."""
-    caplog.set_level("INFO")
-    loaded = load(setup(folder, attention_backend=backend))
-    loaded.runner.close()
-    assert caplog.text.count("--language-model-only may be faster") == said
+def read(folder: Path) -> PreparedModel:
+    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=PreparedModel)
 
 
-def test_other_backends_name_what_they_lack(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="cpu can't be used: the model has a tower that sees"):
-        load(setup(folder, attention_backend="cpu"))
-    prepared = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=PreparedModel)
-    text = msgspec.structs.replace(prepared.decoder, vision=None)
+@pytest.mark.parametrize("backend", ["auto", "cpu", "reference"])
+def test_auto_takes_the_kernels_of_the_processor(folder: Path, backend: str) -> None:
+    recipe = choose(read(folder), setup(folder, attention_backend=backend), 1)
+    assert recipe.backend.split()[0] == ("reference" if backend == "reference" else "cpu")
+    assert recipe.media is not None
+
+
+def test_a_backend_that_lacks_what_pictures_need_says_how_to_do_without(folder: Path) -> None:
+    config = read(folder).decoder
+    with pytest.raises(Unable, match="the model has a tower that sees; with --language-model-only"):
+        require(frozenset(), config)
+    assert config.vision is not None
+    whole = msgspec.structs.replace(config.vision, spans_whole=True)
+    with pytest.raises(Unable, match="rows see one another; with --language-model-only"):
+        require(frozenset({VISION}), msgspec.structs.replace(config, vision=whole))
+    other = msgspec.structs.replace(config, embedding_multiplier=2.0)
+    with pytest.raises(Unable, match=r"an embedding multiplier$"):
+        require(frozenset({VISION}), other)
+
+
+def test_a_decoder_without_its_tower_takes_no_pictures(folder: Path, tmp_path: Path) -> None:
+    text = msgspec.structs.replace(read(folder).decoder, vision=None)
     loaded = load(
         setup(changed(folder, tmp_path, config=text, media=None), attention_backend="cpu")
     )
@@ -133,7 +146,7 @@ def test_a_model_whose_preparation_nobody_knows_takes_no_pictures(
 
 
 def test_a_tower_that_the_files_dont_hold_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    prepared = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=PreparedModel)
+    prepared = read(folder)
     vision = prepared.decoder.vision
     assert vision is not None
     for tower, wanted in (
@@ -156,7 +169,7 @@ def test_the_pool_leaves_room_for_media(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_doctor_says_what_pictures_take(folder: Path) -> None:
-    prepared = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=PreparedModel)
+    prepared = read(folder)
     (finding,) = model_check._media(prepared)
     rows, row, pixels = 256, 72 * 4, 3 * 7 * 7
     size = rows * row + 2 * (rows * pixels + 256 * 4096)

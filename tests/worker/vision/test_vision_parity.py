@@ -11,9 +11,11 @@ from tests.worker.driver import Driver, LogitsOf
 from tests.worker.models.parity import CLEAR_MARGIN, RELATIVE_TOLERANCE
 from tests.worker.vision.pictures import (
     Prepared,
+    backend_of,
     job_of,
     load,
     picture,
+    pixels_of,
     prompts,
     runner_of,
     text_of,
@@ -37,7 +39,9 @@ def test_encodings_equal_transformers(case: str) -> None:
             found = ours.tower.encode(ours.tower.read(shown.inputs))
             if "grid_thw" in shown.inputs:
                 grid = torch.from_numpy(shown.inputs["grid_thw"]).long()[None]
-                features = theirs.model.get_image_features(pixels, grid).pooler_output[0]
+                seen = theirs.model.get_image_features(pixels, grid)
+                deep = getattr(seen, "deepstack_features", None) or ()
+                features = torch.cat((seen.pooler_output[0], *deep), 1)
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
             else:
@@ -46,22 +50,26 @@ def test_encodings_equal_transformers(case: str) -> None:
                     for key in ("vision_feature_layer", "vision_feature_select_strategy")
                     if hasattr(theirs.config, key)
                 }
-                features = theirs.model.get_image_features(pixels, **said).pooler_output[0]
-        assert found.shape == (shown.item.rows, ours.config.hidden_size) == features.shape
+                given = pixels_of(theirs, [shown])
+                seen = theirs.model.get_image_features(**given, **said).pooler_output
+                features = torch.cat(list(seen)).flatten(0, -2)
+        width = ours.tower.spec.row_width(ours.config.hidden_size)
+        assert found.shape == (shown.item.rows, width) == features.shape
         allowed = RELATIVE_TOLERANCE * features.abs().max()
         assert bool(((found - features).abs() <= allowed).all())
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_prompts_and_answers_equal_transformers(case: str, tmp_path: Path) -> None:
+def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_path: Path) -> None:
     """Several sequences in a batch, in steps of 37 tokens, so that items lie across their ends."""
     theirs, ours = both(case)
     asked = prompts(CASES[case].preparation)
     vision = ours.config.vision
     assert vision is not None
     seen = LogitsOf()
-    runner = runner_of(ours, CASES[case].preparation, observer=seen)
+    runner = runner_of(ours, CASES[case].preparation, observer=seen, cpu=backend_of(ours, backend))
     shown = {
         part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
     }

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.errors import StartupError
 from penstock.protocol.from_worker import MediaReady
 from penstock.protocol.to_worker import Plan
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.parallel.shard import shard_of
 from tests.worker.parallel.together import Formed
 from tests.worker.vision.pictures import message_of, picture, prompt_of, words
 from tests.worker.vision.test_vision_bits import new, work
@@ -25,13 +28,21 @@ from tests.worker.vision.vision_cases import CASES, prepared_folder
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+def test_rows_behind_layers_of_another_stage_are_refused(tmp_path: Path) -> None:
+    config = prepared_folder("qwen3-vl", tmp_path).decoder
+    shard_of(config, RankPlace(1, 2))
+    with pytest.raises(StartupError, match="behind 2 of them"):
+        shard_of(config, RankPlace(1, 3))
+
+
 @pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
-@pytest.mark.parametrize("case", ["qwen2.5-vl", "gemma3"])
+@pytest.mark.parametrize("case", ["qwen2.5-vl", "qwen3-vl", "gemma3"])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_ranks_see_what_one_worker_sees(
-    case: str, tensor: int, pipeline: int, tmp_path: Path
+    backend: str, case: str, tensor: int, pipeline: int, tmp_path: Path
 ) -> None:
     prepared = prepared_folder(case, tmp_path)
-    asked = setup(tmp_path, attention_backend="reference")
+    asked = setup(tmp_path, attention_backend=backend)
     shown = picture(CASES[case].preparation, 2, 1)
     tokens, media = prompt_of([words(9, 1), shown, words(12, 2)])
     assert media is not None
@@ -73,4 +84,4 @@ def test_ranks_see_what_one_worker_sees(
     assert len(found) == tensor
     for each in found:
         assert torch.allclose(each, true, rtol=1e-3, atol=1e-3)
-        assert pipeline == 1 or torch.equal(each, true)
+        assert (backend, pipeline) == ("reference", 1) or torch.equal(each, true)

@@ -15,11 +15,15 @@ import torch
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
     FixedImages,
     ImagePreparation,
+    KindFacts,
     MediaFacts,
     PatchImages,
     Pixels,
+    RowImages,
     TiledImages,
 )
 from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
@@ -51,7 +55,9 @@ SEES: dict[str, Any] = {
     "num_attention_heads": 4,
     "initializer_range": 0.2,
 }
-SECTIONS = {"rope_type": "default", "mrope_section": [1, 2, 3], "rope_theta": 100.0}
+WIDE = TEXT | {"hidden_size": 96}
+"""Where a head's size follows from the hidden one's: 16, as on the CPU kernels."""
+SECTIONS = {"rope_type": "default", "mrope_section": [2, 1, 5], "rope_theta": 100.0}
 QWEN_TOKENS = {
     "image_token_id": PLACEHOLDER,
     "video_token_id": 191,
@@ -59,7 +65,19 @@ QWEN_TOKENS = {
     "vision_end_token_id": 193,
 }
 QWEN_TOWER = {"num_heads": 4, "patch_size": 4, "initializer_range": 0.2}
+SECTIONS_3 = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 100.0}
+QWEN3_TOWER = QWEN_TOWER | {
+    "depth": 3,
+    "hidden_size": 48,
+    "out_hidden_size": 72,
+    "intermediate_size": 52,
+    "num_position_embeddings": 25,
+    "deepstack_visual_indexes": [0, 2],
+}
 COLOURS = Pixels(resample=3, rescale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))
+
+
+QWEN_PATCHES = PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2)
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,14 @@ LLAMA = TEXT | {"class": "LlamaConfig", "head_dim": 16}
 MISTRAL = TEXT | {"class": "MistralConfig", "head_dim": 16}
 CLIP = SEES | {"class": "CLIPVisionConfig", "image_size": 28, "patch_size": 7}
 SIGLIP = SEES | {"class": "SiglipVisionConfig", "image_size": 30, "patch_size": 7}
+INTERNVIT = SEES | {
+    "class": "InternVLVisionConfig",
+    "image_size": [24, 24],
+    "patch_size": [6, 6],
+    "layer_scale_init_value": 0.8,
+}
+PIXTRAL = SEES | {"class": "PixtralVisionConfig", "image_size": 64, "patch_size": 4}
+FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
 CASES: dict[str, Case] = {
     "llava": Case(
         "Llava",
@@ -124,7 +150,7 @@ CASES: dict[str, Case] = {
     "llava-qwen2": Case(
         "Llava",
         {
-            "text_config": TEXT | {"class": "Qwen2Config"},
+            "text_config": WIDE | {"class": "Qwen2Config"},
             "vision_config": CLIP,
             "image_token_index": PLACEHOLDER,
             "vision_feature_layer": 1,
@@ -155,29 +181,110 @@ CASES: dict[str, Case] = {
     "qwen2-vl": Case(
         "Qwen2VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
-            | {"depth": 2, "embed_dim": 48, "hidden_size": 72, "mlp_ratio": 2},
+            | {"depth": 2, "embed_dim": 48, "hidden_size": 96, "mlp_ratio": 2},
         }
         | QWEN_TOKENS,
-        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+        QWEN_PATCHES,
     ),
     "qwen2.5-vl": Case(
         "Qwen2_5_VL",
         {
-            "text_config": TEXT | {"rope_parameters": SECTIONS},
+            "text_config": WIDE | {"rope_parameters": SECTIONS},
             "vision_config": QWEN_TOWER
             | {
                 "depth": 3,
                 "hidden_size": 48,
-                "out_hidden_size": 72,
+                "out_hidden_size": 96,
                 "intermediate_size": 52,
                 "window_size": 16,
                 "fullatt_block_indexes": [1],
             },
         }
         | QWEN_TOKENS,
-        PatchImages(pixels=COLOURS, min_pixels=64, max_pixels=4096, patch=4, merge=2),
+        QWEN_PATCHES,
+    ),
+    "qwen3-vl": Case(
+        "Qwen3VL",
+        {
+            "text_config": TEXT | {"head_dim": 16, "rope_parameters": SECTIONS_3},
+            "vision_config": QWEN3_TOWER,
+        }
+        | QWEN_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "qwen3-vl-moe": Case(
+        "Qwen3VLMoe",
+        {
+            "text_config": TEXT
+            | {
+                "head_dim": 16,
+                "rope_parameters": SECTIONS_3,
+                "num_experts": 5,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 40,
+                "mlp_only_layers": [1],
+            },
+            "vision_config": QWEN3_TOWER
+            | {"num_position_embeddings": 9, "depth": 2}
+            | {"deepstack_visual_indexes": [0]},
+        }
+        | QWEN_TOKENS,
+        QWEN_PATCHES,
+    ),
+    "internvl": Case(
+        "InternVL",
+        {
+            "text_config": WIDE | {"class": "Qwen2Config"},
+            "vision_config": INTERNVIT | {"attention_bias": True},
+            "image_token_id": PLACEHOLDER,
+        },
+        CanvasImages(pixels=COLOURS, tile=24, rows=4),
+    ),
+    "internvl-with-norms-of-queries": Case(
+        "InternVL",
+        {
+            "text_config": TEXT | {"class": "Qwen3Config", "head_dim": 16},
+            "vision_config": INTERNVIT | {"use_qk_norm": True, "norm_type": "rms_norm"},
+            "image_token_id": PLACEHOLDER,
+            "projector_hidden_act": "gelu_pytorch_tanh",
+            "vision_feature_layer": -2,
+        },
+        CanvasImages(pixels=COLOURS, tile=24, rows=4),
+    ),
+    "pixtral": Case(
+        "Llava",
+        {
+            "text_config": MISTRAL,
+            "vision_config": PIXTRAL,
+            "image_token_index": PLACEHOLDER,
+            "vision_feature_select_strategy": "full",
+            "vision_feature_layer": -1,
+        },
+        RowImages(pixels=COLOURS, longest_edge=64, patch=4),
+    ),
+    "mistral3": Case(
+        "Mistral3",
+        {
+            "text_config": MISTRAL,
+            "vision_config": PIXTRAL | {"hidden_act": "silu"},
+            "image_token_index": PLACEHOLDER,
+        },
+        RowImages(pixels=COLOURS, longest_edge=64, patch=8),
+    ),
+    "llava-onevision": Case(
+        "LlavaOnevision",
+        {
+            "text_config": WIDE | {"class": "Qwen2Config"},
+            "vision_config": SIGLIP | {"image_size": 24, "patch_size": 6},
+            "image_token_index": PLACEHOLDER,
+            "image_grid_pinpoints": FORMS,
+            "vision_aspect_ratio": "anyres_max_2",
+        },
+        AnyresImages(
+            pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
+        ),
     ),
     "gemma3": Case(
         "Gemma3",
@@ -210,7 +317,7 @@ def make_theirs(case: str) -> Any:
                 parameter.normal_(0, 0.3)
             elif "norm" in name or "ln_q" in name:
                 parameter.normal_(0 if "Gemma" in type(model).__name__ else 1, 0.3)
-            elif "mm_input" in name or ("vision" in name and "embed" in name):
+            elif "mm_input" in name or (("vision" in name or "visual" in name) and "embed" in name):
                 parameter.normal_(0, 0.3)
     return model
 
@@ -222,6 +329,7 @@ class Ours:
     config: ModelConfig
     decoder: DecoderModel
     tower: VisionModel
+    files: WeightFiles
 
 
 def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
@@ -230,6 +338,12 @@ def saved(model: Any, folder: Path) -> tuple[ModelConfig, WeightFiles]:
     config = read_config(Fields(json.loads(path.read_text()), str(path)))
     files = tuple(map(str, find_safetensors(folder)))
     return config, WeightFiles(format="safetensors", files=files, dtype="float32")
+
+
+def _facts(preparation: ImagePreparation) -> KindFacts:
+    return KindFacts(
+        preparation=preparation, placeholder="<image>", token="<image>", token_id=PLACEHOLDER
+    )
 
 
 def prepared_folder(case: str, folder: Path) -> PreparedModel:
@@ -244,12 +358,7 @@ def prepared_folder(case: str, folder: Path) -> PreparedModel:
         weights=files,
         digest="0" * 64,
         has_chat_template=False,
-        media=MediaFacts(
-            image=CASES[case].preparation,
-            placeholder="<image>",
-            token="<image>",
-            token_id=PLACEHOLDER,
-        ),
+        media=MediaFacts(kinds={"image": _facts(CASES[case].preparation)}),
     )
     (folder / MANIFEST).write_bytes(msgspec.json.encode(prepared))
     return prepared
@@ -260,12 +369,17 @@ def opened(config: ModelConfig, files: WeightFiles, dtype: torch.dtype = torch.f
         config,
         DecoderModel(config, open_weights(files, config, dtype), POSITIONS),
         VisionModel(config, open_tower(files, dtype)),
+        files,
     )
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+"""Of what `both` has made, until the process ends."""
 
 
 @cache
 def both(case: str) -> tuple[Any, Ours]:
     """Made once for all tests of a file."""
-    theirs = make_theirs(case)
-    with TemporaryDirectory() as folder:
-        return theirs, opened(*saved(theirs, Path(folder)))
+    theirs, folder = make_theirs(case), TemporaryDirectory()
+    _FOLDERS.append(folder)
+    return theirs, opened(*saved(theirs, Path(folder.name)))

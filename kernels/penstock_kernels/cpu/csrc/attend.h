@@ -39,11 +39,11 @@ template <class Cache> class Attend {
   void attend(int tile_number, int kv_head, int split) {
     const QueryTile& tile = t_.scratch.tiles[tile_number];
     const int dim = a_.head_dim, rows = tile.count * group_;
-    const int last = last_key(a_, tile.position + tile.count - 1, tile.end);
+    const int last = last_key(a_, tile.position + tile.count - 1, tile.end, t_.last_seen(tile.row + tile.count - 1));
     const int num_splits = last / pk::KEY_SPLIT + 1, first_split = first_key(a_, tile.position) / pk::KEY_SPLIT;
     const bool by_split = t_.scratch.by_split;
     if (by_split && (split < first_split || split >= num_splits)) return;
-    const Reach reach(a_, tile.position, tile.end, rows, group_);
+    const Reach reach(a_, tile.position, tile.end, rows, group_, t_.last_seen(tile.row));
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int r = 0; r < rows; r++)
       Cache::put_query(panel, r, rows, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);
@@ -79,7 +79,7 @@ inline void fold_head(Thread& t, const PkAttention& a, int row, int head, float*
   int tile = 0;
   while (t.scratch.tiles[tile].row + t.scratch.tiles[tile].count <= row) tile++;
   const int group = a.heads / a.kv_heads, dim = a.value_dim, size = partial_size(dim);
-  const int last = last_key(a, position, t.scratch.tiles[tile].end);
+  const int last = last_key(a, position, t.scratch.tiles[tile].end, t.last_seen(row));
   const int num_splits = last / pk::KEY_SPLIT + 1, first_split = first_key(a, position) / pk::KEY_SPLIT;
   const size_t at = static_cast<size_t>((row - t.scratch.tiles[tile].row) * group + head % group) * size;
   for (int i = 0; i < size; i++) t.own.folded[i] = partials_at(t, a, tile, head / group, first_split)[at + i];

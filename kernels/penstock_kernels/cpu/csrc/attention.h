@@ -101,18 +101,21 @@ inline int first_key(const PkAttention& a, int position) {
   return behind > chunk ? behind : chunk;
 }
 
-// The last key that a token sees, in a sequence that ends at position `end`.
-inline int last_key(const PkAttention& a, int position, int end) {
-  if (!a.both_ways) return position;
+// The last key that a token sees, in a sequence that ends at position `end`.  last_seen: what the batch says of
+// the token, or null.
+inline int last_key(const PkAttention& a, int position, int end, const int32_t* last_seen) {
+  if (a.through && position >= a.through) return a.through - 1;
+  if (!a.both_ways) return last_seen ? *last_seen : position;
   return a.window && position + a.window < end ? position + a.window - 1 : end - 1;
 }
 
 // The keys that the rows of a tile see. A row is a query head of a token; `group` rows are one token's.
 class Reach {
  public:
-  Reach(const PkAttention& a, int position, int end, int rows, int group) {
+  // last_seen: of the first token and those behind it, or null.
+  Reach(const PkAttention& a, int position, int end, int rows, int group, const int32_t* last_seen) {
     for (int r = 0; r < rows; r++) {
-      last_[r] = last_key(a, position + r / group, end);
+      last_[r] = last_key(a, position + r / group, end, last_seen ? last_seen + r / group : nullptr);
       first_[r] = first_key(a, position + r / group);
     }
   }

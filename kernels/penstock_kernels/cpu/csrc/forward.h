@@ -47,6 +47,7 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_END_STREAM: return end_stream(t, p);
     case PK_CONVOLVE: return convolve(t, p);
     case PK_SCAN: return scan(t, p);
+    case PK_TAKE_ROWS: return take_rows(t, p);
   }
 }
 

@@ -11,11 +11,11 @@ template <class Cache> void place_latent(Thread& t, const PkPhase& p) {
   const int turning = a.rotary_dims, rank = a.value_dim, dim = a.head_dim;
   t.share_out(t.batch.rows, [&](int row) {
     const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
-    const float *cosines = a.cosines + static_cast<size_t>(position) * (turning / 2), *sines = a.sines + static_cast<size_t>(position) * (turning / 2);
+    const Angles by = t.angles(a, row);
     const float* stored = t.row(p.source, row);
     float* key = t.own.row;
     for (int i = 0; i < turning; i++) key[i] = stored[rank + i];
-    rotate(key, cosines, sines, turning);
+    rotate(key, by.cosines, by.sines, turning);
     normalise(stored, p.norm, rank, key + turning);
     const Pages pages = t.pages<Cache>(a, sequence);
     store_key<Cache>(static_cast<Cell*>(a.keys), pages, 0, position, key, dim);
@@ -24,7 +24,7 @@ template <class Cache> void place_latent(Thread& t, const PkPhase& p) {
     float* query = t.row(PK_QUERIES, row);
     for (int head = 0; head < a.heads; head++, raw += p.width, query += dim) {
       for (int i = 0; i < turning; i++) query[i] = raw[i];
-      rotate(query, cosines, sines, turning);
+      rotate(query, by.cosines, by.sines, turning);
     }
   });
 }

@@ -21,7 +21,13 @@ bool fits(const PkAttention* a) {
   return a && a->kv_heads > 0 && a->heads > 0 && a->heads % a->kv_heads == 0 && a->heads / a->kv_heads <= pk::MAX_GROUP &&
          a->head_dim > 0 && a->head_dim % 16 == 0 && a->head_dim <= pk::MAX_HEAD_DIM && a->value_dim > 0 && a->value_dim % 16 == 0 && a->value_dim <= pk::MAX_HEAD_DIM &&
          a->rotary_dims >= 0 && a->rotary_dims % 2 == 0 &&
-         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && !(a->both_ways && a->chunk) && a->keys && a->values;
+         a->rotary_dims <= a->head_dim && (!a->rotary_dims || (a->cosines && a->sines)) && a->window >= 0 && a->chunk >= 0 && a->through >= 0 && !(a->through && (a->window || a->chunk || a->both_ways)) && !(a->both_ways && a->chunk) && a->keys && a->values;
+}
+
+bool fits_axes(const PkAttention& a) {
+  for (int i = 0; a.axes && i < a.rotary_dims / 2; i++)
+    if (a.axes[i] > 2) return false;
+  return true;
 }
 
 bool fits(const PkExperts* e) {
@@ -57,7 +63,7 @@ class Reader {
   bool fits_in(const PkPhase& p) {
     if (p.ends_layer && !p.waits) return false;
     if (!part(p)) return false;
-    if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
+    if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
     if (p.streams && !streams(p)) return false;
     switch (p.kind) {
       case PK_EMBED: return floats(p.target) && (p.part || p.matrices[0].outputs >= m_.vocab) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
@@ -83,6 +89,7 @@ class Reader {
       case PK_CONVOLVE: return p.recurrent && p.recurrent->kind != PK_SHORT_CONV && p.source == PK_QUERIES;
       case PK_SCAN: return p.recurrent && p.source == PK_QUERIES && p.target == PK_MIXED && holds(PK_MIXED, p.recurrent->width);
       case PK_ROWS: return floats(p.source) && p.width > 0 && p.width == m_.outputs && holds(p.source, p.width);
+      case PK_TAKE_ROWS: return floats(p.target) && p.width > 0 && holds(p.target, p.width);
       case PK_SCALE: return floats(p.target) && p.width > 0 && holds(p.target, p.width);
       case PK_INPUTS_OF_LAYERS: return inputs_of_layers(p);
       case PK_GATE_BY: return gate_by(p);
@@ -155,7 +162,7 @@ class Reader {
   static bool part(const PkPhase& p) {
     if (p.kind == PK_EXCHANGE) return p.part && p.first >= 0;
     if (p.kind == PK_LOOK_UP) return !p.part && p.first_key == 0;
-    if (p.kind == PK_GATE_BY || p.kind == PK_MAKE_INPUT) return !p.part && p.first >= 0 && p.first_key == 0;
+    if (p.kind == PK_GATE_BY || p.kind == PK_MAKE_INPUT || p.kind == PK_TAKE_ROWS) return !p.part && p.first >= 0 && p.first_key == 0;
     if (!p.part) return p.first == 0 && p.first_key == 0;
     if (p.first < 0 || p.first_key < 0 || p.width < 0 || p.key_width < 0) return false;
     if (p.kind == PK_EMBED) return true;

@@ -41,6 +41,15 @@ inline void scale_rows(Thread& t, const PkPhase& p) {
   });
 }
 
+// What the batch brings for some rows.
+inline void take_rows(Thread& t, const PkPhase& p) {
+  t.share_out(t.batch.num_taken, [&](int i) {
+    const float* x = t.batch.taken + static_cast<size_t>(i) * t.batch.taken_width + p.first;
+    float* out = t.row(p.target, t.batch.taken_rows[i]);
+    for (int j = 0; j < p.width; j++) out[j] = p.adds ? out[j] + x[j] : x[j];
+  });
+}
+
 // Rows as what the step gives.
 inline void give_rows(Thread& t, const PkPhase& p) {
   t.share_out(t.batch.num_wanted, [&](int i) {

@@ -49,14 +49,14 @@ struct Scratch {
 
 struct ThreadScratch {
   Activations own, by_head;
-  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state;
+  float *scores, *weights, *queries, *partial, *folded, *row, *heads, *window, *state, *angles;
 };
 
 inline int attention_rows(const PkAttention& a) { return pk::TILE_QUERIES * (a.heads / a.kv_heads); }
 
 // The largest of a program's attentions, each number by itself.
 struct Limits {
-  size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0;
+  size_t rows = 0, head_dim = 0, value_dim = 0, kv_heads = 0, heads_and_partials = 0, by_head = 0, turning = 0;
   size_t experts = 0, active = 0, expert_inner = 0, window = 0, state = 0;
 
   explicit Limits(const PkProgram& m) {
@@ -79,6 +79,7 @@ struct Limits {
       raise(head_dim, a.head_dim);
       raise(value_dim, a.value_dim);
       raise(kv_heads, a.kv_heads);
+      if (a.axes) raise(turning, a.rotary_dims);
       raise(heads_and_partials, static_cast<size_t>(a.kv_heads) * attention_rows(a) * partial_size(a.value_dim));
     }
   }
@@ -101,6 +102,7 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   Activations::take(at, t.heads, pk::ROWS * most.head_dim + 4 * 16 * pk::ROWS);
   Activations::take(at, t.window, most.window);
   Activations::take(at, t.state, most.state);
+  Activations::take(at, t.angles, most.turning);
   *end = at;
   return t;
 }

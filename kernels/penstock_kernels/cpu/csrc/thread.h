@@ -5,6 +5,9 @@
 
 namespace {
 
+// Cosines and sines of a row's rotation.
+struct Angles { const float *cosines, *sines; };
+
 struct Thread {
   const PkProgram& program;
   const PkBatch& batch;
@@ -71,6 +74,26 @@ struct Thread {
   int position_of(int row) const {
     const int sequence = sequence_of(row);
     return batch.starts[sequence] + row - batch.first_row[sequence];
+  }
+
+  // What the batch says of the last position that the row sees, or null.
+  const int32_t* last_seen(int row) const { return batch.last_seen ? batch.last_seen + row : nullptr; }
+
+  // Of a row, by what its heads rotate: cosines and sines, [rotary_dims / 2] each.
+  Angles angles(const PkAttention& a, int row) const {
+    const int half = a.rotary_dims / 2;
+    if (!a.axes || !batch.turns) {
+      const size_t at = static_cast<size_t>(position_of(row)) * half;
+      return {a.cosines + at, a.sines + at};
+    }
+    size_t at[3];
+    for (int axis = 0; axis < 3; axis++) at[axis] = static_cast<size_t>(batch.turns[static_cast<size_t>(axis) * batch.rows + row]) * half;
+    float *cosines = own.angles, *sines = cosines + half;
+    for (int i = 0; i < half; i++) {
+      cosines[i] = a.cosines[at[a.axes[i]] + i];
+      sines[i] = a.sines[at[a.axes[i]] + i];
+    }
+    return {cosines, sines};
   }
 
   template <class Cache> Pages pages(const PkAttention& a, int sequence) const {

@@ -41,15 +41,18 @@ enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_REL
 // rotary_dims: numbers of a head that rotate, its first ones; 0: none.  window: keys that a token sees,
 // its own included; 0: all before it.  chunk: a token sees the keys of its own run of so many positions;
 // 0: there are none.  both_ways: a token sees those behind it as well, in a window of as many.
+// through: a token sees the sequence's first keys alone, so many, and none behind them; 0: it isn't so.
 // soft_cap: 0 is off.  cosines, sines: [positions, rotary_dims / 2].
 // sinks: [heads] or null.  query_factors: [positions] or null; of rotated queries.
 // key_block, value_block: bytes from a KV block's keys or values to the next block's, in which layers with
 // larger heads may lie besides.
 // group: of the tables of a step's sequences, which one it has.
+// axes: [rotary_dims / 2] or null; by which of a row's three positions (see PkBatch) each pair turns.
 struct PkAttention {
-  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, reserved;
+  int32_t heads, kv_heads, head_dim, value_dim, rotary_dims, window, chunk, both_ways, group, through;
   float scale, soft_cap;
   const float *cosines, *sines, *sinks, *query_factors;
+  const uint8_t* axes;
   void *keys, *values;
   int64_t key_block, value_block;
 };
@@ -151,6 +154,8 @@ enum PkBuffer : int32_t {
 //   and `forms` made of them afterwards.
 // LOOK_UP: target += the rows of matrices[0] at `first` plus the row's position; with `first` below 0, at its type.
 // NORM: target = norm of the source's `width` numbers.
+// TAKE_ROWS: of the rows for which the batch brings numbers, `width` of these from `first` on; added to the target, or
+//   (`adds` is 0) put there.
 // CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu
 //   has them; queries and keys of a GATED_DELTA become vectors of one length, and queries are scaled.
 // SCAN: MIXED = what a recurrent layer's scan gives; its state goes on.
@@ -175,7 +180,8 @@ enum PkPhaseKind : int32_t {
   PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_SCALE = 19,
   PK_INPUTS_OF_LAYERS = 20, PK_GATE_BY = 21, PK_CUT_GATE = 22, PK_BEGIN_STREAMS = 23, PK_PREDICT = 24,
   PK_JOIN_PATH = 25, PK_CORRECT = 26, PK_ADD_TO_OTHERS = 27, PK_END_STREAM = 28, PK_CONVOLVE = 29, PK_SCAN = 30,
-  PK_PHASE_KINDS = 31
+  PK_TAKE_ROWS = 31,
+  PK_PHASE_KINDS = 32
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -230,6 +236,10 @@ struct PkStates {
 // computed before.  tables: physical blocks of all sequences in each KV group, those of sequence s in
 // group g from first_block[g * sequences + s] on; what no row of the step sees is not read.
 // types: [rows], for LOOK_UP; may be null: all 0.
+// taken_rows: [num_taken], each once.  taken: [num_taken, taken_width], what TAKE_ROWS reads for them.
+// turns: [3, rows], positions by which pairs turn whose attention has `axes`; null: all three are the row's own.
+// last_seen: [rows], the last position that each row sees, not before its own, nor before that of the row in front of it
+// in the sequence, whose end it doesn't pass; null: its own.  An encoder's attention takes no notice.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
 // states: null of a program without recurrent layers.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
@@ -237,8 +247,9 @@ struct PkStates {
 // threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
 // each other beyond spinning, of all of them together; may be null.
 struct PkBatch {
-  int32_t rows, sequences, num_wanted, threads;
-  const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types;
+  int32_t rows, sequences, num_wanted, threads, num_taken, taken_width;
+  const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
+  const float* taken;
   float* logits;
   volatile int64_t* layers_done;
   const volatile int32_t* cancelled;

@@ -19,23 +19,26 @@ import torch
 from torch import Tensor
 
 from penstock import mechanisms as mechanism
-from penstock.errors import StartupError
-from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.kv_layout import kv_layout
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
-    CACHE_KINDS,
     Decoder,
     DecoderShape,
     DecoderStep,
     halves_of,
 )
 from penstock_kernels.cpu.library import bits, instruction_set
-from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.cpu.program import Program
-from penstock_worker.forward.cpu.obstacles import experts_obstacle, recurrent_obstacle
-from penstock_worker.forward.cpu.packing import KINDS, ON_LOAD
+from penstock_worker.forward.cpu.cross_layers import compile_stored
+from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
+from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
+from penstock_worker.forward.cpu.media import TOWER_DTYPE, given_rows
+from penstock_worker.forward.cpu.obstacles import (
+    encoder_obstacle,
+    experts_obstacle,
+    recurrent_obstacle,
+)
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
@@ -47,6 +50,7 @@ from penstock_worker.forward.interface import (
     Unable,
     require,
 )
+from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import head_ranges, shard_of
@@ -97,12 +101,16 @@ MECHANISMS = frozenset(
         mechanism.OUTPUT_GATE,
         mechanism.EXPERTS_FLOOR,
         mechanism.ONE_HALF,
+        mechanism.VISION,
+        mechanism.AUDIO,
+        mechanism.WHOLE_SPANS,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
+        mechanism.DEEPSTACK,
         *mechanism.RECURRENT,
     }
 )
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
-_FLOATS = tuple(FLOAT_DTYPES.values())
-"""Checkpoint dtypes that can be quantised on load."""
 
 
 class CPUForward:
@@ -129,6 +137,12 @@ class CPUForward:
     def cancel(self) -> None:
         self._decoder.cancel()
 
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
+        self._decoder.count_layer()
+        if self._decoder.cancelled:
+            raise StepCancelled
+
     def kv_blocks(self) -> list[np.ndarray]:
         return self._decoder.kv_blocks()
 
@@ -141,6 +155,7 @@ class CPUForward:
             starts=_int32(batch.starts),
             tables=_int32(np.concatenate(tables)),
             first_block=_int32(np.cumsum(lengths)[:-1]),
+            given=given_rows(batch.media),
         )
         if self._ends is not None:
             self._ends.receive(len(batch.tokens))
@@ -171,27 +186,35 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     block_bytes = sum(halves_of(shapes, cache)) * layout.page_layers(shard.layers)
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
+    media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
+        see, join, ends = media.load(), None, None
+        stored = None
         if ranks.place.ranks == 1:
-            program = compile_program(config, loader.read(setup.max_model_len), places=places)
-            return lambda blocks: forward(decoder(program, blocks))
-        split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
-        ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
-        read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
-        part = compile_program(shard.staged, read, split, ends, places)
-        join = split.join_logits if isinstance(split, RankSplit) else None
-        return lambda blocks: CPUForward(decoder(part, blocks), join, ends)
+            read = loader.read(setup.max_model_len)
+            program = compile_program(config, read, places=places)
+            stored = compile_stored(config, read, places) if config.encoder_rows else None
+        else:
+            split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
+            ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
+            read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
+            program = compile_program(shard.staged, read, split, ends, places)
+            join = split.join_logits if isinstance(split, RankSplit) else None
 
-    def decoder(program: Program, blocks: int) -> Decoder:
-        return Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
+        def forward(blocks: int) -> Forward:
+            decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
+            if states is not None:
+                states.allocate(decoder.kv_blocks())
+            made = CPUForward(decoder, join, ends, states)
+            see(made.count_layer)
+            if stored is None:
+                return made
+            return beside_encoder(stored, decoder, made, config)
 
-    def forward(decoder: Decoder) -> CPUForward:
-        if states is not None:
-            states.allocate(decoder.kv_blocks())
-        return CPUForward(decoder, states=states)
+        return forward
 
     return Recipe(
         backend=f"cpu {instruction_set()}",
@@ -202,7 +225,16 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         threads_by_share=False,
         build=build,
         states=states,
+        media=media.encodings,
     )
+
+
+def beside_encoder(
+    stored: Program, decoder: Decoder, made: CPUForward, config: ModelConfig
+) -> CPUEncoderDecoder:
+    """stored: see compile_stored."""
+    stores = CPUForward(replace(decoder, program=stored, beside=decoder))
+    return CPUEncoderDecoder(stores, made, config.encoder_rows, config.vocab_size)
 
 
 def shapes_of(
@@ -216,6 +248,7 @@ def shapes_of(
         _heads_obstacle(config, setup, place.tensor)
         or experts_obstacle(config)
         or recurrent_obstacle(config)
+        or encoder_obstacle(config)
         or split_obstacle(config, place.tensor)
         or dummy_obstacle(setup)
     )
@@ -255,51 +288,3 @@ def _heads_obstacle(config: ModelConfig, setup: Setup, tensor: int) -> str | Non
 def dummy_obstacle(setup: Setup) -> str | None:
     """Returns why the weights can't be loaded, or None: matrices are packed from files only."""
     return None if setup.load_format == "auto" else f"load_format is {setup.load_format}"
-
-
-def dtype_of(setup: Setup, stored: str) -> str:
-    """Returns float32, bfloat16, int8, or the name of a GGUF quantisation, which means: as the file
-    has it."""
-    if setup.quantization in ON_LOAD:
-        _check_quantisable(setup.quantization, setup.dtype, stored)
-        return setup.quantization
-    if setup.quantization != "none":
-        raise StartupError(
-            f"quantization is {setup.quantization!r}; allowed are none, {', '.join(ON_LOAD)}"
-        )
-    if setup.dtype not in ("auto", "float32", "bfloat16"):
-        raise StartupError(
-            f"dtype is {setup.dtype!r}; on a CPU auto, float32, bfloat16 are allowed"
-        )
-    if setup.dtype != "auto":
-        return setup.dtype
-    return "float32" if stored == "float16" else stored
-
-
-def kind_of(dtype: str) -> MatrixKind | None:
-    """Returns the kind that all matrices are packed as; None means each as the file has it."""
-    return (KINDS | ON_LOAD).get(dtype)
-
-
-def _check_quantisable(quantization: str, requested: str, stored: str) -> None:
-    if stored not in _FLOATS:
-        raise StartupError(
-            f"quantization is {quantization}, but the checkpoint's weights are {stored} already; "
-            f"allowed is none, or a checkpoint of {', '.join(_FLOATS)}"
-        )
-    if requested != "auto":
-        raise StartupError(
-            f"quantization is {quantization}, which leaves no weights to compute in dtype "
-            f"{requested}; allowed is dtype auto (kv_cache_dtype has the cache's type)"
-        )
-
-
-def cache_of(requested: str, dtype: str) -> str:
-    """Returns the KV cache's dtype, a key of CACHE_KINDS."""
-    if requested == "auto":
-        return "float32" if dtype == "float32" else "bfloat16"
-    if requested not in CACHE_KINDS:
-        raise StartupError(
-            f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(CACHE_KINDS)}"
-        )
-    return requested

@@ -10,16 +10,19 @@ import torch
 
 from penstock.layer_spec import LayerSpec
 from penstock.model_config import ModelConfig
-from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.program import NormWeights
 from penstock_kernels.cpu.streams import CPUStreams
 from penstock_worker.forward.cpu.weights import (
     BesideNorms,
+    CrossWeights,
     LayerInputsWeights,
     LayerInputWeights,
     StreamEndsWeights,
     StreamLayerWeights,
 )
+from penstock_worker.layers.cross_attention import CROSS_NORM
+from penstock_worker.models.decoder import POSITIONS
 from penstock_worker.weights.weights import Weights
 
 TABLE = "embed_tokens_per_layer"
@@ -45,6 +48,39 @@ class FurtherWeights:
         names = ("k_proj", "v_proj", "k_norm", "v_norm")
         unread = tuple(f"{attention}.{name}." for name in names)
         self.weights.ignore_those(lambda name: name.startswith(unread))
+
+    def cross(self, at: str) -> CrossWeights | None:
+        config, prefix = self.config, f"{at}.encoder_attn"
+        if config.cross_attention is None:
+            return None
+        spec, hidden = config.layers[0].attention, config.hidden_size
+        queries = config.num_heads * config.head_dim
+        keys = config.num_kv_heads * config.head_dim
+
+        def made(name: str, outputs: int) -> PackedMatrix:
+            name = f"{prefix}.{name}"
+            return self.matrix(name, outputs, hidden, kind=self.kind, bias=spec.qkv_bias)
+
+        return CrossWeights(
+            norm=self.norm(f"{at}.{CROSS_NORM}", hidden),
+            query=made("q_proj", queries),
+            key=made("k_proj", keys),
+            value=made("v_proj", keys),
+            output=self.matrix(
+                f"{prefix}.o_proj", hidden, queries, kind=self.kind, bias=spec.output_bias
+            ),
+        )
+
+    def positions(self) -> PackedMatrix | None:
+        """The table of positions, with zeros for the rows of an encoder."""
+        config = self.config
+        count, rows = config.learned_positions, config.encoder_rows
+        if not count:
+            return None
+        table = np.zeros((rows + count, config.hidden_size), dtype=np.float32)
+        shape = (count, config.hidden_size)
+        table[rows:] = self.weights.take(POSITIONS, shape, torch.float32).numpy()
+        return pack("F32", table.view(np.uint8), table.shape, kind=MatrixKind.F32)
 
     def plain_norm(self, size: int) -> NormWeights:
         """The division by the root mean square."""

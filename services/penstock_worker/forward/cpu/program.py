@@ -19,9 +19,11 @@ from penstock_kernels.cpu.program import (
     RotationTable,
 )
 from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
+from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
 from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
 from penstock_worker.forward.cpu.layers import LayerPhases
+from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.recurrent_layers import RecurrentLayerPhases
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
 from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
@@ -38,7 +40,8 @@ def compile_program(
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
     group's blocks; None: all layers are in one group."""
-    places = places or _in_one_group(config)
+    # A layer's attention to an encoder, if it has one, lies where its own does.
+    places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
     phases = [*_phases(config, weights, split, ends)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
@@ -95,9 +98,13 @@ def _phases(
         )
     elif ends is not None:
         yield from ends.begin()
+    if weights.positions is not None:
+        yield Phase(kind=PhaseKind.LOOK_UP, matrices=(weights.positions,))
     if weights.embedding_norm is not None:
         width, norm = config.hidden_size, weights.embedding_norm
         yield Phase(kind=PhaseKind.NORM, width=width, norm=norm)
+    if weights.embedding is not None:
+        yield from taken(config)
     if weights.layer_inputs is not None:
         yield from inputs_of_layers(config, weights.layer_inputs)
     if weights.streams is not None and config.streams is not None:
@@ -110,7 +117,10 @@ def _phases(
             attention = _sharing(replace(attention, both_ways=True), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
-        *others, last = finished(phases, config, number, layer)
+        whole = [*finished(phases, config, number, layer)]
+        if weights.embedding is not None:
+            whole += tapped(config, number)
+        *others, last = whole
         yield from others
         yield replace(last, ends_layer=True)
     if weights.streams is not None and config.streams is not None:
@@ -118,6 +128,8 @@ def _phases(
 
 
 def _kind(weights: LayerWeights) -> type[LayerPhases]:
+    if weights.cross is not None:
+        return CrossLayerPhases
     if weights.streams is not None:
         return StreamLayerPhases
     if weights.beside is not None:
@@ -183,7 +195,7 @@ def _attention(
         scale=rule.scale,
         soft_cap=rule.soft_cap,
         window=rule.window,
-        chunk=rule.chunk,
+        chunk=config.encoder_rows or rule.chunk,
         sinks=weights.sinks,
     )
 

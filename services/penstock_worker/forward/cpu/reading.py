@@ -14,7 +14,7 @@ from penstock.model_config import ModelConfig
 from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
 from penstock_kernels.cpu.memory import Arena
-from penstock_kernels.cpu.program import NormWeights, RotationTable
+from penstock_kernels.cpu.program import NormWeights
 from penstock_worker.forward.cpu.further_weights import FurtherWeights
 from penstock_worker.forward.cpu.norms import NormReader
 from penstock_worker.forward.cpu.packing import QUANTISED, CPUPacking
@@ -25,6 +25,7 @@ from penstock_worker.forward.cpu.weights import (
     LatentWeights,
     LayerWeights,
     ModelWeights,
+    rotation_table,
 )
 from penstock_worker.layers.attention import QUERIES_AND_GATES
 from penstock_worker.layers.latent_attention import per_head
@@ -82,6 +83,7 @@ class CPUWeights:
             embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
         layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
         streams = self._further.stream_ends()
+        table = self._further.positions() if first else None
         head = self._head(embedding) if last else None
         norm = self._norms.norm("norm", config.hidden_size) if last else None
         self.weights.finish()
@@ -92,9 +94,10 @@ class CPUWeights:
             head=head,
             norm=norm,
             embedding_norm=embedding_norm,
-            rotations=[rotation_table(each) for each in rotaries],
+            rotations=[*map(rotation_table, rotaries, config.ropes)],
             layer_inputs=layer_inputs,
             streams=streams,
+            positions=table,
         )
 
     def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
@@ -145,6 +148,7 @@ class CPUWeights:
             own_input=further.own_input(at),
             output_scale=further.output_scale(spec, at),
             streams=further.stream_layer(at),
+            cross=further.cross(at),
         )
 
     def _attention(self, spec: AttentionSpec, own: KVHeadsSpec, at: str) -> LayerWeights:
@@ -283,10 +287,3 @@ class CPUWeights:
     ) -> PackedMatrix:
         rows = self.split.rows(name, outputs)
         return self._packing.matrix(name, outputs, inputs, kind=kind, bias=bias, rows=rows)
-
-
-def rotation_table(rotary: Rotary) -> RotationTable:
-    factors = rotary.query_factors
-    return RotationTable(
-        rotary.cos.numpy(), rotary.sin.numpy(), None if factors is None else factors.numpy()
-    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.layer_spec import RopeSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.program import NormWeights, RotationTable
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUStreams
+from penstock_worker.layers.rotary import Rotary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,19 @@ class RecurrentWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CrossWeights:
+    """Weights of attention to an encoder's output."""
+
+    norm: NormWeights
+    """In front of it."""
+    query: PackedMatrix
+    key: PackedMatrix
+    """Of the encoder's rows; so is `value`."""
+    value: PackedMatrix
+    output: PackedMatrix
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerWeights:
     """Weights of a layer. A norm that the layer doesn't have is None."""
 
@@ -153,6 +168,8 @@ class LayerWeights:
     output_scale: float = 1.0
     streams: StreamLayerWeights | None = None
     """Of a model with several residuals."""
+    cross: CrossWeights | None = None
+    """Of an encoder-decoder model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,3 +189,15 @@ class ModelWeights:
     embedding_norm: NormWeights | None = None
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
+    positions: PackedMatrix | None = None
+    """A row for each of a sequence's positions; None: embeddings say nothing of these."""
+
+
+def rotation_table(rotary: Rotary, spec: RopeSpec) -> RotationTable:
+    factors = rotary.query_factors
+    return RotationTable(
+        rotary.cos.numpy(),
+        rotary.sin.numpy(),
+        None if factors is None else factors.numpy(),
+        np.array(spec.axes, dtype=np.uint8) if spec.axes else None,
+    )

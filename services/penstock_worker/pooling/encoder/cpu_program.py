@@ -22,7 +22,7 @@ from penstock_kernels.cpu.program import (
 from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
-from penstock_worker.forward.cpu.reading import rotation_table
+from penstock_worker.forward.cpu.weights import rotation_table
 from penstock_worker.layers.rotary import Rotary
 
 TYPES = -1
@@ -61,7 +61,7 @@ class EncoderCompiler:
         rope = self.config.rope
         if rope is None:
             return None
-        return rotation_table(Rotary.load(rope, self.packing.weights, self.longest))
+        return rotation_table(Rotary.load(rope, self.packing.weights, self.longest), rope)
 
     def _embedded(self) -> Iterator[Phase]:
         config, at = self.config, "embeddings"

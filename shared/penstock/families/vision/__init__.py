@@ -6,12 +6,27 @@ The decoder behind a tower is one of penstock.families.FAMILIES.
 from penstock.families.vision.family import VISION, TextHalf, VisionFamily
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
+from penstock.families.vision.internvl import INTERNVL
 from penstock.families.vision.llava import LLAVA
+from penstock.families.vision.llava_onevision import LLAVA_ONEVISION
+from penstock.families.vision.pixtral import MISTRAL3
+from penstock.families.vision.qwen3_vl import QWEN3_VL
 from penstock.families.vision.qwen_vl import QWEN2_5_VL, QWEN2_VL
 from penstock.families.vision.reading import HARMLESS
 
 VISION_FAMILIES: dict[str, VisionFamily] = {
-    each.name: each for each in (LLAVA, IDEFICS3, QWEN2_VL, QWEN2_5_VL, GEMMA3_VISION)
+    each.name: each
+    for each in (
+        LLAVA,
+        LLAVA_ONEVISION,
+        IDEFICS3,
+        QWEN2_VL,
+        QWEN2_5_VL,
+        QWEN3_VL,
+        GEMMA3_VISION,
+        INTERNVL,
+        MISTRAL3,
+    )
 }
 
 VISION_CLASSES: dict[str, VisionFamily] = {

@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
-from penstock.errors import UnsupportedModel
-from penstock.families.family import Family
+from penstock.families.tower_family import TextHalf, TowerFamily
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.vision_spec import VisionSpec
 
-TEXT = "text_config"
 VISION = "vision_config"
 
 
 @dataclass(frozen=True)
-class TextHalf:
-    """A decoder that stands behind a tower."""
-
-    family: Family
-    """Of decoders."""
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    """What transformers' class of configurations has where config.json says nothing: a file that
-    was made with an older release says only what differs from it."""
-
-
-@dataclass(frozen=True)
-class VisionFamily:
+class VisionFamily(TowerFamily):
     """A family of models that see: how their files say what VisionSpec says."""
 
-    name: str
-    hub_classes: tuple[str, ...]
-    """What config.json calls them."""
-    known_as: str
-    """For people."""
-    halves: Mapping[str, TextHalf]
-    """By the model_type of the section about the decoder."""
     read: Callable[[Fields, Fields, ModelConfig], VisionSpec]
-    """Reads config.json as a whole, and its section about the tower; the decoder is known already.
-    Raises UnsupportedModel for a tower that isn't served."""
-    usual: str
-    """The model_type where config.json says none."""
-    flat: Callable[[Fields], Fields] | None = None
-    """Returns the decoder's settings of a config.json without a section about it."""
-    harmless: frozenset[str] = frozenset()
-    """Keys of config.json beside the two sections that change nothing here."""
-    ignored: tuple[str, ...] = ()
-    """The same of the decoder's section."""
 
-    def text_half(self, fields: Fields) -> tuple[TextHalf, Fields]:
-        """Returns the decoder and its settings. Raises UnsupportedModel for one that isn't served
-        behind this tower."""
-        section = fields.section(TEXT)
-        if not section.values and self.flat is not None:
-            section = self.flat(fields)
-        kind = section.text("model_type", self.usual)
-        half = self.halves.get(kind)
-        if half is None:
-            raise UnsupportedModel(
-                f"{section.where}: model_type {kind[:80]!r} is not served behind the tower of "
-                f"{self.known_as}; {', '.join(self.halves)} are"
-            )
-        section = section.completed(**half.defaults)
-        section.ignore(*self.ignored)
-        return half, section
+    SECTION: ClassVar[str] = VISION
+    PART: ClassVar[str] = "vision"
+
+
+__all__ = ["VISION", "TextHalf", "VisionFamily"]

@@ -1,19 +1,19 @@
-"""LLaVA 1.5 and BakLLaVA: a CLIP or SigLIP tower, two products, and Llama, Vicuna, Mistral or Qwen
-2.
+"""LLaVA 1.5, BakLLaVA and Pixtral 12B: a CLIP, SigLIP or Pixtral tower, two products, and Llama,
+Vicuna, Mistral or Qwen 2.
 
-Source: Liu et al., "Improved baselines with visual instruction tuning", 2023.
+Source: Liu et al., "Improved baselines with visual instruction tuning", 2023; Agrawal et al.,
+"Pixtral 12B", 2024.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.llama import LLAMA
 from penstock.families.mistral import MISTRAL
 from penstock.families.qwen2 import QWEN2
 from penstock.families.vision.family import TextHalf, VisionFamily
-from penstock.families.vision.reading import clip_tower, siglip_tower
+from penstock.families.vision.pixtral import MISTRAL_DEFAULTS, pixtral_tower
+from penstock.families.vision.reading import clip_tower, projector_activation, siglip_tower
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 from penstock.vision_spec import MLPProjector, TowerSpec, VisionSpec
@@ -26,12 +26,7 @@ LLAMA_DEFAULTS: dict[str, object] = {
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
 }
-MISTRAL_DEFAULTS: dict[str, object] = LLAMA_DEFAULTS | {
-    "intermediate_size": 14_336,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131_072,
-}
-"""Those of transformers' LlamaConfig and MistralConfig."""
+"""Those of transformers' LlamaConfig."""
 CLIP_DEFAULTS: dict[str, object] = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
@@ -41,12 +36,12 @@ CLIP_DEFAULTS: dict[str, object] = {
     "num_attention_heads": 16,
 }
 """Where there is no section about the tower."""
-PROJECTOR_ACTIVATIONS: dict[str, Any] = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 SELECTED = ("default", "full")
 """Without the class token, and with it."""
 
 
-def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int]:
+def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int | None]:
+    """And the size of its pictures; None: they differ."""
     if not section.values:
         section = section.completed(**CLIP_DEFAULTS)
     kind = section.text("model_type", "clip_vision_model")
@@ -59,26 +54,25 @@ def _tower(fields: Fields, section: Fields) -> tuple[TowerSpec, int]:
             return clip_tower(section, layer, keeps_class=selected == "full")
         case "siglip_vision_model" if selected == "full":
             return siglip_tower(section, layer)
-        case "siglip_vision_model":
+        case "pixtral" if selected == "full":
+            return pixtral_tower(section, layer), None
+        case "siglip_vision_model" | "pixtral":
             raise UnsupportedModel(
                 f"{fields.where}: vision_feature_select_strategy default leaves the first patch of "
                 "a tower without a class token; full is served for it"
             )
     raise UnsupportedModel(
-        f"{section.where}: model_type {kind[:80]!r} is not served; clip_vision_model and "
-        "siglip_vision_model are"
+        f"{section.where}: model_type {kind[:80]!r} is not served; clip_vision_model, "
+        "siglip_vision_model and pixtral are"
     )
 
 
 def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     tower, image = _tower(fields, section)
-    act = fields.text("projector_hidden_act", "gelu")
-    if act not in PROJECTOR_ACTIVATIONS:
-        raise fields.wrong("projector_hidden_act", " or ".join(PROJECTOR_ACTIVATIONS))
     return VisionSpec(
         tower=tower,
         projector=MLPProjector(
-            activation=PROJECTOR_ACTIVATIONS[act],
+            activation=projector_activation(fields),
             bias=fields.flag("multimodal_projector_bias", True),
         ),
         image_size=image,
@@ -88,7 +82,7 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 LLAVA = VisionFamily(
     "llava",
     ("LlavaForConditionalGeneration",),
-    "LLaVA 1.5",
+    "LLaVA 1.5, Pixtral",
     {
         "llama": TextHalf(LLAMA, LLAMA_DEFAULTS),
         "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
@@ -99,4 +93,5 @@ LLAVA = VisionFamily(
     harmless=frozenset(
         {"image_token_index", "image_token_id", "image_seq_length", "ignore_index", "vocab_size"}
     ),
+    ignored=("is_composition",),
 )

@@ -52,6 +52,7 @@ DEFAULTS: dict[str, object] = {
 }
 """Those of transformers' Qwen2VLTextConfig and its like."""
 SECTIONS = "mrope_section"
+INTERLEAVED = "mrope_interleaved"
 ABOUT_PICTURES = (
     "image_token_id",
     "video_token_id",
@@ -66,29 +67,44 @@ def _flat(fields: Fields) -> Fields:
     return fields.without(VISION, "model_type", *ABOUT_PICTURES)
 
 
-def _with_sections(fields: Fields) -> ModelConfig:
-    """Qwen 2, and how many rotary pairs go by time, row and column."""
+def with_sections(
+    fields: Fields, family: Family, usual: tuple[int, ...] = (), *, interleaved: bool = False
+) -> ModelConfig:
+    """A family's decoder, and how many rotary pairs go by time, row and column; usual: where
+    config.json doesn't say; interleaved: as RopeSpec has it. Raises UnsupportedModel for sections
+    that don't fit its heads."""
     key = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
     rope = fields.section(key)
-    sections = tuple(rope.listed(SECTIONS, int))
-    plain = {name: value for name, value in rope.values.items() if name != SECTIONS}
+    stated = SECTIONS in rope or not usual
+    sections = tuple(rope.listed(SECTIONS, int)) if stated else usual
+    if rope.flag(INTERLEAVED, interleaved) != interleaved:
+        raise rope.wrong(INTERLEAVED, str(interleaved).lower())
+    plain = {
+        name: value for name, value in rope.values.items() if name not in (SECTIONS, INTERLEAVED)
+    }
     kinds = {name: "default" for name in ("type", "rope_type") if plain.get(name) == "mrope"}
-    text = QWEN2.read_hub(fields.replaced({key: plain | kinds}))
+    text = family.read_hub(fields.replaced({key: plain | kinds}))
     (spec,) = text.ropes
     if len(sections) != 3 or min(sections) < 0 or sum(sections) != spec.dims // 2:
         raise UnsupportedModel(
             f"{rope.where}: {SECTIONS} is {str(list(sections))[:80]}; three numbers are needed "
             f"that add up to {spec.dims // 2}"
         )
-    return msgspec.structs.replace(text, ropes=(msgspec.structs.replace(spec, sections=sections),))
+    turning = msgspec.structs.replace(spec, sections=sections, interleaved=interleaved)
+    return msgspec.structs.replace(text, ropes=(turning,))
+
+
+def _decoder(fields: Fields) -> ModelConfig:
+    return with_sections(fields, QWEN2)
 
 
 HALF = TextHalf(
-    Family(QWEN2.name, (), QWEN2.known_as, _with_sections, hub_names=QWEN2.hub_names), DEFAULTS
+    Family(QWEN2.name, (), QWEN2.known_as, _decoder, hub_names=QWEN2.hub_names), DEFAULTS
 )
 
 
-def _tower(section: Fields, hidden: int, kind: str, act: str, **parts: Any) -> TowerSpec:
+def vision_tower(section: Fields, hidden: int, kind: str, act: str, **parts: Any) -> TowerSpec:
+    """kind: of its norms, rms or layer. act: its activation, where config.json doesn't say."""
     section.ignore("tokens_per_second", "spatial_patch_size")  # of videos; the same as patch_size
     only_colours(section, "in_chans", "in_channels")
     rope = section.section("rope_parameters")
@@ -111,7 +127,7 @@ def _tower(section: Fields, hidden: int, kind: str, act: str, **parts: Any) -> T
     return tower
 
 
-def _spec(section: Fields, tower: TowerSpec) -> VisionSpec:
+def vision_spec(section: Fields, tower: TowerSpec) -> VisionSpec:
     side = bounded(section, "spatial_merge_size", MAX_MERGE, 2)
     return VisionSpec(tower=tower, projector=MergerProjector(side=side, norm=tower.norm))
 
@@ -122,9 +138,9 @@ def _read_2(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
     inner = int(hidden * section.number("mlp_ratio"))
     if not 1 <= inner <= MAX_WIDTH:
         raise section.wrong("mlp_ratio", f"a factor that gives 1 to {MAX_WIDTH}")
-    _same_size(section, "hidden_size", text)
-    tower = _tower(section, hidden, "layer", "quick_gelu", intermediate_size=inner)
-    return _spec(section, tower)
+    same_size(section, "hidden_size", text)
+    tower = vision_tower(section, hidden, "layer", "quick_gelu", intermediate_size=inner)
+    return vision_spec(section, tower)
 
 
 def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
@@ -135,8 +151,8 @@ def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
         intermediate_size=3420,
         fullatt_block_indexes=[7, 15, 23, 31],
     )
-    _same_size(section, "out_hidden_size", text)
-    tower = _tower(
+    same_size(section, "out_hidden_size", text)
+    tower = vision_tower(
         section,
         bounded(section, "hidden_size", MAX_WIDTH),
         "rms",
@@ -145,7 +161,7 @@ def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
         gated=True,
     )
     windows = _windows(section, tower)
-    return _spec(section, msgspec.structs.replace(tower, windows=windows))
+    return vision_spec(section, msgspec.structs.replace(tower, windows=windows))
 
 
 def _windows(section: Fields, tower: TowerSpec) -> WindowSpec:
@@ -162,7 +178,8 @@ def _windows(section: Fields, tower: TowerSpec) -> WindowSpec:
     return WindowSpec(side=merged * merge, whole=tuple(sorted(set(whole))))
 
 
-def _same_size(section: Fields, key: str, text: ModelConfig) -> None:
+def same_size(section: Fields, key: str, text: ModelConfig) -> None:
+    """Raises UnsupportedModel unless the tower's rows are of the decoder's size."""
     size = section.integer(key, text.hidden_size)
     if size != text.hidden_size:
         raise UnsupportedModel(

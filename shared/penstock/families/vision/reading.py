@@ -27,10 +27,12 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "silu": "silu",
 }
+PROJECTOR_ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 HARMLESS = frozenset(
     {
         "_attn_implementation_autoset",
         "dropout",
+        "is_composition",
         "projection_dim",  # of CLIP's own head, as the next
         "vocab_size",
     }
@@ -128,7 +130,7 @@ def _vit(
     tower = TowerSpec(
         hidden_size=hidden,
         intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
-        num_layers=_computed(section, layer, count),
+        num_layers=computed_layers(section, layer, count),
         num_heads=heads(section, "num_attention_heads", hidden, 16 if fractional else 12),
         patch=patch,
         norm=NormSpec(kind="layer", eps=section.number("layer_norm_eps", eps), bias=True),
@@ -142,6 +144,14 @@ def _vit(
     return tower, image
 
 
+def projector_activation(fields: Fields) -> Any:
+    """Of a projector of two products: one of MLPProjector's."""
+    act = fields.text("projector_hidden_act", "gelu")
+    if act not in PROJECTOR_ACTIVATIONS:
+        raise fields.wrong("projector_hidden_act", " or ".join(PROJECTOR_ACTIVATIONS))
+    return PROJECTOR_ACTIVATIONS[act]
+
+
 def only_colours(section: Fields, *keys: str) -> None:
     """Raises UnsupportedModel for pictures of another number of channels than three."""
     for key in keys:
@@ -149,7 +159,7 @@ def only_colours(section: Fields, *keys: str) -> None:
             raise section.wrong(key, "3")
 
 
-def _computed(section: Fields, layer: int, count: int) -> int:
+def computed_layers(section: Fields, layer: int, count: int) -> int:
     """How many layers are computed, if the output of that one is taken."""
     computed = layer if layer >= 0 else count + 1 + layer
     if not 0 <= computed <= count:

@@ -1,4 +1,4 @@
-"""`penstock chat` and `run` with pictures: what they send."""
+"""`penstock chat` and `run` with pictures and sounds: what they send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli.answers import Facts, Question
 from penstock.cli.chat import Chat
 from penstock.cli.conversation import ChatHistory
 from penstock.cli.main import main
-from penstock.cli.picture_files import picture_part
+from penstock.cli.media_files import media_part
 from penstock.errors import InvalidRequest
 from tests.shared.media.pictures import picture, saved
 
@@ -69,14 +69,33 @@ def test_a_picture_goes_with_the_next_message(
     assert json.loads(history.as_json())["messages"][0]["content"][0] == shown
 
 
+def test_sounds_go_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(b"a sound")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"/audio {file}\nwhat was it?\n/audio\n"))
+    source, history = Listener(), ChatHistory()
+    Chat(source, history, {}).run()
+    (question,) = source.asked
+    assert question.messages is not None
+    part = question.messages[0]["content"][0]
+    assert part["type"] == "audio_url"
+    kind, _, data = part["audio_url"]["url"].partition(";base64,")
+    assert kind in ("data:audio/x-wav", "data:audio/wav")
+    assert base64.b64decode(data) == b"a sound"
+    assert "*(a sound)*\n\nwhat was it?" in history.as_markdown()
+    assert "/audio needs the name of a FILE" in capsys.readouterr().err
+
+
 def test_files_that_cant_be_sent(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="can't be read"):
-        picture_part(str(tmp_path))
+        media_part("image", str(tmp_path))
     large = tmp_path / "large.png"
     with open(large, "wb") as out:
         out.truncate((64 << 20) + 1)
     with pytest.raises(InvalidRequest, match="at most"):
-        picture_part(str(large))
+        media_part("image", str(large))
 
 
 def test_run_needs_a_conversation(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

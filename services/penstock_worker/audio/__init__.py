@@ -1,0 +1,1 @@
+"""What a model hears with: a tower over spectrograms."""

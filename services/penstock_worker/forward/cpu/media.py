@@ -1,0 +1,48 @@
+"""What a model that sees adds to a program, and to its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from penstock.model_config import ModelConfig
+from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
+from penstock_kernels.cpu.program import Phase, PhaseKind
+from penstock_worker.media.interface import BatchMedia
+
+TOWER_DTYPE = torch.float32
+"""Whatever the decoder's is: that of the residual which a picture's rows become."""
+
+
+def taken(config: ModelConfig) -> Iterator[Phase]:
+    """Behind the embedding: the rows that stand in the place of placeholders."""
+    if config.takes_media and not config.encoder_rows:
+        yield Phase(kind=PhaseKind.TAKE_ROWS, width=config.hidden_size, adds=False)
+
+
+def tapped(config: ModelConfig, layer: int) -> Iterator[Phase]:
+    """Behind a layer of the first stage: what a tap of the tower adds (see VisionSpec.taps)."""
+    if config.vision is not None and layer < len(config.vision.taps):
+        width = config.hidden_size
+        yield Phase(kind=PhaseKind.TAKE_ROWS, first=width * (1 + layer), width=width)
+
+
+def given_rows(media: BatchMedia | None) -> GivenRows:
+    """Returns what the kernels get of a batch's media."""
+    if media is None:
+        return NOTHING_GIVEN
+    rows = numbers = None
+    if media.embeddings is not None:
+        rows, numbers = _int32(media.rows), media.embeddings.to(TOWER_DTYPE).contiguous().numpy()
+    return GivenRows(
+        rows=rows,
+        numbers=numbers,
+        turns=None if media.positions is None else _int32(media.positions),
+        last_seen=None if media.last_seen is None else _int32(media.last_seen),
+    )
+
+
+def _int32(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.int32)

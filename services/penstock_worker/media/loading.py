@@ -1,0 +1,58 @@
+"""What encodes a model's media: planned with its recipe, read with its weights, connected to its
+forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.to_worker import Setup
+from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.planning import media_of
+from penstock_worker.media.senses import load_senses
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.weights.placing import CPU
+
+Connect = Callable[[Callable[[], None]], None]
+"""Called with a function that is called after each of a tower's layers."""
+
+
+class ModelMedia:
+    """The media of a model, which the ranks of the first stage encode."""
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        setup: Setup,
+        ranks: Ranks,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        threads: int = 1,
+    ) -> None:
+        """`dtype`: of the tower and of what it gives, which are on `device`. `threads`: that encode
+        an item on a CPU."""
+        self.encodings: MediaEncodings | None = media_of(prepared, setup, dtype)
+        """None: the model takes none."""
+        self._prepared = prepared
+        self._load_format = setup.load_format
+        self._encodes = ranks.place.first
+        self._dtype = dtype
+        self._device = device
+        self._threads = threads
+
+    def load(self) -> Connect:
+        """Reads the tower. Returns what connects it. Raises UnsupportedModel for weights that don't
+        fit."""
+        encodings = self.encodings
+        if encodings is None or not self._encodes:
+            return connect_nothing
+        senses = load_senses(
+            self._prepared, self._dtype, self._load_format, self._device, self._threads
+        )
+        return lambda done: encodings.see_with(senses(done))
+
+
+def connect_nothing(done: Callable[[], None]) -> None:
+    """Of a rank that encodes nothing."""

@@ -1,0 +1,121 @@
+"""A layer of a tower: attention within each part of an item, then feed-forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.layer_spec import NormSpec
+from penstock_kernels import reference
+from penstock_worker.vision.parts import TowerNorm, TowerProduct
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.weights.weights import Weights
+
+LAYER_OF = "layers."
+QUERY_NORM = NormSpec(eps=1e-6)
+
+
+class LayerSizes(Protocol):
+    """What towers' specs have in common."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def norm(self) -> NormSpec: ...
+    @property
+    def activation(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """What layers of towers differ in beyond sizes: see TowerSpec."""
+
+    gated: bool = False
+    qkv_bias: bool = True
+    bias: bool = True
+    query_norms: bool = False
+    layer_scale: bool = False
+
+
+PLAIN = LayerForm()
+
+
+class TowerLayer:
+    """Maps [rows, hidden] to the same shape."""
+
+    def __init__(
+        self,
+        spec: LayerSizes,
+        weights: Weights,
+        number: int,
+        form: LayerForm = PLAIN,
+        threads: RowThreads = ONE_THREAD,
+    ) -> None:
+        at, size, inner = f"{LAYER_OF}{number}", spec.hidden_size, spec.intermediate_size
+        self._norms = [TowerNorm(weights, f"{at}.norm{which}", size, spec.norm) for which in (1, 2)]
+        qkv = [(f"{at}.qkv", 3 * size)]
+        if not weights.has(f"{at}.qkv.weight"):
+            qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
+        self._qkv = TowerProduct.load(weights, qkv, size, bias=form.qkv_bias)
+        self._query_norms: list[TowerNorm] = []
+        if form.query_norms:
+            self._query_norms = [
+                TowerNorm(weights, f"{at}.{which}_norm", size, QUERY_NORM) for which in "qk"
+            ]
+        out, bias = [(f"{at}.out_proj", size)], form.bias
+        self._mixed = TowerProduct.load(weights, out, size, bias=bias)
+        names = ("gate_proj", "up_proj") if form.gated else ("up_proj",)
+        up = [(f"{at}.{name}", inner) for name in names]
+        self._up = TowerProduct.load(weights, up, size, bias=bias)
+        self._down = TowerProduct.load(weights, [(f"{at}.down_proj", size)], inner, bias=bias)
+        self._scales: list[Tensor] = []
+        if form.layer_scale:
+            self._scales = [weights.take(f"{at}.scale{which}", (size,)) for which in (1, 2)]
+        self._spec = spec
+        self._gated = form.gated
+        self._threads = threads
+
+    def __call__(
+        self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """lengths: of the parts whose rows see one another; rows beyond are padding. angles:
+        cosines and sines by which queries and keys rotate; None: they don't."""
+        three = self._threads.map(self._queries, hidden, *(angles or ()))
+        query, key, value = three.unbind(1)
+        mixed = self._threads.attend(query, key, value, lengths)
+        return self._threads.map(self._behind, hidden, mixed.flatten(1))
+
+    def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
+        """Queries, keys and values: [rows, 3, heads, head size]."""
+        three = self._qkv(self._norms[0](hidden)).unflatten(1, (3, -1))
+        if not self._query_norms and not angles:
+            return three.unflatten(2, (self._spec.num_heads, -1))
+        query, key, value = three.unbind(1)
+        if self._query_norms:
+            of_query, of_key = self._query_norms
+            query, key = of_query(query.contiguous()), of_key(key.contiguous())
+        heads = [each.unflatten(1, (self._spec.num_heads, -1)) for each in (query, key, value)]
+        if angles:
+            heads[:2] = (reference.apply_rope(each, *angles) for each in heads[:2])
+        return torch.stack(heads, 1)
+
+    def _behind(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """What is behind the attention, whose result is [rows, hidden]."""
+        mixed = self._mixed(mixed)
+        hidden = hidden + (mixed if not self._scales else self._scales[0] * mixed)
+        inner = self._up(self._norms[1](hidden))
+        if self._gated:
+            inner = reference.gated_activation(inner, self._spec.activation)
+        else:
+            inner = reference.plain_activation(inner, self._spec.activation)
+        added = self._down(inner)
+        return hidden + (added if not self._scales else self._scales[1] * added)

@@ -1,0 +1,71 @@
+"""What is to be known about a family of models that also see or hear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from penstock.errors import UnsupportedModel
+from penstock.families.family import Family
+from penstock.formats.fields import Fields
+from penstock.model_config import ModelConfig
+
+TEXT = "text_config"
+
+
+@dataclass(frozen=True)
+class TextHalf:
+    """A decoder that stands behind a tower."""
+
+    family: Family
+    """Of decoders."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """What transformers' class of configurations has where config.json says nothing: a file that
+    was made with an older release says only what differs from it."""
+
+
+@dataclass(frozen=True)
+class TowerFamily:
+    """A family of models with a tower: how their files say what they see or hear with."""
+
+    name: str
+    hub_classes: tuple[str, ...]
+    """What config.json calls them."""
+    known_as: str
+    """For people."""
+    halves: Mapping[str, TextHalf]
+    """By the model_type of the section about the decoder."""
+    read: Callable[[Fields, Fields, ModelConfig], Any]
+    """Reads config.json as a whole, and its section about the tower; the decoder is known already.
+    Raises UnsupportedModel for a tower that isn't served."""
+    usual: str
+    """The model_type where config.json says none."""
+    flat: Callable[[Fields], Fields] | None = None
+    """Returns the decoder's settings of a config.json without a section about it."""
+    harmless: frozenset[str] = frozenset()
+    """Keys of config.json beside the two sections that change nothing here."""
+    ignored: tuple[str, ...] = ()
+    """The same of the decoder's section."""
+
+    SECTION: ClassVar[str]
+    """Of config.json, about the tower."""
+    PART: ClassVar[str]
+    """The field of ModelConfig that holds what is read."""
+
+    def text_half(self, fields: Fields) -> tuple[TextHalf, Fields]:
+        """Returns the decoder and its settings. Raises UnsupportedModel for one that isn't served
+        behind this tower."""
+        section = fields.section(TEXT)
+        if not section.values and self.flat is not None:
+            section = self.flat(fields)
+        kind = section.text("model_type", self.usual)
+        half = self.halves.get(kind)
+        if half is None:
+            raise UnsupportedModel(
+                f"{section.where}: model_type {kind[:80]!r} is not served behind the tower of "
+                f"{self.known_as}; {', '.join(self.halves)} are"
+            )
+        section = section.completed(**half.defaults)
+        section.ignore(*self.ignored)
+        return half, section

@@ -1,0 +1,141 @@
+"""InternVL 3 in the format of transformers: InternViT over tiles of a picture, squares of patches,
+and Qwen 2.5, Qwen 3 or Llama.
+
+Source: Zhu et al., "InternVL3", 2025.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.bounds import layer_count
+from penstock.families.family import Family
+from penstock.families.llama import LLAMA
+from penstock.families.qwen2 import QWEN2
+from penstock.families.qwen3 import QWEN3
+from penstock.families.qwen3_moe import QWEN3_MOE
+from penstock.families.vision.family import TextHalf, VisionFamily
+from penstock.families.vision.llava import LLAMA_DEFAULTS
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_PIXELS,
+    MAX_WIDTH,
+    activation,
+    bounded,
+    computed_layers,
+    heads,
+    only_colours,
+    patches_in_row,
+    projector_activation,
+)
+from penstock.formats.fields import Fields
+from penstock.layer_spec import NormSpec
+from penstock.model_config import ModelConfig
+from penstock.vision_spec import LearnedPositions, SquareMLPProjector, TowerSpec, VisionSpec
+
+NORMS = {
+    "layer_norm": NormSpec(kind="layer", eps=1e-6, bias=True),
+    "rms_norm": NormSpec(kind="rms", eps=1e-6),
+}
+PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
+MAX_FACTOR = 64
+
+
+def _square(section: Fields, key: str, most: int, default: int) -> int:
+    """A size that may be given for rows and columns."""
+    if not isinstance(section.values.get(key), (list, tuple)):
+        return bounded(section, key, most, default)
+    sides = section.listed(key, int)
+    if len(sides) != 2 or sides[0] != sides[1] or not 1 <= sides[0] <= most:
+        raise section.wrong(key, f"a square of 1 to {most} pixels")
+    return sides[0]
+
+
+def _tower(section: Fields, layer: int) -> tuple[TowerSpec, int]:
+    section = section.completed(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16
+    )
+    section.ignore("use_mask_token", "layer_scale_init_value", "projection_dropout")
+    only_colours(section, "num_channels")
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    patch = _square(section, "patch_size", MAX_PATCH, 14)
+    image = _square(section, "image_size", MAX_PIXELS, 448)
+    if not section.flag("use_absolute_position_embeddings", True):
+        raise section.wrong("use_absolute_position_embeddings", "true")
+    named = section.text("norm_type", "layer_norm")
+    if named not in NORMS:
+        raise section.wrong("norm_type", " or ".join(NORMS))
+    norm = msgspec.structs.replace(NORMS[named], eps=section.number("layer_norm_eps", 1e-6))
+    last_norm = not section.flag("use_mean_pooling", True) and layer == -1
+    if last_norm and norm.kind != "layer":
+        raise section.wrong("use_mean_pooling", f"true, with norm_type {named}")
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        num_layers=computed_layers(section, layer, layer_count(section, "num_hidden_layers")),
+        num_heads=heads(section, "num_attention_heads", hidden),
+        patch=patch,
+        norm=norm,
+        activation=activation(section, "gelu"),
+        patch_bias=True,
+        qkv_bias=section.flag("attention_bias", False),
+        query_norms=section.flag("use_qk_norm", False),
+        layer_scale=True,
+        positions=LearnedPositions(side=patches_in_row(section, image, patch)),
+        class_token=True,
+        last_norm=last_norm,
+    )
+    return tower, image
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    if fields.text("vision_feature_select_strategy", "default") != "default":
+        raise fields.wrong("vision_feature_select_strategy", "default")
+    tower, image = _tower(section, fields.integer("vision_feature_layer", -1))
+    ratio = fields.number("downsample_ratio", 0.5)
+    factor = round(1 / ratio) if ratio > 0 else 0
+    side = image // tower.patch
+    if not 1 <= factor <= MAX_FACTOR or factor * ratio != 1.0 or side % factor:
+        raise UnsupportedModel(
+            f"{fields.where}: downsample_ratio is {ratio:g}; one over a whole number is needed, "
+            f"which divides the {side} patches in a row of a tile"
+        )
+    return VisionSpec(
+        tower=tower,
+        projector=SquareMLPProjector(
+            factor=factor, norm=PROJECTOR_NORM, activation=projector_activation(fields)
+        ),
+        image_size=image,
+    )
+
+
+def _within_positions(family: Family) -> Family:
+    """The decoder, whose rotary positions may be stretched `dynamic`ally: by how far a sequence
+    goes beyond max_position_embeddings, and no sequence that is served does."""
+
+    def read(fields: Fields) -> ModelConfig:
+        for key in ("rope_parameters", "rope_scaling"):
+            rope = fields.section(key).values
+            if "dynamic" in (rope.get("type"), rope.get("rope_type")):
+                kept = {name: value for name, value in rope.items() if name == "rope_theta"}
+                fields = fields.replaced({key: kept | {"rope_type": "default"}})
+        return family.read_hub(fields)
+
+    return Family(family.name, (), family.known_as, read, hub_names=family.hub_names)
+
+
+INTERNVL = VisionFamily(
+    "internvl",
+    ("InternVLForConditionalGeneration",),
+    "InternVL 3, InternVL 3.5",
+    {
+        "qwen2": TextHalf(_within_positions(QWEN2)),
+        "qwen3": TextHalf(_within_positions(QWEN3)),
+        "qwen3_moe": TextHalf(_within_positions(QWEN3_MOE)),
+        "llama": TextHalf(_within_positions(LLAMA), LLAMA_DEFAULTS),
+    },
+    _read,
+    usual="qwen2",
+    harmless=frozenset({"image_token_id", "image_seq_length"}),
+)

@@ -1,0 +1,114 @@
+"""Pixtral's tower, for pictures of any form, and Mistral Small 3.1 and 3.2, which have it before a
+product that merges squares of patches.
+
+Source: Agrawal et al., "Pixtral 12B", 2024; Mistral AI, "Mistral Small 3.1", 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.families.bounds import layer_count
+from penstock.families.mistral import MISTRAL
+from penstock.families.vision.family import TextHalf, VisionFamily
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_SIDE,
+    MAX_WIDTH,
+    activation,
+    bounded,
+    computed_layers,
+    heads,
+    only_colours,
+    projector_activation,
+)
+from penstock.formats.fields import Fields
+from penstock.layer_spec import NormSpec
+from penstock.model_config import ModelConfig
+from penstock.vision_spec import RotaryPositions, SquareMLPProjector, TowerSpec, VisionSpec
+
+EPS = 1e-5
+"""Of all norms of the tower."""
+MISTRAL_DEFAULTS: dict[str, object] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+}
+"""Those of transformers' MistralConfig."""
+
+
+def pixtral_tower(section: Fields, layer: int) -> TowerSpec:
+    """layer: whose output is taken, counted from the embedded patches, 0; below 0 from the last."""
+    section = section.completed(
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        patch_size=16,
+    )
+    section.ignore("image_size")  # the preparation's bound says how large pictures are
+    only_colours(section, "num_channels")
+    hidden = bounded(section, "hidden_size", MAX_WIDTH)
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH),
+        num_layers=computed_layers(section, layer, layer_count(section, "num_hidden_layers")),
+        num_heads=heads(section, "num_attention_heads", hidden),
+        patch=bounded(section, "patch_size", MAX_PATCH),
+        norm=NormSpec(kind="rms", eps=EPS),
+        activation=activation(section, "gelu"),
+        gated=True,
+        qkv_bias=False,
+        bias=False,
+        first_norm=True,
+        positions=RotaryPositions(theta=_theta(section), alternating=True),
+    )
+    if tower.head_dim % 4 or section.integer("head_dim", tower.head_dim) != tower.head_dim:
+        raise UnsupportedModel(
+            f"{section.where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
+            "hidden_size / num_attention_heads must be a multiple of 4, and head_dim"
+        )
+    return tower
+
+
+def _theta(section: Fields) -> float:
+    rope: Any = section.section("rope_parameters")
+    return float(rope.number("rope_theta", section.number("rope_theta", 10_000.0)))
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    kind = section.text("model_type", "pixtral")
+    if kind != "pixtral":
+        raise UnsupportedModel(
+            f"{section.where}: model_type {kind[:80]!r} is not served behind this projector; "
+            "pixtral is"
+        )
+    return VisionSpec(
+        tower=pixtral_tower(section, fields.integer("vision_feature_layer", -1)),
+        projector=SquareMLPProjector(
+            factor=bounded(fields, "spatial_merge_size", MAX_SIDE, 2),
+            norm=NormSpec(kind="rms", eps=text.norm.eps),
+            activation=projector_activation(fields),
+            bias=fields.flag("multimodal_projector_bias", False),
+            merged=True,
+        ),
+    )
+
+
+MISTRAL3 = VisionFamily(
+    "mistral3",
+    ("Mistral3ForConditionalGeneration",),
+    "Mistral Small 3.1, 3.2, Ministral 3",
+    {
+        "mistral": TextHalf(MISTRAL, MISTRAL_DEFAULTS),
+        "ministral3": TextHalf(MISTRAL),
+    },
+    _read,
+    usual="mistral",
+    harmless=frozenset({"image_token_index", "image_token_id"}),
+)

@@ -1,0 +1,46 @@
+"""Sounds as the library's callers have them: arrays with their rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import InvalidRequest
+
+WANTED = "(array, rate), a path, a URL or a file's bytes is needed"
+
+
+def is_sound_array(given: Any) -> bool:
+    """Whether it is one sound, and not several."""
+    return isinstance(given, tuple) and len(given) == 2 and _is_rate(given[1])
+
+
+def sound_fields(given: Any, where: str) -> dict[str, Any]:
+    """MediaSource's fields of one sound, (array, rate). Raises InvalidRequest for what is none."""
+    if hasattr(given, "__array__"):
+        raise InvalidRequest(f"{where} is an array without its rate; {WANTED}")
+    if not is_sound_array(given):
+        raise InvalidRequest(f"{where} is {type(given).__name__}; {WANTED}")
+    samples, rate = given
+    return {"samples": (_samples(samples, where), int(rate))}
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+
+
+def _samples(given: Any, where: str) -> bytes:
+    """float32 of floats, or of whole numbers of 16 or 32 bits, which are scaled to -1 to 1."""
+    import numpy as np  # Here: who gives an array has it.
+
+    array = np.asarray(given)
+    if array.ndim != 1 or not array.size:
+        raise InvalidRequest(
+            f"{where} is an array of shape {list(array.shape)}; [samples] of one channel is needed"
+        )
+    if array.dtype in (np.int16, np.int32):
+        array = array / -float(np.iinfo(array.dtype).min)
+    elif array.dtype.kind != "f":
+        raise InvalidRequest(
+            f"{where} is an array of {array.dtype}; floats, int16 or int32 are needed"
+        )
+    return array.astype("<f4").tobytes()

@@ -1,0 +1,223 @@
+"""mm_processor_kwargs: how preparations are changed by an operator, and by a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.media.options import FrameSettings
+from penstock.media_facts import (
+    CanvasImages,
+    MediaFacts,
+    PatchImages,
+    Preparation,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+    VideoFrames,
+)
+
+MAX_FPS = 1000
+_WHERE = "mm_processor_kwargs"
+_OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
+"""The newer spelling, under `size`."""
+_CHANGES: dict[type, dict[str, str]] = {
+    PatchImages: {"min_pixels": "min_pixels", "max_pixels": "max_pixels"},
+    VideoFrames: {
+        "min_pixels": "min_pixels",
+        "max_pixels": "max_pixels",
+        "num_frames": "num_frames",
+        "fps": "fps",
+    },
+    TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
+    CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
+    RowImages: {"longest_edge": "longest_edge"},
+    ScannedImages: {
+        "do_pan_and_scan": "scan",
+        "pan_and_scan_max_num_crops": "most",
+        "pan_and_scan_min_crop_size": "least",
+        "pan_and_scan_min_ratio_to_activate": "ratio",
+    },
+}
+"""Names of those that don't need another model -> ours."""
+_SWITCHES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
+_NUMBERS = ("fps", "pan_and_scan_min_ratio_to_activate")
+"""That needn't be whole."""
+_NO_COST = (
+    "min_pixels",
+    "num_frames",
+    "fps",
+    "pan_and_scan_min_crop_size",
+    "pan_and_scan_min_ratio_to_activate",
+)
+"""That another one bounds, or that have a rule of their own."""
+MAX_TILES = 64
+"""Of a canvas; crops of a picture."""
+_OF_SAMPLING = ("num_frames", "fps")
+
+
+def facts_with(
+    facts: MediaFacts, operators: dict[str, Any], requests: dict[str, Any]
+) -> MediaFacts:
+    """With both mm_processor_kwargs, the operator's and a request's. Each kind of media takes the
+    settings that it has. Raises InvalidRequest for one that none has."""
+    if not operators and not requests:
+        return facts
+    kinds = dict(facts.kinds)
+    known = [_known(each.preparation) for each in kinds.values()]
+    for name in (*operators, *requests):
+        if not any(name in names for names in known):
+            raise _unknown(name, list(dict.fromkeys(name for names in known for name in names)))
+    for kind, each in kinds.items():
+        made = changed(each.preparation, _own(each.preparation, operators), _WHERE)
+        made = narrowed(made, _own(each.preparation, requests), _WHERE)
+        kinds[kind] = msgspec.structs.replace(each, preparation=made)
+    return msgspec.structs.replace(facts, kinds=kinds)
+
+
+def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
+    """With what the operator says of videos' frames."""
+    found = facts.kinds.get("video")
+    if found is None or not isinstance(found.preparation, VideoFrames):
+        return facts
+    sampling = found.preparation.sampling
+    most = min(sampling.max_frames, settings.most)
+    sampling = msgspec.structs.replace(
+        sampling, max_frames=most, min_frames=min(sampling.min_frames, most)
+    )
+    if settings.num_frames is not None or settings.fps is not None:
+        sampling = msgspec.structs.replace(
+            sampling, num_frames=settings.num_frames or 0, fps=settings.fps or 0.0
+        )
+    video = msgspec.structs.replace(found.preparation, sampling=sampling)
+    kinds = {**facts.kinds, "video": msgspec.structs.replace(found, preparation=video)}
+    return msgspec.structs.replace(facts, kinds=kinds)
+
+
+def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
+    """The preparation with other settings. where: who gave them, for messages.
+
+    Raises InvalidRequest for one that this preparation doesn't have, and for a wrong value.
+    """
+    if not given:
+        return image
+    known = _CHANGES.get(type(image), {})
+    values = dict(given)
+    if isinstance(values.get("size"), dict):
+        size = values.pop("size")
+        sized = isinstance(image, (PatchImages, VideoFrames))
+        values |= {_OF_SIZE.get(key, key): size[key] for key in size} if sized else size
+    for name, value in values.items():
+        if name not in known:
+            raise _unknown(name, list(known))
+        _check_type(name, value, where)
+    named = {known[name]: value for name, value in values.items()}
+    if isinstance(image, VideoFrames):
+        sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
+        named["sampling"] = msgspec.structs.replace(image.sampling, **sampling)
+    made = msgspec.structs.replace(image, **named)
+    _check(made, where)
+    return made
+
+
+def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
+    """`changed` for a request: what it may cost is the operator's to say, so pictures can become
+    smaller than by `image`, and frames fewer, never larger or more. Raises InvalidRequest."""
+    made = changed(image, given, where)
+    wider = _larger(image, made)
+    if wider is None and isinstance(image, VideoFrames) and isinstance(made, VideoFrames):
+        wider = _more_frames(image, made)
+    if wider is not None:
+        raise InvalidRequest(
+            f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
+        )
+    return made
+
+
+def _larger(image: Preparation, made: Preparation) -> str | None:
+    for name, field in _CHANGES.get(type(image), {}).items():
+        if name in _NO_COST:
+            continue
+        has, wants = getattr(image, field), getattr(made, field)
+        if name in _SWITCHES and wants and not has:
+            return f"{name} is true; this server doesn't split pictures"
+        if wants > has:
+            return f"{name} is {wants}; at most {has} is accepted"
+    return None
+
+
+def _more_frames(image: VideoFrames, made: VideoFrames) -> str | None:
+    ours, theirs = image.sampling, made.sampling
+    most = min(ours.num_frames or ours.max_frames, ours.max_frames)
+    if theirs.num_frames > most:
+        return f"num_frames is {theirs.num_frames}; at most {most} are accepted"
+    if ours.fps and theirs.fps > ours.fps:
+        return f"fps is {theirs.fps:g}; at most {ours.fps:g} is accepted"
+    return None
+
+
+def _known(preparation: Preparation) -> tuple[str, ...]:
+    known = _CHANGES.get(type(preparation), {})
+    return (*known, "size") if "min_pixels" in known else tuple(known)
+
+
+def _own(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
+    known = _known(preparation)
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _unknown(name: str, known: list[str]) -> InvalidRequest:
+    return InvalidRequest(
+        f"{_WHERE}: {name[:80]} can't be changed for this model; allowed: "
+        f"{', '.join(known) or 'nothing'}",
+        param=_WHERE,
+    )
+
+
+def _check_type(name: str, value: Any, where: str) -> None:
+    switch, number = name in _SWITCHES, name in _NUMBERS
+    allowed = (int, float) if number else (int,)
+    if isinstance(value, bool) != switch or not isinstance(value, allowed):
+        wanted = "true or false" if switch else "a number" if number else "a whole number"
+        raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
+
+
+def _check(image: Preparation, where: str) -> None:
+    if isinstance(image, (PatchImages, VideoFrames)):
+        least = (image.patch * image.merge) ** 2
+        if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:
+            raise InvalidRequest(
+                f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
+                param=where,
+            )
+    if isinstance(image, VideoFrames):
+        sampling = image.sampling
+        if not 0 <= sampling.num_frames <= 1 << 20 or not 0 <= sampling.fps <= MAX_FPS:
+            raise InvalidRequest(
+                f"{where}: num_frames must be 1 to {1 << 20}, and fps above 0, to {MAX_FPS}",
+                param=where,
+            )
+    if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
+        raise InvalidRequest(
+            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
+        )
+    if isinstance(image, ScannedImages):
+        _check_crops(image, where)
+    if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
+        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+
+
+def _check_crops(image: ScannedImages, where: str) -> None:
+    # A crop has as many pixels as there are crops, so that the last one isn't empty.
+    if not 2 <= image.most <= MAX_TILES or not MAX_TILES <= image.least <= 8192:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
+            f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
+            param=where,
+        )
+    if not 1.0 <= image.ratio <= 1000.0:
+        raise InvalidRequest(
+            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=where
+        )

@@ -1,0 +1,93 @@
+"""A sound's log-mel spectrogram, as Whisper and its relatives read it.
+
+Source: Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; the mel
+scale is that of Slaney, "Auditory toolbox", 1998. transformers' WhisperFeatureExtractor has the
+same numbers where it computes with NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from penstock.media.sound_frames import chunks_of, frames_of
+from penstock.media_facts import LogMel
+
+LOG_MEL = "mel"
+"""Of a prepared sound: float32 [chunks, bins, frames]."""
+HIGHEST = 8000.0
+"""Hz, of the last band."""
+FLOOR = 1e-10
+RANGE = 8.0
+"""Powers of ten below the loudest; what is more quiet counts as that."""
+_BLOCK = 3000
+"""Windows that are transformed at a time: bounds the memory of a long sound."""
+_LINEAR, _BREAK = 3.0 / 200.0, 1000.0
+"""Slaney's scale: so many mel for each Hz, up to this frequency; logarithmic above."""
+_STEP = 27.0 / np.log(6.4)
+
+
+def log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [chunks, bins, frames] of float32 samples at the model's rate. Raises BadLength."""
+    chunks, frames = chunks_of(mel, len(samples)), frames_of(mel, len(samples))
+    whole = np.zeros(chunks * mel.chunk_samples, np.float32)
+    whole[: len(samples)] = samples
+    apart = _scaled(mel, whole).reshape(mel.bins, chunks, mel.chunk_frames).transpose(1, 0, 2)
+    return np.ascontiguousarray(apart[:, :, :frames])
+
+
+def whole_log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, frames] of all samples, however many; of fewer than a chunk's, as if
+    silence followed."""
+    if len(samples) < mel.chunk_samples:
+        samples = np.pad(samples, (0, mel.chunk_samples - len(samples)))
+    return _scaled(mel, samples)[None]
+
+
+def _scaled(mel: LogMel, whole: np.ndarray) -> np.ndarray:
+    """float32 [bins, windows]: the logarithms, as far as they are not far below the loudest."""
+    logs = _logs(mel, whole)
+    logs = np.maximum(logs, logs.max() - RANGE)
+    return np.asarray((logs + 4.0) / 4.0)
+
+
+def _logs(mel: LogMel, whole: np.ndarray) -> np.ndarray:
+    """float32 [bins, windows]: logarithms to base ten of the power in each band. A window's middle
+    lies at a multiple of the hop; before the beginning and behind the end the sound is mirrored."""
+    count = len(whole) // mel.hop
+    padded = np.pad(whole, mel.n_fft // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, mel.n_fft)[:: mel.hop]
+    shape, bands = np.hanning(mel.n_fft + 1)[:-1], _bands(mel)
+    out = np.empty((mel.bins, count), np.float32)
+    for begin in range(0, count, _BLOCK):
+        part = windows[begin : min(begin + _BLOCK, count)].astype(np.float64) * shape
+        spectrum = np.fft.rfft(part).astype(np.complex64)
+        power = np.abs(spectrum, dtype=np.float64) ** 2.0
+        banded = np.maximum(FLOOR, bands.T @ power.T)
+        out[:, begin : begin + len(part)] = np.log10(banded)
+    return out
+
+
+@functools.lru_cache(4)
+def _bands(mel: LogMel) -> np.ndarray:
+    """float64 [frequencies, bins]: triangles of equal width on the mel scale, each of area 1 in
+    Hz."""
+    frequencies = np.linspace(0.0, mel.sampling_rate // 2, 1 + mel.n_fft // 2)
+    corners = _hertz(np.linspace(0.0, _mel(HIGHEST), mel.bins + 2))
+    widths = np.diff(corners)
+    distance = corners[None, :] - frequencies[:, None]
+    rising, falling = -distance[:, :-2] / widths[:-1], distance[:, 2:] / widths[1:]
+    triangles = np.maximum(0.0, np.minimum(rising, falling))
+    return triangles * (2.0 / (corners[2:] - corners[:-2]))
+
+
+def _mel(hertz: float) -> float:
+    """Of a frequency above the break."""
+    return float(_BREAK * _LINEAR + np.log(hertz / _BREAK) * _STEP)
+
+
+def _hertz(mels: np.ndarray) -> np.ndarray:
+    bend = _BREAK * _LINEAR
+    above = _BREAK * np.exp((np.log(6.4) / 27.0) * (mels - bend))
+    return np.where(mels >= bend, above, 200.0 * mels / 3.0)

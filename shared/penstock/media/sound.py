@@ -1,0 +1,126 @@
+"""From a file's bytes to a sound's samples, of one channel and at the model's rate. Runs in a
+helper process: the bytes are a stranger's."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import soundfile
+import soxr
+
+from penstock.media.wav_head import missing_bytes
+
+FORMATS = ("WAV", "FLAC", "OGG", "MP3")
+"""What is read, for people."""
+MAX_CHANNELS = 16
+MIN_RATE, MAX_RATE = 1_000, 384_000
+"""Hz."""
+_READ = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
+"""By libsndfile's names."""
+_BLOCK = 1 << 18
+"""Samples of all channels that are decoded at a time."""
+
+
+class BadSound(ValueError):
+    """The bytes are no sound that is read here; says why, to follow "the sound"."""
+
+
+def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
+    """float32 [samples] at `rate` Hz: the mean of all channels. Raises BadSound, and MemoryError.
+
+    As transformers' load_audio does. What a file's head says of its length is checked, and not
+    believed.
+    """
+    if not _is_known(data):
+        raise BadSound(f"is of no kind that is read: {', '.join(FORMATS)}")
+    missing = missing_bytes(data) if data[:4] == b"RIFF" else 0
+    if missing:
+        raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            _check(file, max_seconds)
+            return _at_rate(_blocks(file, max_seconds), file.samplerate, rate)
+    except (BadSound, MemoryError):
+        raise
+    except Exception:  # libsndfile's decoders say whatever their damaged input leads them to.
+        raise BadSound("is damaged: it can't be decoded") from None
+
+
+def raw_sound(data: bytes, given: int, rate: int, max_seconds: float) -> np.ndarray:
+    """The same of float32 samples of one channel at `given` Hz. Raises BadSound."""
+    _check_rate(given)
+    if not data or len(data) % 4:
+        raise BadSound(f"has {len(data)} bytes, which are no float32 samples")
+    samples = np.frombuffer(data, "<f4")
+    if len(samples) > max_seconds * given:
+        raise _too_long(len(samples) / given, max_seconds)
+    return _at_rate([samples], given, rate)
+
+
+def _is_known(data: bytes) -> bool:
+    if data[:4] == b"RIFF":
+        return data[8:12] == b"WAVE"
+    # An MP3 file begins with a tag, or with a frame's eleven bits.
+    is_frame = len(data) > 1 and data[0] == 0xFF and data[1] >= 0xE0
+    return data[:4] in (b"fLaC", b"OggS") or data[:3] == b"ID3" or is_frame
+
+
+def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
+    if file.format not in _READ:
+        raise BadSound(f"is of no kind that is read: {', '.join(FORMATS)}")
+    _check_rate(file.samplerate)
+    if not 1 <= file.channels <= MAX_CHANNELS:
+        raise BadSound(f"has {file.channels} channels; 1 to {MAX_CHANNELS} are read")
+    stated = file.frames / file.samplerate
+    # A file that was streamed states no length, or one beyond all bounds.
+    if max_seconds < stated < 1e9:
+        raise _too_long(stated, max_seconds)
+
+
+def _check_rate(rate: int) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise BadSound(f"has {rate} samples a second; {MIN_RATE} to {MAX_RATE} are read")
+
+
+def _too_long(seconds: float, most: float) -> BadSound:
+    return BadSound(f"lasts {seconds:.0f} s; at most {most:g} are accepted (--max-media-seconds)")
+
+
+def _blocks(file: soundfile.SoundFile, max_seconds: float) -> Iterator[np.ndarray]:
+    """The channels' mean, [samples] at a time."""
+    rate, channels = file.samplerate, file.channels
+    decoded = 0
+    while True:
+        block = file.read(_BLOCK // channels, dtype="float32", always_2d=True)
+        if not len(block):
+            return
+        decoded += len(block)
+        if decoded > max_seconds * rate:
+            raise BadSound(
+                f"lasts longer than {max_seconds:g} s, the most that is accepted "
+                "(--max-media-seconds)"
+            )
+        yield block[:, 0] if channels == 1 else block.mean(axis=1)
+
+
+def _at_rate(blocks: Iterable[np.ndarray], given: int, rate: int) -> np.ndarray:
+    """Joined, at another rate. Raises BadSound for samples that are no numbers."""
+    parts, count = [], 0
+    stream = None if given == rate else soxr.ResampleStream(given, rate, 1, dtype="float32")
+    for block in blocks:
+        if not np.isfinite(block).all():
+            raise BadSound("holds samples that are no finite numbers")
+        count += len(block)
+        parts.append(block if stream is None else stream.resample_chunk(block))
+    if not count:
+        raise BadSound("has no samples")
+    if stream is None:
+        return np.concatenate(parts)
+    parts.append(stream.resample_chunk(np.empty(0, np.float32), last=True))
+    # As many as the sound's time has, whatever the filter's ends add or lack.
+    out = np.zeros(-(-count * rate // given), np.float32)
+    joined = np.concatenate(parts)[: len(out)]
+    out[: len(joined)] = joined
+    return out

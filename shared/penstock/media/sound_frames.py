@@ -1,0 +1,54 @@
+"""How many chunks, windows and embeddings a sound has: pure arithmetic.
+
+The rules are those of transformers' Whisper, Qwen2-Audio and Voxtral: two convolutions of three
+windows each, the second of which goes two windows at a time.
+"""
+
+from __future__ import annotations
+
+from penstock.media_facts import LogMel
+
+
+class BadLength(ValueError):
+    """A sound is too short or too long; says what is allowed, to follow "the sound"."""
+
+
+def chunks_of(mel: LogMel, samples: int) -> int:
+    """How many chunks a sound is filled up to. Raises BadLength."""
+    if samples < 1:
+        raise BadLength("has no samples")
+    chunks = -(-samples // mel.chunk_samples)
+    if chunks > 1 and not mel.many:
+        raise BadLength(
+            f"lasts {samples / mel.sampling_rate:.1f} s; this model hears {mel.seconds} s at most"
+        )
+    return chunks
+
+
+def convolved(mel: LogMel, samples: int) -> int:
+    """Of a sound of one chunk, how many outputs of the second convolution aren't silence that was
+    added."""
+    windows = -(-samples // mel.hop)
+    return (windows + 1) // 2
+
+
+def frames_of(mel: LogMel, samples: int) -> int:
+    """How many windows of a chunk the encoder needs. Raises BadLength."""
+    if chunks_of(mel, samples) > 1 or not mel.cut:
+        return mel.chunk_frames
+    # The last output that is taken reads one window behind its two.
+    return min(2 * convolved(mel, samples) + 1, mel.chunk_frames)
+
+
+def sound_rows(mel: LogMel, samples: int) -> int:
+    """Embeddings of a sound of so many samples, at the model's rate. Raises BadLength."""
+    chunks = chunks_of(mel, samples)
+    if not mel.cut:
+        return chunks * (mel.chunk_frames // mel.row_frames)
+    rows = convolved(mel, samples) * 2 // mel.row_frames
+    if not rows:
+        least = (mel.row_frames // 2 - 1) * 2 * mel.hop + 1
+        raise BadLength(
+            f"has {samples} samples at {mel.sampling_rate} Hz; this model hears {least} at least"
+        )
+    return rows

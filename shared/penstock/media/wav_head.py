@@ -1,0 +1,26 @@
+"""What a WAV file says of its own length, which may be a lie."""
+
+from __future__ import annotations
+
+import struct
+
+_HEAD = 12
+_CHUNK = struct.Struct("<4sI")
+_UNKNOWN = 0x7FFF_0000
+"""From which on a length stands for "until the end": programs that stream write such."""
+MAX_CHUNKS = 1024
+"""That are looked through for the samples'."""
+
+
+def missing_bytes(data: bytes) -> int:
+    """How many bytes of samples the file announces and lacks; 0 for one that doesn't say."""
+    at = _HEAD
+    for _ in range(MAX_CHUNKS):
+        if at + _CHUNK.size > len(data):
+            return 0
+        name, size = _CHUNK.unpack_from(data, at)
+        at += _CHUNK.size
+        if name == b"data":
+            return 0 if size >= _UNKNOWN else max(0, at + size - len(data))
+        at += size + size % 2
+    return 0

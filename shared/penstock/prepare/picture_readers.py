@@ -1,0 +1,105 @@
+"""How pictures are prepared that become tiles, or rows that a token ends: InternVL's, Pixtral's and
+LLaVA-OneVision's."""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families.vision.llava_onevision import most_tiles, pinpoints
+from penstock.formats.fields import Fields
+from penstock.media_facts import AnyresImages, CanvasImages, KindFacts, RowImages
+from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
+from penstock.prepare.media_tokens import MediaTokens
+
+BEGIN, END = "<img>", "</img>"
+"""Around InternVL's embeddings."""
+MAX_TILES = 64
+_MAX_ROWS = 65_536
+
+
+def internvl(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """`crop_to_patches` is on whatever the file says, as in transformers' InternVLProcessor."""
+    settings.ignore("crop_to_patches")
+    side, patch = _tile(settings, config)
+    factor = round(1 / (config.number("downsample_ratio", 0.5) or 1))
+    rows = (side // patch // max(factor, 1)) ** 2
+    if not 1 <= rows <= _MAX_ROWS or config.integer("image_seq_length", rows) != rows:
+        raise config.wrong("image_seq_length", f"what the tower gives for a tile ({rows})")
+    least, most = settings.integer("min_patches", 1), settings.integer("max_patches", 12)
+    if not 1 <= least <= most <= MAX_TILES:
+        raise settings.wrong("max_patches", f"min_patches to {MAX_TILES} tiles")
+    token, token_id = tokens.named("image_token_id")
+    for text in (BEGIN, END):
+        tokens.check(text)
+    image = CanvasImages(pixels=pixels_of(settings), tile=side, rows=rows, least=least, most=most)
+    return KindFacts(
+        preparation=image,
+        placeholder=token,
+        token=token,
+        token_id=token_id,
+        before=BEGIN,
+        behind=END,
+    )
+
+
+def pixtral(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """Of a tower alone, or of one before a product that merges squares of its patches."""
+    longest = settings.section("size").integer("longest_edge", 1024)
+    if not 1 <= longest <= MAX_SIDE:
+        raise settings.wrong("size", f"a longest_edge of 1 to {MAX_SIDE} pixels")
+    if settings.flag("do_center_crop", False):
+        raise settings.wrong("do_center_crop", "false")
+    settings.ignore("crop_size")
+    patch = config.section("vision_config").integer("patch_size", 16)
+    if not 1 <= patch <= 1024 or settings.side("patch_size") != (patch, patch):
+        raise settings.wrong("patch_size", f"what the vision tower has ({patch})")
+    merge = 1
+    if "Mistral3ForConditionalGeneration" in config.listed("architectures", str):
+        merge = config.integer("spatial_merge_size", 2)
+    if not 1 <= merge <= 64:
+        raise config.wrong("spatial_merge_size", "1 to 64")
+    image = RowImages(pixels=pixels_of(settings), longest_edge=longest, patch=patch * merge)
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    for text in (image.row_end, image.end):
+        tokens.check(text)
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def onevision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    if settings.flag("do_center_crop", False):
+        raise settings.wrong("do_center_crop", "false")
+    settings.ignore("do_pad", "crop_size")  # of a batch; of a crop that isn't made
+    tile, patch = _tile(settings, config)
+    forms = pinpoints(config, tile)
+    if pinpoints(settings, tile) != forms:
+        raise settings.wrong("image_grid_pinpoints", "what config.json says")
+    image = AnyresImages(
+        pixels=pixels_of(settings),
+        tile=tile,
+        side=tile // patch,
+        forms=forms,
+        most=most_tiles(config),
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def _tile(settings: ImageSettings, config: Fields) -> tuple[int, int]:
+    """Sides of a tile and of a patch, in pixels."""
+    height, width = settings.side("size")
+    vision = config.section("vision_config")
+    patch = _side(vision, "patch_size", 14)
+    image = _side(vision, "image_size", height)
+    if not (height == width == image) or not 1 <= patch <= height:
+        raise UnsupportedModel(
+            f"{vision.where}: tiles of {image} pixels in patches of {patch} are seen, but pictures "
+            f"are prepared as {height} × {width}"
+        )
+    return height, patch
+
+
+def _side(fields: Fields, key: str, default: int) -> int:
+    """Of a square whose sides may both be given."""
+    value = fields.values.get(key)
+    if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
+        return fields.listed(key, int)[0]
+    return fields.integer(key, default)

@@ -1,0 +1,207 @@
+"""From files to samples and spectrograms: as libsndfile, soxr and transformers have them, and
+refused in our words where something is wrong."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+import soxr
+from transformers import WhisperFeatureExtractor
+
+from penstock.media.log_mel import LOG_MEL, log_mel
+from penstock.media.pool import MediaPool, Unpreparable
+from penstock.media.prepared import read
+from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, open_sound, raw_sound
+from penstock.media.sound_frames import BadLength, frames_of, sound_rows
+from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
+from penstock.media_facts import LogMel
+from tests import thinning
+from tests.shared.media.sounds import RATE, saved_sound, sound
+from tests.shared.media.test_fuzz import damaged
+
+WHISPER = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=2)
+CUT = LogMel(sampling_rate=RATE, bins=128, n_fft=400, hop=160, seconds=30, row_frames=4, cut=True)
+MANY = LogMel(sampling_rate=RATE, bins=80, n_fft=400, hop=160, seconds=30, row_frames=8, many=True)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("rate", [RATE, 44_100])
+def test_files_become_samples(kind: str, rate: int) -> None:
+    """At the file's own rate libsndfile's samples; at another one, soxr's of all of them."""
+    data = saved_sound(sound(1.3, rate, channels=2), kind, rate)
+    decoded, _ = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    wanted = decoded.mean(axis=1)
+    found = open_sound(data, RATE, 60)
+    assert found.dtype == np.float32
+    if rate == RATE:
+        # Decoded in parts, an MP3's last places differ.
+        assert np.abs(found - wanted).max() <= (1e-6 if kind == "MP3" else 0)
+    else:
+        whole = soxr.resample(wanted, rate, RATE)
+        assert len(found) == -(-len(wanted) * RATE // rate)
+        assert np.abs(found[: len(whole)] - whole[: len(found)]).max() < 1e-6
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "DOUBLE", "ULAW", "MS_ADPCM"])
+def test_ways_to_write_a_wav(subtype: str) -> None:
+    made = sound(0.4)
+    found = open_sound(saved_sound(made, subtype=subtype), RATE, 60)
+    assert np.sqrt(np.mean((found[: len(made)] - made) ** 2)) < 0.04
+
+
+def test_samples_of_a_program() -> None:
+    made = sound(0.3, 8000)
+    assert np.array_equal(raw_sound(made.tobytes(), RATE, RATE, 60), made)
+    whole = soxr.resample(made, 8000, RATE)
+    assert np.abs(raw_sound(made.tobytes(), 8000, RATE, 60) - whole).max() < 1e-6
+
+
+@pytest.mark.parametrize("mel", [WHISPER, CUT, MANY])
+def test_spectrograms_are_those_of_transformers(mel: LogMel) -> None:
+    """Of its path that computes with NumPy, bit for bit."""
+    theirs = WhisperFeatureExtractor(feature_size=mel.bins)
+    for seconds in (0.04, 1.7) + ((31.2,) if mel.many else (30.0,)):
+        samples = sound(seconds)
+        chunks = -(-len(samples) // mel.chunk_samples)
+        whole = np.zeros(chunks * mel.chunk_samples, np.float32)
+        whole[: len(samples)] = samples
+        wanted = theirs._np_extract_fbank_features(whole[None], "cpu")[0]
+        wanted = wanted.reshape(mel.bins, chunks, -1).transpose(1, 0, 2)
+        found = log_mel(mel, samples)
+        assert found.shape == (chunks, mel.bins, frames_of(mel, len(samples)))
+        assert found.dtype == np.float32
+        assert np.array_equal(found, wanted[:, :, : found.shape[2]])
+
+
+def test_rows_of_a_sound() -> None:
+    assert sound_rows(WHISPER, 1) == sound_rows(WHISPER, 30 * RATE) == 1500
+    assert [sound_rows(MANY, n) for n in (1, 30 * RATE, 30 * RATE + 1)] == [375, 375, 750]
+    for samples in (321, 1000, 160_000, 30 * RATE):
+        windows = -(-samples // 160)  # transformers' rule, of its attention mask
+        assert sound_rows(CUT, samples) == ((windows - 1) // 2 + 1 - 2) // 2 + 1
+    with pytest.raises(BadLength, match="321 at least"):
+        sound_rows(CUT, 320)
+    with pytest.raises(BadLength, match=r"lasts 30\.0 s; this model hears 30 s at most"):
+        sound_rows(WHISPER, 30 * RATE + 1)
+    with pytest.raises(BadLength, match="no samples"):
+        sound_rows(MANY, 0)
+
+
+def head(size: int, *, channels: int = 1, rate: int = RATE, data: int | None = None) -> bytes:
+    """A WAV file of 16 bits with so many bytes of silence; data: how many its head announces."""
+    stated = size if data is None else data
+    form = struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16)
+    inner = b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", stated)
+    return b"RIFF" + struct.pack("<I", min(36 + stated, 0xFFFFFFFF)) + inner + bytes(size)
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "of no kind that is read: WAV, FLAC, OGG, MP3"),
+    "a text": (b"hello, this is no sound", "of no kind"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(99), "of no kind"),
+    "another RIFF file": (b"RIFF\x04\0\0\0WEBP" + bytes(99), "of no kind"),
+    "a head alone": (head(0), "has no samples|is damaged"),
+    "a WAV that is cut off": (head(4000, data=400_000), "announces 396000 bytes more"),
+    "a FLAC that is cut off": (saved_sound(sound(1), "FLAC")[:300], "is damaged|has no samples"),
+    "far too long": (head(64_000, rate=1000), r"lasts 32 s; at most 10 are accepted"),
+    "a strange rate": (head(4000, rate=1), "1000 to 384000"),
+    "a huge rate": (head(4000, rate=0x7FFFFFFF), "1000 to 384000"),
+    "many channels": (head(4000, channels=MAX_CHANNELS + 1), "1 to 16 are read|is damaged"),
+    "no channels": (head(4000, channels=0), "is damaged"),
+    "not a number": (
+        saved_sound(np.array([0, np.nan, 1], np.float32), subtype="FLOAT"),
+        "no finite numbers",
+    ),
+    "rubbish behind a tag": (b"ID3\x04\0\0\0\0\0\0" + bytes(500), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_said(case: str) -> None:
+    data, words = BAD[case]
+    with pytest.raises(BadSound, match=words):
+        open_sound(data, RATE, 10)
+
+
+def test_wav_files_of_programs_that_stream() -> None:
+    for stated in (0xFFFFFFFF, 0x7FFFFFFF):
+        assert len(open_sound(head(4000, data=stated), RATE, 10)) == 2000
+
+
+def test_a_flac_file_that_lies_about_its_length() -> None:
+    """What is decoded counts: 36 bits of the head say how many samples there are."""
+    data = bytearray(saved_sound(sound(12), "FLAC"))
+    at = data.index(b"fLaC") + 8 + 13
+    data[at : at + 5] = bytes([data[at] & 0xF0]) + struct.pack(">I", 1000)
+    # libsndfile stops where the head says, and finds that frames are left.
+    assert len(open_sound(bytes(data), RATE, 10)) <= 10 * RATE
+
+
+def test_samples_that_are_none() -> None:
+    with pytest.raises(BadSound, match="float32 samples"):
+        raw_sound(b"abc", RATE, RATE, 10)
+    with pytest.raises(BadSound, match="at most 10"):
+        raw_sound(bytes(4 * 11 * 1000), 1000, RATE, 10)
+    with pytest.raises(BadSound, match="1000 to 384000"):
+        raw_sound(bytes(400), 0, RATE, 10)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_files_are_sounds_or_refused(kind: str) -> None:
+    chance = random.Random(FORMATS.index(kind))
+    whole = saved_sound(sound(0.2), kind)
+    complaints: set[str] = set()
+    for _ in range(thinning.part(20_000, 1 / 400)):
+        try:
+            found = open_sound(damaged(whole, chance), RATE, 5)
+        except BadSound as error:
+            complaints.add(str(error))
+        else:
+            assert 0 < len(found) <= 5 * RATE * 16
+            assert found.dtype == np.float32
+    assert max(map(len, complaints), default=0) < 200
+
+
+async def test_helpers_survive_what_they_are_given() -> None:
+    """Through a process with its bounds; nothing grows."""
+    pool = MediaPool(ProcessBounds(memory=1 << 30, cpu=20.0), 1)
+    chance, bounds = random.Random(9), ItemBounds(1, 5.0)
+    files = [saved_sound(sound(0.2), kind) for kind in FORMATS]
+    try:
+        answer = await pool.prepare(Prepare(CUT, files[0], bounds))
+        assert answer.shape == (3200,)
+        assert np.array_equal(
+            read(answer.data)[LOG_MEL], log_mel(CUT, open_sound(files[0], RATE, 5.0))
+        )
+        process = psutil.Process(pool.pids[0])
+        before = process.memory_info().rss
+        complaints = {""}
+        for number in range(thinning.part(20_000, 1 / 400)):
+            data = damaged(files[number % len(files)], chance)
+            try:
+                await pool.prepare(Prepare(CUT, data, bounds))
+            except Unpreparable as error:
+                complaints.add(str(error))
+        assert max(map(len, complaints)) < 200
+        if pool.pids == [process.pid]:
+            assert process.memory_info().rss - before < 64 << 20
+    finally:
+        pool.close()
+
+
+async def test_a_sound_that_takes_too_much_ends_its_process_alone() -> None:
+    whole = np.zeros(RATE * 600, np.float32)
+    pool = MediaPool(ProcessBounds(memory=256 << 20, cpu=20.0), 1)
+    try:
+        with pytest.raises(Unpreparable, match=r"needs more memory|can't be prepared"):
+            await pool.prepare(Prepare(MANY, saved_sound(whole, "FLAC"), ItemBounds(1, 1e4)))
+        small = Prepare(MANY, saved_sound(sound(0.2)), ItemBounds(1, 5.0))
+        assert (await pool.prepare(small)).shape == (3200,)
+    finally:
+        pool.close()

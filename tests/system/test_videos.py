@@ -1,0 +1,129 @@
+"""Videos through a whole system: what is said of them is what transformers says, also after a
+process died under it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from openai import OpenAI
+from PIL import Image
+
+from penstock import LLM, SamplingParams
+from penstock.formats.fields import Fields
+from penstock.media_facts import VideoFrames
+from penstock.prepare.media import read_media
+from testing.serving import Server, wait_until
+from tests.shared.media.pictures import saved
+from tests.shared.media.videos import noise
+from tests.system.watching_models import said_by_transformers, write_qwen
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+COUNT = 10
+"""Tokens of an answer."""
+FLAGS = ("--max-model-len", "512", "--num-kv-blocks", "256", "--dtype", "float32")
+WORDS = "What happens?"
+SHOWN = "<|vision_start|><|video_pad|><|vision_end|>"
+FRAMES = [noise(4, 32, 40, seed) for seed in (1, 2)]
+"""Of sizes that aren't resized."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen(tmp_path_factory.mktemp("qwen") / "tiny-qwen")
+
+
+@pytest.fixture(scope="module")
+def watching(folder: Path) -> Iterator[Server]:
+    with Server(str(folder), *FLAGS) as server:
+        yield server
+
+
+def part(frames: np.ndarray) -> dict[str, Any]:
+    files = [saved(Image.fromarray(frame)) for frame in frames]
+    url = ",".join(base64.b64encode(file).decode() for file in files)
+    return {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{url}"}}
+
+
+def messages(*frames: np.ndarray) -> list[dict[str, Any]]:
+    content = [*map(part, frames), {"type": "text", "text": WORDS}]
+    return [{"role": "user", "content": content}]
+
+
+def test_answers_are_those_of_transformers(watching: Server, folder: Path) -> None:
+    values = Fields(json.loads((folder / "config.json").read_text()), "config.json")
+    facts = read_media(folder, values, (folder / "tokenizer.json").read_bytes())
+    assert facts is not None
+    video = facts.kinds["video"].preparation
+    assert isinstance(video, VideoFrames)
+    answers = []
+    for shown in ([FRAMES[0]], [FRAMES[1]], FRAMES, [FRAMES[0]]):
+        given = {"messages": messages(*shown), "temperature": 0, "max_tokens": COUNT}
+        given |= {"ignore_eos": True, "return_token_ids": True}
+        reply = httpx.post(f"{watching.url}/v1/chat/completions", json=given, timeout=120).json()
+        prompt_token_ids = reply["prompt_token_ids"]
+        rows = len(shown) * (2 * 4 * 5 + 2)  # and a token on either side
+        assert len(prompt_token_ids) == rows + len(f"user:{WORDS};assistant:")
+        ids = reply["choices"][0]["token_ids"]
+        assert ids == said_by_transformers(folder, prompt_token_ids, video, shown, COUNT)
+        answers.append(ids)
+    assert answers[0] == answers[3] != answers[1]
+
+
+def streamed(url: str, on_chunk: Callable[[int], None] = lambda count: None) -> list[int]:
+    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=240, max_retries=0) as client:
+        chunks = client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=messages(*FRAMES),  # type: ignore[arg-type]
+            stream=True,
+            max_tokens=48,
+            temperature=0.8,
+            seed=5,
+            extra_body={"ignore_eos": True, "return_token_ids": True},
+        )
+        ids: list[int] = []
+        for count, chunk in enumerate(chunks):
+            ids += [i for c in chunk.choices for i in (c.model_extra or {}).get("token_ids") or ()]
+            on_chunk(count)
+        return ids
+
+
+@pytest.mark.parametrize("victim", ["worker 0", "engine"])
+def test_a_stream_about_videos_goes_on_when_a_process_is_killed(
+    watching: Server, victim: str
+) -> None:
+    wait_until(watching.ready)
+    undisturbed = streamed(watching.url)
+    assert len(undisturbed) == 48
+    first = watching.child(victim)
+
+    def kill_once(count: int) -> None:
+        if count == 6:
+            os.kill(first, signal.SIGKILL)
+
+    assert streamed(watching.url, kill_once) == undisturbed
+    wait_until(lambda: watching.children().get(f"penstock: {victim}") not in (None, first))
+
+
+def test_the_library_says_the_same(folder: Path, watching: Server) -> None:
+    given = {"messages": messages(*FRAMES), "temperature": 0, "max_tokens": COUNT}
+    given |= {"ignore_eos": True, "return_token_ids": True}
+    reply = httpx.post(f"{watching.url}/v1/chat/completions", json=given, timeout=120).json()
+    params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
+    with LLM(str(folder), max_model_len=512, num_kv_blocks=256, dtype="float32") as llm:
+        prompt: Any = {
+            "prompt": f"user:{SHOWN}{SHOWN}{WORDS};assistant:",
+            "multi_modal_data": {"video": [FRAMES[0], list(map(Image.fromarray, FRAMES[1]))]},
+        }
+        (output,) = llm.generate(prompt, params, use_tqdm=False)
+        assert output.prompt_token_ids == reply["prompt_token_ids"]
+        assert output.outputs[0].token_ids == reply["choices"][0]["token_ids"]

@@ -1,0 +1,120 @@
+"""A tiny Qwen2.5-VL with random weights as a folder of the hub, and what transformers says with
+it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.media.pixels import video_inputs
+from penstock.media_facts import VideoFrames
+from tests.shared.media.processors import tokenizer
+
+PATCH, SECONDS = 4, 1.0
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
+    "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image_pad|>"
+    "{% elif c['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}"
+    "{{ c['text'] }}{% endif %}{% endfor %}{% endif %};{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def write_qwen(folder: Path) -> Path:
+    """The folder, with weights, tokenizer, template and the processors' settings."""
+    import torch
+    from transformers import Qwen2_5_VLConfig
+    from transformers import Qwen2_5_VLForConditionalGeneration as Qwen
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(ids),
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.25,
+            "bos_token_id": ids["<s>"],
+            "eos_token_id": ids["</s>"],
+            "pad_token_id": ids["</s>"],
+            "rope_parameters": {
+                "rope_type": "default",
+                "mrope_section": [2, 3, 3],
+                "rope_theta": 100.0,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 48,
+            "out_hidden_size": 64,
+            "intermediate_size": 52,
+            "num_heads": 4,
+            "patch_size": PATCH,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+            "tokens_per_second": 2,
+            "initializer_range": 0.2,
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+    torch.manual_seed(23)
+    model = Qwen(config).eval()
+    model.generation_config.eos_token_id = ids["</s>"]
+    folder.mkdir(exist_ok=True)
+    model.save_pretrained(folder)
+    size = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+    Qwen2VLImageProcessorPil(size=size, patch_size=PATCH).save_pretrained(folder)
+    tokens.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@cache
+def _theirs(folder: Path) -> Any:
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
+
+
+def said_by_transformers(
+    folder: Path,
+    prompt_token_ids: list[int],
+    video: VideoFrames,
+    videos: list[np.ndarray],
+    count: int,
+) -> list[int]:
+    """So many tokens, the likeliest each, behind the prompt. videos: their resized frames, a
+    second for two of them."""
+    import torch
+
+    model = _theirs(folder)
+    token = model.config.video_token_id
+    inputs = [video_inputs(video, {"frames": frames}) for frames in videos]
+    pixels = torch.cat([torch.from_numpy(each["pixel_values"]) for each in inputs])
+    grids = torch.stack([torch.from_numpy(each["grid_thw"]).long() for each in inputs])
+    ids = list(prompt_token_ids)
+    for _ in range(count):
+        given = torch.tensor([ids])
+        with torch.inference_mode():
+            logits = model(
+                given,
+                mm_token_type_ids=2 * (given == token).int(),
+                pixel_values_videos=pixels,
+                video_grid_thw=grids,
+                second_per_grid_ts=torch.tensor([SECONDS] * len(inputs)),
+            ).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return ids[len(prompt_token_ids) :]

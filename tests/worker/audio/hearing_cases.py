@@ -1,0 +1,260 @@
+"""Tiny models that hear, with random weights: transformers' own, and ours of the same files; and
+made-up sounds in prompts for both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import WhisperFeatureExtractor
+
+from penstock.formats.fields import Fields
+from penstock.formats.weight_files import find_safetensors
+from penstock.media.log_mel import LOG_MEL, log_mel
+from penstock.media.prepared import write
+from penstock.media.sound_frames import sound_rows
+from penstock.media_facts import LogMel
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.prepare.hub_config import read_config
+from penstock.protocol.common import Media, MediaItem, MediaSpan
+from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.audio.hearing import Hearing
+from penstock_worker.audio.model import AudioModel, open_audio_tower
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.cpu.backend import CPUForward
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.sampler import choose
+from penstock_worker.steps.runner import StepRunner
+from penstock_worker.weights.opening import open_weights
+from tests.shared.media.sounds import RATE, sound
+from tests.worker.cpu_model import CPUModel
+from tests.worker.driver import Job
+from tests.worker.runners import Observer, host_runner
+from tests.worker.vision.vision_cases import PLACEHOLDER, POSITIONS, TEXT
+
+BINS = 12
+
+
+@dataclass(frozen=True)
+class HearingCase:
+    """transformers' class (without its end), its settings, and how sounds are prepared."""
+
+    family: str
+    settings: dict[str, Any]
+    mel: LogMel
+
+    @property
+    def extractor(self) -> WhisperFeatureExtractor:
+        return WhisperFeatureExtractor(feature_size=BINS, chunk_length=self.mel.seconds)
+
+    def config(self) -> Any:
+        import transformers
+
+        return getattr(transformers, f"{self.family}Config")(**self.settings)
+
+
+CASES: dict[str, HearingCase] = {
+    "qwen2-audio": HearingCase(
+        "Qwen2Audio",
+        {
+            "text_config": TEXT | {"model_type": "qwen2", "hidden_size": 96},
+            "audio_config": {
+                "num_mel_bins": BINS,
+                "encoder_layers": 3,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 64,
+                "d_model": 48,
+                "max_source_positions": 50,
+                "initializer_range": 0.2,
+            },
+            "audio_token_index": PLACEHOLDER,
+        },
+        LogMel(
+            sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=1, row_frames=4, cut=True
+        ),
+    ),
+    "voxtral": HearingCase(
+        "Voxtral",
+        {
+            "text_config": TEXT | {"model_type": "llama", "head_dim": 16},
+            "audio_config": {
+                "num_mel_bins": BINS,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 192,
+                "hidden_size": 48,
+                "max_source_positions": 100,
+                "initializer_range": 0.2,
+            },
+            "audio_token_id": PLACEHOLDER,
+        },
+        LogMel(
+            sampling_rate=RATE, bins=BINS, n_fft=400, hop=160, seconds=2, row_frames=8, many=True
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class HearingModel:
+    """The same model, read from the files that transformers wrote."""
+
+    config: ModelConfig
+    decoder: DecoderModel
+    tower: AudioModel
+    files: WeightFiles
+
+
+def make_theirs(case: str) -> Any:
+    """transformers' model with random weights; biases and norms too, which start at 0 and 1."""
+    import transformers
+
+    torch.manual_seed(5)
+    config = CASES[case].config()
+    config._attn_implementation = "eager"
+    made = getattr(transformers, f"{CASES[case].family}ForConditionalGeneration")
+    model: Any = made(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "embed_positions" in name:
+                parameter.normal_(0, 0.3)
+            elif "norm" in name:
+                parameter.normal_(1, 0.3)
+    return model
+
+
+def opened(folder: Path) -> HearingModel:
+    path = folder / "config.json"
+    config = read_config(Fields(json.loads(path.read_text()), str(path)))
+    files = WeightFiles(
+        format="safetensors", files=tuple(map(str, find_safetensors(folder))), dtype="float32"
+    )
+    return HearingModel(
+        config,
+        DecoderModel(config, open_weights(files, config, torch.float32), POSITIONS),
+        AudioModel(config, open_audio_tower(files, torch.float32, load_format="auto")),
+        files,
+    )
+
+
+@cache
+def both(case: str) -> tuple[Any, HearingModel]:
+    """Made once for all tests of a file."""
+    theirs, folder = make_theirs(case), TemporaryDirectory()
+    _FOLDERS.append(folder)
+    theirs.save_pretrained(folder.name)
+    return theirs, opened(Path(folder.name))
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+"""Of the weights that the CPU kernels map, until the tests end."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A sound: its samples, and what the worker gets."""
+
+    samples: np.ndarray
+    mel: np.ndarray
+    content: bytes
+    item: MediaItem
+
+
+def heard(case: str, seconds: float, seed: int) -> Heard:
+    preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
+    mel = log_mel(preparation, samples)
+    content = write({LOG_MEL: mel})
+    digest = hashlib.sha256(content).hexdigest()
+    rows = sound_rows(preparation, len(samples))
+    item = MediaItem(digest, "audio", rows, len(content), digest)
+    return Heard(samples, mel, content, item)
+
+
+Part = list[int] | Heard
+
+
+def prompt_of(parts: Sequence[Part]) -> tuple[list[int], Media | None]:
+    tokens: list[int] = []
+    items: list[MediaItem] = []
+    spans: list[MediaSpan] = []
+    for part in parts:
+        if isinstance(part, list):
+            tokens += part
+            continue
+        if part.item not in items:
+            items.append(part.item)
+        spans.append(MediaSpan(items.index(part.item), len(tokens), part.item.rows))
+        tokens += [PLACEHOLDER] * part.item.rows
+    return tokens, Media(tuple(items), tuple(spans)) if items else None
+
+
+def words(count: int, seed: int) -> list[int]:
+    choose_ = random.Random(seed)
+    return [choose_.randrange(3, PLACEHOLDER) for _ in range(count)]
+
+
+def job_of(parts: Sequence[Part], wanted: int) -> Job:
+    tokens, media = prompt_of(parts)
+    return Job(tokens, wanted, media=media)
+
+
+def their_features(case: str, sounds: Sequence[Heard]) -> dict[str, Any]:
+    """What transformers' processors make of the samples, with the extractor's NumPy path."""
+    extractor, preparation = CASES[case].extractor, CASES[case].mel
+    features, masks = [], []
+    for each in sounds:
+        chunks = -(-len(each.samples) // preparation.chunk_samples)
+        whole = np.zeros(chunks * preparation.chunk_samples, np.float32)
+        whole[: len(each.samples)] = each.samples
+        mel = extractor._np_extract_fbank_features(whole[None], "cpu")[0]
+        features.append(torch.from_numpy(mel).reshape(BINS, chunks, -1).transpose(0, 1))
+        told = extractor(
+            each.samples, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
+        )
+        masks.append(told["attention_mask"])
+    given: dict[str, Any] = {"input_features": torch.cat(features)}
+    if preparation.cut:
+        given["feature_attention_mask"] = torch.cat(masks)
+    return given
+
+
+def theirs_of(
+    case: str, model: Any, parts: Sequence[Part], more: Sequence[int] = ()
+) -> torch.Tensor:
+    """transformers' logits of the prompt and more tokens, [tokens, vocab]."""
+    tokens, _ = prompt_of(parts)
+    sounds = [part for part in parts if isinstance(part, Heard)]
+    also = their_features(case, sounds) if sounds else {}
+    given = torch.tensor([tokens + list(more)])
+    with torch.inference_mode():
+        found: torch.Tensor = model(given, attention_mask=torch.ones_like(given), **also).logits[0]
+    return found
+
+
+def runner_of(
+    ours: HearingModel, backend: str = "reference", *, observer: Observer | None = None
+) -> StepRunner[Any]:
+    """backend: that computes the decoder."""
+    forward: ReferenceForward | CPUForward
+    if backend == "cpu":
+        cpu = CPUModel(ours.config, ours.files, "float32", positions=POSITIONS)
+        forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=128, threads=2))
+    else:
+        shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
+        forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, 128))
+    media = MediaEncodings(rows=256, row_bytes=1, load_bytes=1 << 20, sections=False)
+    media.see_with(Hearing(ours.tower, forward.count_layer))
+    bounds = SlotBounds(8, 128, 16, ours.config.vocab_size, POSITIONS)
+    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
