@@ -18,11 +18,13 @@ import itertools
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from deploy.local import free_port
 from loadtest.pictures_prepared import prepared_per_second
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
@@ -107,19 +109,23 @@ def larger(folder: Path) -> Path:
 
 def served(name: str, path: Path, flags: argparse.Namespace) -> dict[str, Any]:
     say(f"{name}: {flags.requests} requests, {flags.distinct} pictures")
-    with Server(str(path), *FLAGS) as server:
-        return asyncio.run(_measured(name, server.url, flags))
+    port = free_port()
+    with Server(str(path), *FLAGS, "--engine-metrics-port", str(port)) as server:
+        metrics = f"{server.url}/metrics", f"http://127.0.0.1:{port}/metrics"
+        return asyncio.run(_measured(name, server.url, metrics, flags))
 
 
-async def _measured(name: str, url: str, flags: argparse.Namespace) -> dict[str, Any]:
+async def _measured(
+    name: str, url: str, metrics: Sequence[str], flags: argparse.Namespace
+) -> dict[str, Any]:
     fresh = itertools.count()
     async with connected(url, flags.requests) as client:
         await wait_of(client, body(next(fresh)))
         shown = [next(fresh) for _ in range(flags.distinct)]
         bodies = [body(shown[number % flags.distinct]) for number in range(flags.requests)]
-        before, begun = await counts(client), time.perf_counter()
+        before, begun = await counts(client, metrics), time.perf_counter()
         waits = await asyncio.gather(*(wait_of(client, each) for each in bodies))
-        seconds, after = time.perf_counter() - begun, await counts(client)
+        seconds, after = time.perf_counter() - begun, await counts(client, metrics)
         alone = await text_gaps(client, flags.seconds)
         async with beside([keep_showing(client, fresh)]):
             crowded = await text_gaps(client, flags.seconds)
@@ -179,9 +185,10 @@ async def _gaps(client: httpx.AsyncClient, number: int, until: float) -> list[fl
     return gaps
 
 
-async def counts(client: httpx.AsyncClient) -> dict[str, float]:
-    """What the server has counted so far."""
-    lines = (await client.get("/metrics")).text.splitlines()
+async def counts(client: httpx.AsyncClient, metrics: Sequence[str]) -> dict[str, float]:
+    """What gateway and engine core have counted so far."""
+    pages = [(await client.get(each)).text for each in metrics]
+    lines = "\n".join(pages).splitlines()
     return {
         key: sum(float(line.rpartition(" ")[2]) for line in lines if _is(line, metric))
         for key, metric in COUNTED.items()

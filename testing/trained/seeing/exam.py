@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testing.trained.seeing.pictures import EVERY, NEVER_SHOWN, Things, draw
+from testing.trained.seeing.pictures import SHOWN, Things, draw
 from testing.trained.seeing.talk import ASKED, WHOLE
 
 UNSEEN = 1_000_000
@@ -40,13 +41,13 @@ def file_of(things: Things, seed: int, width: int, height: int) -> bytes:
     return saved.getvalue()
 
 
-def whole(count: int) -> list[Task]:
-    """What is in it? Of pictures of all kinds in turn, those that were left out in training too,
-    in sizes that training has and larger ones."""
+def whole(count: int, kinds: Sequence[Things] = SHOWN) -> list[Task]:
+    """What is in it? Of pictures of these kinds in turn, in sizes that training has and larger
+    ones. NEVER_SHOWN are the combinations that training left out."""
     choose = random.Random(count)
     tasks = []
     for seed in range(count):
-        things = EVERY[seed % len(EVERY)]
+        things = kinds[seed % len(kinds)]
         size = choose.randint(60, 500), choose.randint(60, 500)
         question = WHOLE[seed % len(WHOLE)]
         tasks.append(Task(things, file_of(things, seed, *size), question, things.words))
@@ -57,16 +58,11 @@ def parts(count: int) -> list[Task]:
     """How many, which colour, which shape? Each asked first, so that no answer helps another."""
     tasks = []
     for seed in range(count):
-        things = EVERY[seed * 7 % len(EVERY)]
+        things = SHOWN[seed * 7 % len(SHOWN)]
         questions, answer = ASKED[1 + seed % 3]
         question = questions[seed % len(questions)]
         tasks.append(Task(things, file_of(things, 5000 + seed, 120, 90), question, answer(things)))
     return tasks
-
-
-def left_out(tasks: list[Task]) -> list[Task]:
-    """Those about combinations that training never showed."""
-    return [task for task in tasks if task.things in NEVER_SHOWN]
 
 
 def right(tasks: list[Task], said: list[str]) -> int:

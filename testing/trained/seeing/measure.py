@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock import LLM, SamplingParams
 from testing.trained.seeing import FOLDER
-from testing.trained.seeing.exam import LONGEST, Task, left_out, parts, right, whole
+from testing.trained.seeing.exam import LONGEST, Task, parts, right, whole
+from testing.trained.seeing.pictures import NEVER_SHOWN
 
 
 def answers(llm: LLM, tasks: list[Task]) -> list[str]:
@@ -37,7 +38,7 @@ def main() -> None:
     with LLM(str(given.folder), max_model_len=512, num_kv_blocks=512) as llm:
         for name, tasks in (
             ("what is in it", whole(given.pictures)),
-            ("kinds that training left out", left_out(whole(3 * given.pictures))),
+            ("kinds that training left out", whole(given.pictures // 2, NEVER_SHOWN)),
             ("how many, which colour, which shape", parts(given.pictures)),
         ):
             said = answers(llm, tasks)

@@ -11,33 +11,22 @@ from typing import Any
 import pytest
 
 from testing.serving import Server
-from testing.trained.seeing.exam import file_of
-from testing.trained.seeing.pictures import Things
-from tests.system.page.driving import Chat, Tab
+from tests.system.page.attaching import (
+    CIRCLE,
+    DROPPED,
+    PASTED,
+    STARS,
+    Shown,
+    data_uri,
+    png,
+    wav,
+)
+from tests.system.page.driving import Tab
 from tests.system.page.test_axe import DESK, PHONE, check
 
 pytestmark = pytest.mark.timeout(300)
 
-STARS = Things(3, "blue", "star")
-CIRCLE = Things(1, "red", "circle")
 QUESTION = "What is in the picture?"
-PASTED = """([name, data, text]) => {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  const brought = new DataTransfer();
-  brought.items.add(new File([bytes], name, { type: "image/png" }));
-  if (text) brought.setData("text/plain", text);
-  const box = document.getElementById("message");
-  box.dispatchEvent(new ClipboardEvent("paste", { clipboardData: brought, cancelable: true }));
-}"""
-DROPPED = """([name, data]) => {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  const dataTransfer = new DataTransfer();
-  dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
-  const place = document.getElementById("messages").parentElement;
-  for (const kind of ["dragover", "drop"]) {
-    place.dispatchEvent(new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
-  }
-}"""
 FILES = """async () => {
   const { Store } = await import("/chat/store.js");
   const store = await Store.open();
@@ -45,42 +34,6 @@ FILES = """async () => {
   const files = (await Promise.all(records.map(({ id }) => store.mediaOf(id)))).flat();
   return files.map(({ blob }) => blob.size);
 }"""
-
-
-def png(things: Things, seed: int = 1) -> bytes:
-    return file_of(things, seed, 200, 160)
-
-
-class Shown(Chat):
-    """A chat to which pictures are attached."""
-
-    def attach(self, name: str, content: bytes, kind: str = "image/png") -> None:
-        file: Any = {"name": name, "mimeType": kind, "buffer": content}
-        self.page.get_by_label("Files to attach").set_input_files(file)
-
-    def brought(self, script: str, name: str, content: bytes, *more: str) -> None:
-        self.page.evaluate(script, [name, base64.b64encode(content).decode(), *more])
-
-    def attached(self, *names: str) -> None:
-        """Waits until these are attached, and drawn."""
-        self._drawn("#attached img", names)
-
-    def in_messages(self, *names: str) -> None:
-        """Waits until the messages show these."""
-        self._drawn(".message .shown img", names)
-
-    def _drawn(self, place: str, names: tuple[str, ...]) -> None:
-        self.tab.until(
-            """([place, names]) => {
-              const found = [...document.querySelectorAll(place)];
-              return JSON.stringify(found.map((each) => each.alt)) === JSON.stringify(names)
-                && found.every((each) => each.complete && each.naturalWidth > 0);
-            }""",
-            [place, list(names)],
-        )
-
-    def notice(self, words: str) -> None:
-        self.page.locator(".notice", has_text=words).wait_for()
 
 
 @pytest.fixture
@@ -216,8 +169,8 @@ def test_a_model_that_sees_nothing_says_so(
 ) -> None:
     chat = Shown(open_tab(server.url))
     name = server.model
-    button = chat.page.get_by_role("button", name=f"{name} can't see or hear")
-    button.click()
+    chat.page.get_by_role("button", name=f"{name} can't see or hear").focus()
+    chat.page.keyboard.press("Enter")
     chat.notice(f"{name} can't see or hear: it takes text only.")
     chat.brought(DROPPED, "a.png", png(CIRCLE))
     chat.notice(f"{name} can't see: pictures can't be attached.")
@@ -230,6 +183,50 @@ def test_a_model_that_sees_nothing_says_so(
     chat.page.locator("#conversations li a").first.click()
     chat.in_messages("a.png")
     chat.page.locator("#cannot", has_text=f"{name} can't see: it can't go on").wait_for()
+
+
+def test_sounds_are_attached_where_the_model_hears(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """The server's part is played: what it says of its model, and what it is sent."""
+    sent: list[dict[str, Any]] = []
+
+    def model(route: Any) -> None:
+        found = route.fetch().json()
+        found["data"][0]["media"] = {"audio": 1}
+        route.fulfill(json=found)
+
+    def asked(route: Any) -> None:
+        sent.append(route.request.post_data_json)
+        said = {"choices": [{"delta": {"content": "Seven."}, "finish_reason": "stop"}]}
+        body = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n"
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    tab = open_tab(server.url)
+    tab.page.route("**/v1/models", model)
+    tab.page.route("**/v1/chat/completions", asked)
+    tab.load(tab.page.reload)
+    chat = Shown(tab)
+    chat.page.get_by_role("button", name="Attach sounds").wait_for()
+    sound = wav()
+    chat.attach("seven.wav", sound, "audio/wav")
+    chat.page.get_by_label("Attached to this message").get_by_label("seven.wav").wait_for()
+    chat.attach("eight.wav", sound, "audio/wav")
+    chat.notice("This conversation has 1 sound, and the model takes no more in a prompt.")
+    chat.send("Which number is it?")
+    assert chat.bodies() == ["Which number is it?", "Seven."]
+    shown = ".message audio"
+    tab.until("(place) => document.querySelector(place)?.readyState >= 1", shown)
+    url = f"data:audio/wav;base64,{base64.b64encode(sound).decode()}"
+    assert sent[0]["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "audio_url", "audio_url": {"url": url}},
+                {"type": "text", "text": "Which number is it?"},
+            ],
+        }
+    ]
 
 
 def test_what_was_kept_before_there_were_pictures_is_kept(
@@ -258,10 +255,6 @@ def test_what_was_kept_before_there_were_pictures_is_kept(
         }"""
     )
     assert found == ["A", [3], None, []]
-
-
-def data_uri(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])

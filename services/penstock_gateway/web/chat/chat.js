@@ -28,7 +28,8 @@ export class Chat {
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
     this.attaching = new Attaching({ kept: () => this.current.attached(), changed: () => this.composer.attached() });
-    this.composer = new Composer({ send: (text, files) => this.send(text, files), stop: () => this.stop() }, this.attaching);
+    const busy = () => this.#running.has(this.current.id);
+    this.composer = new Composer({ send: (text, files) => this.send(text, files), stop: () => this.stop(), busy }, this.attaching);
     this.transcript = new Transcript({
       running: (node) => this.#running.get(this.current.id)?.node === node,
       edit: (node, text) => this.edit(node, text),
@@ -138,8 +139,7 @@ export class Chat {
     try {
       if (files.length) await this.#keepFiles(current.id, files);
       if (current !== this.current || this.#running.has(current.id)) return false; // Meanwhile.
-      const attached = files.map(([description]) => description);
-      const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached });
+      const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached: files.map(([each]) => each) });
       history.replaceState(null, "", `#chat/${current.id}`);
       this.#generate(current.add(message.id, "assistant", "", OPEN));
     } catch (error) {

@@ -5,7 +5,7 @@ import { at, icon } from "./dom.js";
 export class Composer {
   #running = false;
 
-  /** acts: {send(text, files) -> whether it was taken, stop}.  attaching: what is attached. */
+  /** acts: {send(text, files) -> whether it was taken, stop, busy}.  attaching: what is attached. */
   constructor(acts, attaching) {
     this.acts = acts;
     this.attaching = attaching;
@@ -37,7 +37,9 @@ export class Composer {
     const files = this.attaching.taken();
     this.box.value = "";
     this.#fit();
+    if (files.length) this.running(true); // Until they are kept, and the answer begins.
     if (await this.acts.send(text, files)) return;
+    this.running(this.acts.busy());
     this.attaching.putBack(files);
     if (!this.box.value) this.put(text);
   }
