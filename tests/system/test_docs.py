@@ -286,9 +286,9 @@ def test_python_of_the_page_about_speech(
     transcribing: Server, tiny_whisper: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
-    asking, transcribing = python_of(TRANSCRIPTION)
+    asking, hearing = python_of(TRANSCRIPTION)
     run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
-    assert run(transcribing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
+    assert run(hearing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
 
 
 def test_the_readmes_sdk_example(server: Server) -> None:
