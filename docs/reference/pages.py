@@ -124,7 +124,8 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
 def _body(operation: Mapping[str, Any]) -> str:
     if "requestBody" not in operation:
         return ""
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    (content,) = operation["requestBody"]["content"].values()
+    schema = content["schema"]
     return str(schema["$ref"].rpartition("/")[2])
 
 

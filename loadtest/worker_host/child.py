@@ -141,7 +141,7 @@ def make_runner(case: Case, launches: Launches) -> StepRunner[Any]:
         rope_theta=10_000.0,
     )
     shape = CacheShape(1, HEADS, KV_HEADS, HEAD_DIM, BLOCK, torch.bfloat16)
-    attention = TritonAttention(shape, blocks, CPU, attention_choice(HEAD_DIM))
+    attention = TritonAttention(shape, blocks, CPU, lambda heads: attention_choice(heads.size))
     model: Any = StandInModel(config, slots, launches)
     forward = TritonForward(model, attention, CPU, slots=slots, memory=memory_of(CPU))
     forward.use_graphs(Buckets(slots, 8 * CONTEXT, BLOCK), launches, torch.float32)

@@ -14,11 +14,13 @@ from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.service import Service
 from penstock_gateway.system import docs, health, models, page, status, version
 from penstock_gateway.tokenize import endpoint as tokenize
+from penstock_gateway.transcription import endpoint as transcription
 
 ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     responses.routes,
+    transcription.routes,
     tokenize.routes,
     models.routes,
     embeddings.routes,

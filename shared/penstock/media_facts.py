@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.transcription_facts import TranscriptionFacts
+
 MediaKind = Literal["image", "audio", "video"]
 
 Colour = tuple[float, float, float]
@@ -222,6 +224,13 @@ class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
         return self.chunk_samples // self.hop
 
 
+class Spectrogram(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="spectrogram"):
+    """That of a whole recording, as `mel` has it: filled up with silence to one chunk, but not cut
+    into several. It is no model's: who transcribes cuts windows out of it."""
+
+    mel: LogMel
+
+
 ImagePreparation = (
     FixedImages
     | ScannedImages
@@ -232,6 +241,7 @@ ImagePreparation = (
     | AnyresImages
 )
 Preparation = ImagePreparation | VideoFrames | LogMel
+AnyPreparation = Preparation | Spectrogram
 
 
 class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +265,8 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: dict[MediaKind, KindFacts]
     """Those that it takes."""
+    transcription: TranscriptionFacts | None = None
+    """Of a model that turns speech into text, and does nothing else."""
 
     @property
     def in_front(self) -> MediaKind | None:

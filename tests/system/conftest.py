@@ -9,6 +9,7 @@ import pytest
 
 from testing import preloaded
 from testing.serving import Server
+from testing.trained.seeing import FOLDER
 from tests.shared.tiny_models import write_gguf
 
 
@@ -22,6 +23,14 @@ def server() -> Iterator[Server]:
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def seeing_server() -> Iterator[Server]:
+    """One running system with the tiny model that was trained to see, for all tests that leave it
+    as it was."""
+    with Server(str(FOLDER), "--num-kv-blocks", "512") as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,8 @@ from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
+from tests.system.transcribing_models import sound as speech
+from tests.system.transcribing_models import wav, write_whisper
 from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
@@ -36,6 +38,7 @@ README = text_of("README.md")
 EMBEDDINGS = "docs/guides/embeddings.md"
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
+TRANSCRIPTION = "docs/guides/transcription.md"
 STREAM_ENDED = 28
 """curl's exit code where --max-time is over."""
 
@@ -105,12 +108,27 @@ def seeing(tiny_llava: Path) -> Iterator[Server]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whisper(tmp_path_factory.mktemp("whisper") / "tiny-whisper")
+
+
+@pytest.fixture(scope="module")
+def transcribing(tiny_whisper: Path) -> Iterator[Server]:
+    running = Server(str(tiny_whisper))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
 # ---- commands
 
+OWN_SERVERS = (EMBEDDINGS, MEDIA, SCHEDULING, TRANSCRIPTION)
+"""Pages whose commands need another model or other flags."""
 
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("sh") if page not in (EMBEDDINGS, MEDIA, SCHEDULING)]
-)
+
+@pytest.mark.parametrize("page", [page for page in pages_with("sh") if page not in OWN_SERVERS])
 def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
     run_commands(page, lambda _: server, tmp_path)
 
@@ -128,7 +146,12 @@ def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> No
 def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
     (tmp_path / "question.wav").write_bytes(saved_sound(sound(0.5)))
-    run_commands(MEDIA, lambda line: hearing if "question.wav" in line else seeing, tmp_path)
+    run_commands(MEDIA, lambda line: hearing if "audio" in line else seeing, tmp_path)
+
+
+def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
+    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    run_commands(TRANSCRIPTION, lambda _: transcribing, tmp_path)
 
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
@@ -241,7 +264,12 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in pages_with("python") if page not in ("README.md", EMBEDDINGS, MEDIA)]
+    "page",
+    [
+        page
+        for page in pages_with("python")
+        if page not in ("README.md", EMBEDDINGS, MEDIA, TRANSCRIPTION)
+    ],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
     assert run("\n".join(python_of(page)), server).strip()
@@ -249,8 +277,18 @@ def test_python_of_a_page(page: str, server: Server) -> None:
 
 def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> None:
     picture().save(tmp_path / "photo.jpg")
-    code = "\n".join(python_of(MEDIA)).replace("MODEL", str(tiny_llava))
+    # The other blocks need models that aren't here; test_whisper runs the same.
+    code = python_of(MEDIA)[0].replace("MODEL", str(tiny_llava))
     assert run(code, folder=tmp_path)
+
+
+def test_python_of_the_page_about_speech(
+    transcribing: Server, tiny_whisper: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    asking, transcribing = python_of(TRANSCRIPTION)
+    run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
+    assert run(transcribing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
 
 
 def test_the_readmes_sdk_example(server: Server) -> None:

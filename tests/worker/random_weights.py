@@ -10,14 +10,14 @@ import torch
 
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.stored import StoredTensor
-from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.weights import CPU, Weights
 
 
 class RandomWeights(Weights):
     """Has every tensor that is asked for, in whatever shape. Norms and biases are random, too."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__({}, dtype)
+    def __init__(self, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> None:
+        super().__init__({}, dtype, device)
 
     def stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         random = np.random.default_rng(zlib.crc32(name.encode()))

@@ -8,13 +8,21 @@ bytes that a tile keeps. Not measured yet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 
 GATE_BLOCK = 1024
 GATE_WARPS = 4
+
+CHANNEL_BLOCK = 256
+"""Channels that one program of a recurrent layer's convolution goes through."""
+CHANNEL_WARPS = 4
+SCAN_VALUES = 32
+"""Values of a head that one program of a recurrence goes through, from the first token to the
+last: with keys of 128 numbers, its part of the state is 32 registers of each thread."""
+SCAN_WARPS = 4
 
 ROTARY_HEADS = 8
 """Heads that one program of rope_write rotates."""
@@ -127,8 +135,12 @@ def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> Attenti
     products do.
 
     A load of keys waits for a load of the block table, and each of the two takes up pipeline
-    stages: decode needs 5 to keep two tiles of keys in flight.
+    stages: decode needs 5 to keep two tiles of keys in flight. Of heads above 256, few rows and few
+    keys at a time fit registers and, in float32, shared memory.
     """
+    if head_dim > 256:
+        wide = AttentionTiles(16, 16, KEY_SPLIT, 8, 2)
+        return AttentionChoice(wide, wide if batch_invariant else replace(wide, rows=32))
     keys = 64 if head_dim <= 128 else 32
     stages = 3 if head_dim <= 128 else 2
     if batch_invariant:

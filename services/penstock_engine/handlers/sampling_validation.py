@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.config.settings import LimitSettings
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import LogitsAdjustments, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, SpeechRules, TokenSampling
 from penstock.sampling_params import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
@@ -16,6 +16,9 @@ from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_number, 
 MAX_NUM_LOGPROBS = 256
 """Log-probabilities of a token that a front end may ask for itself: a beam search compares more
 than a client may see."""
+
+MAX_SUPPRESSED = 1024
+"""Ids of each list of a transcript's rules; Whisper's have some 90."""
 
 MAX_BAD_WORD_TOKENS = 4 * MAX_BAD_WORD_LENGTH + 4
 """A character may be four bytes, and a byte a token; a word begins with a space or without."""
@@ -63,6 +66,22 @@ def _check_adjustments(wanted: LogitsAdjustments, vocab_size: int, limits: Limit
             f" {limits.max_bad_words_tokens} are allowed (--max-bad-words-tokens)",
             param="bad_words",
         )
+    if wanted.speech is not None:
+        _check_speech(wanted.speech, vocab_size)
+
+
+def _check_speech(rules: SpeechRules, vocab_size: int) -> None:
+    for name, ids in (
+        ("suppress_tokens", rules.suppressed),
+        ("begin_suppress_tokens", rules.suppressed_first),
+    ):
+        _check_count(name, len(ids), MAX_SUPPRESSED)
+        check_ids(name, ids, vocab_size)
+    times = rules.timestamps
+    if times is not None:
+        check_ids("timestamps", (times.first, times.text_end, times.none), vocab_size)
+        if times.max_initial is not None:
+            check_whole("max_initial_timestamp_index", times.max_initial, 0, vocab_size)
 
 
 def _check_bad_words(words: tuple[tuple[int, ...], ...], vocab_size: int) -> None:

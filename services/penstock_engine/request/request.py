@@ -129,6 +129,9 @@ class Request:
         if wanted is None:
             return media
         words = sum(map(len, wanted.bad_words))
+        speech = wanted.speech
+        if speech is not None:
+            media += len(speech.suppressed) + len(speech.suppressed_first)
         return media + len(wanted.bias) + len(wanted.allowed or ()) + WORD_COST * words
 
     def advance(self, opened: list[OpenSequence]) -> None:

@@ -114,7 +114,7 @@ def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[s
         content: dict[str, Any] = {"schema": known[id(operation.body)]}
         if operation.path in EXAMPLES:
             content["example"] = EXAMPLES[operation.path]
-        made["requestBody"] = {"required": True, "content": {"application/json": content}}
+        made["requestBody"] = {"required": True, "content": {operation.body_type: content}}
     return made
 
 

@@ -45,6 +45,7 @@ class Operation:
     tag: str
     body: Any = None
     """A msgspec struct, or what else msgspec makes a schema of; None: there is none."""
+    body_type: str = "application/json"
     reply: Any = None
     """As body."""
     access: Access = "key"
@@ -104,18 +105,20 @@ def posting(
     body: Any,
     reply: Any,
     *,
+    body_type: str = "application/json",
     tag: str = "generate",
     streams: bool = False,
     headers: tuple[str, ...] = GENERATING_HEADERS,
     traced_as: str | None = None,
 ) -> Operation:
-    """An endpoint that computes something for whoever posts a JSON body."""
+    """An endpoint that computes something for whoever posts a body."""
     return Operation(
         method="POST",
         path=path,
         summary=summary,
         tag=tag,
         body=body,
+        body_type=body_type,
         reply=reply,
         streams=streams,
         headers=headers,

@@ -14,11 +14,22 @@ async def send_json(
     send: Send, status: int, payload: bytes, headers: Iterable[tuple[str, str]] = ()
 ) -> None:
     """Sends `payload`, encoded JSON, as the whole response."""
+    await send_whole(send, status, payload, "application/json", headers)
+
+
+async def send_whole(
+    send: Send,
+    status: int,
+    payload: bytes,
+    content_type: str,
+    headers: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Sends `payload` as the whole response."""
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": status,
         "headers": [
-            (b"content-type", b"application/json"),
+            (b"content-type", content_type.encode()),
             (b"content-length", str(len(payload)).encode()),
             *((name.encode(), value.encode()) for name, value in headers),
         ],

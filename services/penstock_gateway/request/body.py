@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.types import Receive, Scope
 
+from penstock.errors import PenstockError
 from penstock_gateway.http.errors import ClientGone, HTTPError
+
+Feed = Callable[[bytes], None]
+"""Takes the next part of a body."""
 
 LINGER_BYTES = 256 * 1024 * 1024
 LINGER_SECONDS = 10.0
@@ -16,6 +21,16 @@ a connection closed with unread data is reset, and the answer lost."""
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, timeout: float) -> bytes:
     """The whole body, at most `limit` bytes. Raises HTTPError 413, 408 or 400, or ClientGone."""
+    parts: list[bytes] = []
+    await feed_body(scope, receive, parts.append, limit=limit, timeout=timeout)
+    return b"".join(parts) if len(parts) != 1 else parts[0]
+
+
+async def feed_body(
+    scope: Scope, receive: Receive, feed: Feed, *, limit: int, timeout: float
+) -> None:
+    """Gives the body, at most `limit` bytes, to `feed` as it comes in. Raises as `read_body` does,
+    and what `feed` raises: the rest of the body is dropped then."""
     declared, expects_go_ahead = _read_headers(scope)
     if declared is not None and declared > limit:
         if not expects_go_ahead:
@@ -23,7 +38,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, timeout: floa
         raise _too_large(limit)
     try:
         async with asyncio.timeout(timeout):
-            return await _collect(receive, limit)
+            await _feed(receive, feed, limit)
     except TimeoutError:
         raise HTTPError(
             408,
@@ -33,8 +48,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, timeout: floa
         ) from None
 
 
-async def _collect(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
+async def _feed(receive: Receive, feed: Feed, limit: int) -> None:
     size = 0
     while True:
         message = await receive()
@@ -46,9 +60,14 @@ async def _collect(receive: Receive, limit: int) -> bytes:
             if message.get("more_body", False):
                 await _linger(receive)
             raise _too_large(limit)
-        parts.append(part)
+        try:
+            feed(part)
+        except PenstockError:
+            if message.get("more_body", False):
+                await _linger(receive)
+            raise
         if not message.get("more_body", False):
-            return b"".join(parts) if len(parts) > 1 else part
+            return
 
 
 async def _linger(receive: Receive) -> None:

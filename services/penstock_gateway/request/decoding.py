@@ -53,10 +53,11 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Request]) -> Request:
         raise _not_json(reason.removeprefix("JSON is malformed: ")) from None
 
 
-def convert(value: object, kind: type[Request]) -> Request:
-    """What was decoded before, as a struct. Raises InvalidRequest as `decode` does."""
+def convert(value: object, kind: type[Request], *, strict: bool = True) -> Request:
+    """What was decoded before, as a struct. strict: numbers and flags aren't taken as texts.
+    Raises InvalidRequest as `decode` does."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind) from None
     except RecursionError:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.generation_config import sampling_defaults
+from penstock.media_facts import MediaKind
 from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
@@ -25,6 +28,9 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     tasks: tuple[str, ...] = ("generate",)
     """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
+    media: dict[str, int] = {}
+    """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
+    only."""
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -58,24 +64,32 @@ def routes(service: Service) -> list[OperationRoute]:
         if not current.get().may_use(welcome.model):
             return _json(ModelList([]))
         names = (welcome.model, *welcome.other_names)
-        return _json(ModelList([_card(welcome, name) for name in names]))
+        return _json(ModelList([_card(service, name) for name in names]))
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         service.check_model(name)
-        return _json(_card(service.engine().welcome, name))
+        return _json(_card(service, name))
 
     return [LIST.route(models), ONE.route(model)]
 
 
-def _card(welcome: Welcome, name: str) -> ModelCard:
+def _card(service: Service, name: str) -> ModelCard:
+    welcome = service.engine().welcome
     return ModelCard(
         name,
         welcome.created,
         welcome.limits.max_model_len,
         tasks=("generate",) if welcome.pooling is None else welcome.pooling_tasks,
         default_sampling_params=sampling_defaults(welcome.generation),
+        media={} if welcome.pooling is not None else _media_of(welcome, service.media.limits),
     )
+
+
+def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:
+    if welcome.media is None or welcome.media.in_front is not None:
+        return {}  # What an encoder takes stands in no message.
+    return {kind: limits[kind] for kind in welcome.media.kinds if limits.get(kind)}
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.layer_spec import KVHeadsSpec
 from penstock_kernels.triton.attention import rope_write
 from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
@@ -38,43 +40,69 @@ class HostLayout:
     """With tensors on the host."""
     more: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     """Slots, and [sequences, blocks] int32 tables, for each further KV group."""
+    others: tuple[DeviceAttentionPlan, ...] = ()
+    """As `plan`, for each further kind of heads; they differ in their tiles."""
+
+    @property
+    def tile_lists(self) -> list[TileList]:
+        """Of all plans, each list once."""
+        plans = (self.plan, *self.others)
+        lists = [each for plan in plans for each in (plan.few, plan.many) if each is not None]
+        return list({id(each): each for each in lists}.values())
 
     @property
     def arrays(self) -> list[np.ndarray]:
         """All int32 arrays that the device needs, in the order in which `TritonAttention.step`
         takes them."""
         plan = self.plan
-        lists = [each for tiles in (plan.few, plan.many) if tiles is not None
-                 for each in (tiles.sequences, tiles.firsts)]  # fmt: skip
+        lists = [each for tiles in self.tile_lists for each in (tiles.sequences, tiles.firsts)]
         tensors = (plan.tables, plan.query_starts, plan.query_lens, plan.seq_lens, *lists)
         more = [array for pair in self.more for array in pair]
         return [self.slots, *(tensor.numpy() for tensor in tensors), *more]
+
+
+AttentionChoices = Callable[[KVHeadsSpec], AttentionChoice]
+"""The tiles of layers with such heads."""
+
+
+def kinds_of_heads(shape: CacheShape) -> list[KVHeadsSpec]:
+    """Key and value heads that layers have; first those that `shape` speaks of."""
+    first = KVHeadsSpec(count=shape.num_kv_heads, size=shape.head_dim)
+    return list(dict.fromkeys((first, *shape.heads_of_layers)))
 
 
 class TritonAttention:
     """`cache` is [layers, 2, kv_heads, slots, head_dim], keys before values, in float32, bfloat16,
     float16 or float8_e4m3fn. Where values are parts of keys, it is [layers, 1, …].
 
-    The slots of a block are contiguous within each head, so that a decode reads whole blocks.
+    The slots of a block are contiguous within each head, so that a decode reads whole blocks. Where
+    layers have heads of different sizes, it is [layers, 2, slots, numbers] instead, and a layer has
+    the first of a slot's numbers.
     """
 
     name: ClassVar[str] = "triton"
 
     def __init__(
-        self, shape: CacheShape, num_blocks: int, device: torch.device, choice: AttentionChoice
+        self, shape: CacheShape, num_blocks: int, device: torch.device, choices: AttentionChoices
     ) -> None:
         self.shape = shape
         self.num_blocks = num_blocks
-        self.choice = choice
         self._uploads = Uploads(device)
+        kinds = kinds_of_heads(shape)
+        self._tiles = [(self._group(each, choices(each)), choices(each)) for each in kinds]
+        heads = shape.heads_of_layers
+        self._kinds = [kinds.index(each) for each in heads]
         slots = num_blocks * shape.block_size
-        sizes = (shape.num_layers, _parts(shape), shape.num_kv_heads, slots, shape.head_dim)
+        sizes: tuple[int, ...] = (shape.num_kv_heads, slots, shape.head_dim)
+        if heads:
+            sizes = (slots, _width(shape))
+        sizes = (shape.num_layers, _parts(shape), *sizes)
         # Not filled: no slot is read before it is written.
         self.cache = torch.empty(*sizes, dtype=shape.dtype, device=device)
 
     @staticmethod
     def block_bytes(shape: CacheShape) -> int:
-        per_token = _parts(shape) * shape.num_layers * shape.num_kv_heads * shape.head_dim
+        per_token = _parts(shape) * shape.num_layers * _width(shape)
         return per_token * shape.dtype.itemsize * shape.block_size
 
     def blocks(self) -> Tensor:
@@ -95,14 +123,17 @@ class TritonAttention:
     def lay_out(self, layout: BatchLayout) -> HostLayout:
         """Lays out any mix of prefills, chunks and decodes."""
         size, positions = self.shape.block_size, layout.positions
-        plan = plan_attention(
-            layout.block_tables,
-            layout.counts,
-            layout.starts + layout.counts,
-            block_size=size,
-            group=self._group,
-            choice=self.choice,
-            device=_HOST,
+        plan, *others = (
+            plan_attention(
+                layout.block_tables,
+                layout.counts,
+                layout.starts + layout.counts,
+                block_size=size,
+                group=group,
+                choice=choice,
+                device=_HOST,
+            )
+            for group, choice in self._tiles
         )
         sequence = np.repeat(np.arange(len(layout.counts)), layout.counts)
 
@@ -114,7 +145,8 @@ class TritonAttention:
         more = [np.zeros_like(first) for _ in layout.more_tables]
         for tables, out in zip(layout.more_tables, more, strict=True):
             write_tables(tables, out)
-        return HostLayout(slots(first), plan, tuple((slots(each), each) for each in more))
+        groups = tuple((slots(each), each) for each in more)
+        return HostLayout(slots(first), plan, groups, tuple(others))
 
     def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
         """Lays out a padded decode step. All shapes, and the bounds of the grids, depend only on
@@ -123,12 +155,11 @@ class TritonAttention:
         `arrays` are those of decode_shapes, written by write_decode. `context` is a number of
         tokens, a multiple of the block size, and at least that of the longest sequence.
         """
-        slots, *plan = arrays[:7]
+        slots, *own = arrays[:7]
         more = tuple(zip(arrays[7::2], arrays[8::2], strict=True))
-        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, plan)
+        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, own)
         few = TileList(sequences, firsts, queries=1, end=context)
-        return HostLayout(
-            slots,
+        plan, *others = (
             DeviceAttentionPlan(
                 tables,
                 query_starts,
@@ -136,59 +167,78 @@ class TritonAttention:
                 lengths,
                 few,
                 None,
-                self.choice,
+                choice,
                 self.shape.block_size,
-                self._group,
-            ),
-            more,
+                group,
+            )
+            for group, choice in self._tiles
         )
+        return HostLayout(slots, plan, more, tuple(others))
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """Returns the step on the device. `tensors` are `host.arrays`, copied there."""
         behind = len(tensors) - 2 * len(host.more)
         slots, tables, starts, queries, lengths, *lists = tensors[:behind]
         others = zip(tensors[behind::2], tensors[behind + 1 :: 2], strict=True)
-        pairs = iter(zip(lists[::2], lists[1::2], strict=True))
+        placed = {
+            id(tiles): replace(tiles, sequences=sequences, firsts=firsts)
+            for tiles, sequences, firsts in zip(
+                host.tile_lists, lists[::2], lists[1::2], strict=True
+            )
+        }
 
-        def placed(tiles: TileList | None) -> TileList | None:
-            if tiles is None:
-                return None
-            sequences, firsts = next(pairs)
-            return replace(tiles, sequences=sequences, firsts=firsts)
+        def on_device(plan: DeviceAttentionPlan) -> DeviceAttentionPlan:
+            return replace(
+                plan,
+                tables=tables,
+                query_starts=starts,
+                query_lens=queries,
+                seq_lens=lengths,
+                few=placed.get(id(plan.few)),
+                many=placed.get(id(plan.many)),
+            )
 
-        plan = replace(
-            host.plan,
-            tables=tables,
-            query_starts=starts,
-            query_lens=queries,
-            seq_lens=lengths,
-            few=placed(host.plan.few),
-            many=placed(host.plan.many),
-        )
-        groups = [(slots, plan), *((each, replace(plan, tables=rows)) for each, rows in others)]
-        return TritonStep(self.cache, self.shape, groups)
+        plans = [on_device(plan) for plan in (host.plan, *host.others)]
+        groups = [(slots, plans)]
+        groups += [(each, [replace(plan, tables=rows) for plan in plans]) for each, rows in others]
+        return TritonStep(self, groups)
 
-    @property
-    def _group(self) -> int:
+    def of_layer(self, layer: int) -> tuple[Tensor, Tensor, int]:
+        """Returns a layer's keys and values, each [kv_heads, slots, head_dim], and which kind of
+        heads these are."""
+        stored = self.cache[self.shape.place(layer)[1]]
+        if not self._kinds:
+            return stored[0], stored[-1], 0
+        heads = self.shape.heads_of_layers[layer]
+        own = stored[..., : heads.count * heads.size].unflatten(-1, (heads.count, heads.size))
+        keys, values = own.transpose(1, 2)
+        return keys, values, self._kinds[layer]
+
+    def _group(self, heads: KVHeadsSpec, choice: AttentionChoice) -> int:
+        """Query heads that are computed together."""
         if self.shape.value_in_key is not None:
-            return latent_group(self.shape.num_heads, self.choice)
-        return self.shape.num_heads // self.shape.num_kv_heads
+            return latent_group(self.shape.num_heads, choice)
+        return self.shape.num_heads // heads.count
 
     @property
     def _part_bytes(self) -> int:
-        return self.shape.block_size * self.shape.head_dim * self.shape.dtype.itemsize
+        """Of a block in one of `blocks`' parts."""
+        shape = self.shape
+        numbers = _width(shape) if shape.heads_of_layers else shape.head_dim
+        return shape.block_size * numbers * shape.dtype.itemsize
 
 
 class TritonStep:
     """The attention of one step."""
 
     def __init__(
-        self, cache: Tensor, shape: CacheShape, groups: list[tuple[Tensor, DeviceAttentionPlan]]
+        self,
+        backend: TritonAttention,
+        groups: list[tuple[Tensor, list[DeviceAttentionPlan]]],
     ) -> None:
         """`groups` has for each KV group [rows] int32 on the device, where the step's keys and
-        values are stored, -1 for nowhere; and its attention's plan."""
-        self._cache = cache
-        self._shape = shape
+        values are stored, -1 for nowhere; and its attention's plan for each kind of heads."""
+        self._backend = backend
         self._groups = groups
 
     def attend(
@@ -201,10 +251,10 @@ class TritonStep:
         norms: HeadNorms | None = None,
         rule: ScoreRule = PLAIN_RULE,
     ) -> Tensor:
-        group, place = self._shape.place(layer)
-        stored, own = self._cache[place], self._shape.value_in_key
-        keys, values = stored[0], stored[-1]
-        slots, plan = self._groups[group]
+        shape = self._backend.shape
+        (group, _), own = shape.place(layer), shape.value_in_key
+        keys, values, kind = self._backend.of_layer(layer)
+        slots, plans = self._groups[group]
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
         query = rope_write.rope_write(
@@ -223,13 +273,19 @@ class TritonStep:
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0)
         turning = 0 if own is None else query.shape[2] - own
         return paged_attention(
-            query, keys, values, plan, scale, reach=reach, sinks=rule.sinks, turning=turning
+            query, keys, values, plans[kind], scale, reach=reach, sinks=rule.sinks, turning=turning
         )
 
 
 def _parts(shape: CacheShape) -> int:
     """Returns how many vectors of a head's size are stored for a token."""
     return 2 if shape.value_in_key is None else 1
+
+
+def _width(shape: CacheShape) -> int:
+    """Returns how many numbers of a token's keys are stored in a layer: where layers differ, those
+    of the widest."""
+    return max(each.count * each.size for each in kinds_of_heads(shape))
 
 
 def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:

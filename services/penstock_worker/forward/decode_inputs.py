@@ -10,6 +10,11 @@ from penstock_worker.attention.decode_layout import decode_shapes, write_decode
 from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import places
+from penstock_worker.states.device_moves import (
+    HostMoves,
+    decode_moves_shapes,
+    write_decode_moves,
+)
 
 
 def decodes_text(batch: Batch) -> bool:
@@ -29,17 +34,23 @@ def rotary_positions(batch: Batch) -> np.ndarray:
 
 class DecodeInputs:
     """The layout of that memory. The arrays are those of HostStep, in its order: tokens, positions,
-    wanted rows, then the attention's.
+    wanted rows, then the attention's, then those of states.
 
     `size` is the number of int32 elements.
     """
 
-    def __init__(self, sequences: int, context: int, block_size: int, groups: int = 1) -> None:
+    def __init__(
+        self, sequences: int, context: int, block_size: int, groups: int = 1, pieces: int = 0
+    ) -> None:
         """`sequences` is the number of rows of the padded step, `context` the most tokens that a
-        sequence may have, `groups` the number of KV groups."""
+        sequence may have, `groups` the number of KV groups, `pieces` that of a checkpoint's blocks;
+        0: the model has no recurrent layers."""
         self._block_size = block_size
         row = (sequences,)
-        self._shapes = [row, row, row, *decode_shapes(sequences, context // block_size, groups)]
+        attention = decode_shapes(sequences, context // block_size, groups)
+        self._attention = slice(3, 3 + len(attention))
+        moves = decode_moves_shapes(sequences, pieces) if pieces else []
+        self._shapes = [row, row, row, *attention, *moves]
         sizes = [math.prod(shape) for shape in self._shapes]
         starts, self.size = places(sizes)
         ends = [start + size for start, size in zip(starts, sizes, strict=True)]
@@ -52,12 +63,31 @@ class DecodeInputs:
             for part, shape in zip(self._parts, self._shapes, strict=True)
         ]
 
-    def write(self, memory: np.ndarray, batch: Batch, wanted: np.ndarray) -> None:
-        """Writes a decode step and the rows whose logits are wanted, padded to the bucket."""
-        tokens, positions, rows, *attention = self.arrays(memory)
+    def attention(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Of `arrays`, those of the attention."""
+        return arrays[self._attention]
+
+    def moves(self, arrays: list[np.ndarray]) -> HostMoves | None:
+        """Of `arrays`, those of states."""
+        rest = arrays[self._attention.stop :]
+        return HostMoves(*rest) if rest else None
+
+    def write(
+        self,
+        memory: np.ndarray,
+        batch: Batch,
+        wanted: np.ndarray,
+        moves: HostMoves | None = None,
+    ) -> None:
+        """Writes a decode step and the rows whose logits are wanted, padded to the bucket.
+        `moves`: what it does with states."""
+        arrays = self.arrays(memory)
+        tokens, positions, rows = arrays[:3]
         at = rotary_positions(batch)
         for array, values in ((tokens, batch.tokens), (positions, at), (rows, wanted)):
             array[: len(values)] = values
             array[len(values) :] = 0
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
-        write_decode(attention, layout, self._block_size)
+        write_decode(self.attention(arrays), layout, self._block_size)
+        if moves is not None:
+            write_decode_moves(arrays[self._attention.stop :], moves)

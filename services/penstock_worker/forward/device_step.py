@@ -9,8 +9,11 @@ from torch import Tensor
 
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
+from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
+from penstock_worker.states.device_moves import HostMoves
+from penstock_worker.states.device_states import DeviceStates
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class DeviceStep:
     wanted: Tensor
     """Rows whose logits are wanted, int32."""
     attention: StepAttention
+    states: StepStates = NO_STATES
     media: RowMedia | None = None
 
 
@@ -62,18 +66,33 @@ class HostStep:
     positions: np.ndarray
     wanted: np.ndarray
     attention: HostLayout
+    moves: HostMoves | None = None
+    """What it does with the states of recurrent layers."""
     media: HostMedia | None = None
 
     @property
     def arrays(self) -> list[np.ndarray]:
         media = [] if self.media is None else self.media.arrays
-        return [self.tokens, self.positions, self.wanted, *media, *self.attention.arrays]
+        moves = [] if self.moves is None else self.moves.arrays
+        attention = self.attention.arrays
+        return [self.tokens, self.positions, self.wanted, *media, *attention, *moves]
 
-    def on_device(self, attention: TritonAttention, tensors: list[Tensor]) -> DeviceStep:
-        """Returns the step on the device. `tensors` are `self.arrays`, copied there."""
+    def on_device(
+        self, attention: TritonAttention, tensors: list[Tensor], states: DeviceStates | None = None
+    ) -> DeviceStep:
+        """Returns the step on the device. `tensors` are `self.arrays`, copied there. `states`: of a
+        model with recurrent layers."""
         tokens, positions, wanted, *rest = tensors
         media = None
         if self.media is not None:
             count = len(self.media.arrays)
             media, rest = self.media.on_device(rest[:count]), rest[count:]
-        return DeviceStep(tokens, positions, wanted, attention.step(self.attention, rest), media)
+        behind = len(self.attention.arrays)
+        return DeviceStep(
+            tokens,
+            positions,
+            wanted,
+            attention.step(self.attention, rest[:behind]),
+            NO_STATES if states is None else states.step(rest[behind:]),
+            media,
+        )

@@ -37,6 +37,8 @@ from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads, room
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.states.device_moves import HostMoves
+from penstock_worker.states.device_states import DeviceStates
 
 log = logs.get(__name__)
 
@@ -134,11 +136,13 @@ class DecodeGraphs:
         *,
         ranks: Ranks = ALONE,
         ends: Ends | None = None,
+        states: DeviceStates | None = None,
     ) -> None:
         """`compute`: computes a step's output, [rows, hidden].
         `hidden`: [buckets.sequences, hidden], the buffer into which all graphs write their output.
         `limit`: graphs at a time.
-        `ranks`: the ranks that compute the same steps."""
+        `ranks`: the ranks that compute the same steps.
+        `states`: of a model with recurrent layers."""
         self._buckets = buckets
         self._attention = attention
         self._uploads = uploads
@@ -148,6 +152,7 @@ class DecodeGraphs:
         self._limit = limit
         self._ranks = ranks
         self._ends = ends or NoEnds()
+        self._states = states
         self._graphs: dict[Bucket, _Captured] = {}
         self._decodes = 0
         self._able = True
@@ -159,10 +164,12 @@ class DecodeGraphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def hidden(self, batch: Batch, wanted: np.ndarray) -> Tensor | None:
+    def hidden(
+        self, batch: Batch, wanted: np.ndarray, moves: HostMoves | None = None
+    ) -> Tensor | None:
         """Returns the wanted rows of the last layer's output, [wanted, hidden], or None if this
         batch can't be computed by a graph. Queues the work without waiting for the device, except
-        when it captures. Raises GroupLost."""
+        when it captures. `moves`: what the step does with states. Raises GroupLost."""
         self._ranks.check()
         bucket = self._buckets.of(batch) if self._able else None
         if bucket is None or len(wanted) > bucket.sequences:
@@ -174,14 +181,17 @@ class DecodeGraphs:
         self._ends.enter(rows)
         captured = self._graphs.get(bucket)
         if captured is None:
-            host = self._padded(batch, wanted, bucket)
+            host = self._padded(batch, wanted, bucket, moves)
             tensors = self._uploads.send(host.arrays, self._inputs)
-            step = self._capture(bucket, host.on_device(self._attention, tensors))
+            step = host.on_device(self._attention, tensors, self._states)
+            step = self._capture(bucket, step)
         else:
             step, inputs = captured.step, captured.inputs
             captured.used = self._decodes
             self._uploads.fill(
-                inputs.size, lambda memory: inputs.write(memory, batch, wanted), self._inputs
+                inputs.size,
+                lambda memory: inputs.write(memory, batch, wanted, moves),
+                self._inputs,
             )
             captured.recording.run()
         self._ends.leave(self._hidden[:rows])
@@ -239,18 +249,24 @@ class DecodeGraphs:
         self._graphs.pop(oldest).recording.drop()
         return True
 
-    def _padded(self, batch: Batch, wanted: np.ndarray, bucket: Bucket) -> HostStep:
+    def _padded(
+        self, batch: Batch, wanted: np.ndarray, bucket: Bucket, moves: HostMoves | None = None
+    ) -> HostStep:
         inputs = self._inputs_of(bucket)
         memory = np.zeros(inputs.size, np.int32)
-        inputs.write(memory, batch, wanted)
-        tokens, positions, rows, *attention = inputs.arrays(memory)
-        return HostStep(
-            tokens, positions, rows, self._attention.decode_layout(attention, bucket.context)
-        )
+        inputs.write(memory, batch, wanted, moves)
+        arrays = inputs.arrays(memory)
+        tokens, positions, rows = arrays[:3]
+        attention = self._attention.decode_layout(inputs.attention(arrays), bucket.context)
+        return HostStep(tokens, positions, rows, attention, inputs.moves(arrays))
 
     def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
         return DecodeInputs(
-            bucket.sequences, bucket.context, self._buckets.block_size, self._num_groups
+            bucket.sequences,
+            bucket.context,
+            self._buckets.block_size,
+            self._num_groups,
+            0 if self._states is None else self._states.pieces,
         )
 
 

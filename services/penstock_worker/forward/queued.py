@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.states.device_moves import HostMoves
+from penstock_worker.states.device_states import DeviceStates
 
 RowsHead = Callable[[Tensor], Tensor]
 """Maps rows of the last layer's output, [rows, hidden], to [rows, n]."""
@@ -38,6 +41,7 @@ class TritonForward(LayerByLayer):
         memory: DeviceMemory,
         ranks: Ranks = ALONE,
         head: RowsHead | None = None,
+        states: DeviceStates | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads, and are on `device`.
 
@@ -45,6 +49,7 @@ class TritonForward(LayerByLayer):
         `memory`: of the device.
         `ranks`: those that the model is distributed over.
         `head`: what is computed in place of logits; None for the model's logits.
+        `states`: those of recurrent layers, whose memory has been taken.
         """
         super().__init__(ranks.check)
         self.device = device
@@ -56,6 +61,9 @@ class TritonForward(LayerByLayer):
         self._ranks = ranks
         self._uploads = Uploads(device)
         self._graphs: DecodeGraphs | None = None
+        self._states = states
+        if states is not None:
+            states.keep_in(attention.blocks())
 
     def use_graphs(
         self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
@@ -70,7 +78,7 @@ class TritonForward(LayerByLayer):
             before = None if ends.before is None else ends.before[:count]
             tokens = self._with_newest(step.tokens)
             return model.through_layers(
-                tokens, before, step.positions, step.attention, _ignore_layer
+                tokens, before, step.positions, step.attention, _ignore_layer, step.states
             )
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
@@ -84,6 +92,7 @@ class TritonForward(LayerByLayer):
             limit,
             ranks=self._ranks,
             ends=ends,
+            states=self._states,
         )
 
     def count_layer(self) -> None:
@@ -100,9 +109,10 @@ class TritonForward(LayerByLayer):
         """See Forward. Raises torch.OutOfMemoryError; after that the allocator's unused memory has
         been released, and the KV of the batch's tokens is undefined."""
         try:
-            hidden = self._captured(batch, rows)
-            if hidden is None:
-                hidden = self._eager(batch, rows)
+            with nullcontext() if self._states is None else self._states.moved_on(batch) as moves:
+                hidden = self._captured(batch, rows, moves)
+                if hidden is None:
+                    hidden = self._eager(batch, rows, moves)
             if not len(rows):
                 vocab = self._model.config.vocab_size
                 return torch.empty(0, vocab, dtype=torch.float32, device=self.device)
@@ -111,27 +121,29 @@ class TritonForward(LayerByLayer):
             self._memory.release()
             raise
 
-    def _captured(self, batch: Batch, rows: np.ndarray) -> Tensor | None:
+    def _captured(self, batch: Batch, rows: np.ndarray, moves: HostMoves | None) -> Tensor | None:
         if self._graphs is None:
             return None
         self._go_on()
-        hidden = self._graphs.hidden(batch, rows)
+        hidden = self._graphs.hidden(batch, rows, moves)
         if hidden is not None:
             self._count_layers(len(self._model.layers))
         return hidden
 
-    def _eager(self, batch: Batch, rows: np.ndarray) -> Tensor:
+    def _eager(self, batch: Batch, rows: np.ndarray, moves: HostMoves | None) -> Tensor:
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
         laid_out = self.attention.lay_out(layout)
         media = HostMedia.of(batch.media)
-        host = HostStep(batch.tokens, layout.positions, rows, laid_out, media)
-        step = host.on_device(self.attention, self._uploads.send(host.arrays))
+        host = HostStep(batch.tokens, layout.positions, rows, laid_out, moves, media)
+        tensors = self._uploads.send(host.arrays)
+        step = host.on_device(self.attention, tensors, self._states)
         hidden = self._model.hidden(
             self._with_newest(step.tokens),
             step.positions,
             step.attention,
             self._count_layer,
-            media=step.media,
+            step.states,
+            step.media,
         )
         return hidden.index_select(0, step.wanted)
 

@@ -14,15 +14,13 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock import mechanisms as mechanism
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
-from penstock_kernels.triton.tiles import AttentionChoice
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory, memory_of
 from penstock_worker.dtype import (
     BESIDE_QUANTISED,
@@ -39,11 +37,13 @@ from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, 
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.forward.triton_limits import (
     attention_of,
+    crooked_checkpoints,
     crowded_router,
     obstacle_of,
     quantised_experts,
     ranks_that_see,
 )
+from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
@@ -51,6 +51,9 @@ from penstock_worker.media.loading import Connect, ModelMedia, connect_nothing
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
+from penstock_worker.states.device_states import DeviceStates
+from penstock_worker.states.on_device import device_states
+from penstock_worker.states.planning import groups_over_ranks
 from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -81,41 +84,6 @@ class Logits:
 
 LOGITS: Purpose = Logits()
 
-MECHANISMS = frozenset(
-    {
-        mechanism.WINDOW,
-        mechanism.SCORE_SOFT_CAP,
-        mechanism.SCORE_SCALE,
-        mechanism.SINKS,
-        mechanism.LATENT,
-        mechanism.NO_ROTATION,
-        mechanism.PARTIAL_ROTATION,
-        mechanism.SEVERAL_ROTATIONS,
-        mechanism.WHOLE_NORM,
-        mechanism.LAYER_NORM,
-        mechanism.OUTPUT_NORMS,
-        mechanism.PARALLEL,
-        mechanism.GELU,
-        mechanism.GELU_TANH,
-        mechanism.RELU2,
-        mechanism.CLAMPED_SWIGLU,
-        mechanism.UNGATED,
-        mechanism.OUTPUT_BIAS,
-        mechanism.FEED_FORWARD_BIAS,
-        mechanism.RESIDUAL_MULTIPLIER,
-        mechanism.EMBEDDING_MULTIPLIER,
-        mechanism.LOGITS_RULE,
-        mechanism.EXPERTS,
-        mechanism.SHARED_EXPERT_GATE,
-        mechanism.QUERY_GROWTH,
-        mechanism.EMBEDDING_NORM,
-        mechanism.NO_FIRST_NORM,
-        mechanism.VISION,
-        mechanism.DEEPSTACK,
-    }
-)
-"""What this backend has beyond Llama's layers."""
-
 
 @dataclass(frozen=True)
 class TritonBuild:
@@ -127,13 +95,15 @@ class TritonBuild:
     """Of activations."""
     shape: CacheShape
     """Of the KV cache."""
-    choice: AttentionChoice
-    """Kernel and tiles of the attention."""
+    choices: AttentionChoices
+    """Tiles of the attention."""
     device: torch.device
     memory: DeviceMemory
     ranks: Ranks
     head: RowsHead
     """What is computed from the last layer's rows."""
+    states: DeviceStates | None = None
+    """Of recurrent layers."""
     see: Connect = connect_nothing
 
     def __call__(self, blocks: int) -> TritonForward:
@@ -166,12 +136,16 @@ class TritonBuild:
             starts=np.full(len(counts), before),
             counts=counts,
             more_tables=(tables,) * (len(self.shape.groups) - 1),
+            slots=range(len(counts)),
         )
         rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
-        return self._forward(1).logits(batch, rows)
+        if self.states is None:
+            return self._forward(1).logits(batch, rows)
+        with self.states.rehearsed([before] * len(counts)):
+            return self._forward(1).logits(batch, rows)
 
     def _forward(self, blocks: int) -> TritonForward:
-        attention = TritonAttention(self.shape, blocks, self.device, self.choice)
+        attention = TritonAttention(self.shape, blocks, self.device, self.choices)
         return TritonForward(
             self.model,
             attention,
@@ -180,6 +154,7 @@ class TritonBuild:
             memory=self.memory,
             ranks=self.ranks,
             head=self.head,
+            states=self.states,
         )
 
 
@@ -201,12 +176,24 @@ def recipe(
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
-    choice = attention_of(config, batch_invariant=setup.batch_invariant)
+    choices = attention_of(config, batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
+    block_bytes = TritonAttention.block_bytes(shape)
+    groups = groups_over_ranks(
+        config,
+        shape.groups,
+        lambda shard: TritonAttention.block_bytes(
+            CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
+        ),
+        setup,
+        ranks.place,
+    )
+    states = device_states(shard.own, groups, setup)
     obstacle = (
-        obstacle_of(shape, choice)
+        obstacle_of(shape, choices)
         or crowded_router(config)
         or quantised_experts(setup, config)
+        or crooked_checkpoints(shape, groups)
         or ranks_that_see(config, ranks.place)
     )
     if obstacle is not None:
@@ -228,7 +215,11 @@ def recipe(
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks)
         memory, head = memory_of(device), purpose.of(model)
-        return TritonBuild(model, setup, dtype, shape, choice, device, memory, ranks, head, see)
+        if states is not None:
+            states.allocate(device)
+        return TritonBuild(
+            model, setup, dtype, shape, choices, device, memory, ranks, head, states, see
+        )
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:
@@ -241,13 +232,14 @@ def recipe(
             f"triton {triton.__version__} torch {torch.__version__} {capability(device)} {name} "
             f"KV {stored} {order} quantization {setup.quantization}"
         ),
-        block_bytes=TritonAttention.block_bytes(shape),
-        kv_groups=shape.groups,
+        block_bytes=block_bytes,
+        kv_groups=groups,
         threads_by_share=False,
         build=build,
         device=device,
         device_name=device_name(device),
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        states=states,
         media=media.encodings,
     )
 

@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 from penstock import mechanisms as mechanism
+from penstock.kv_layout import STATE_BYTES, KVGroup, state_of
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.tiles import AttentionChoice, attention_choice, latent_choice
+from penstock_kernels.triton.tiles import attention_choice, latent_choice
 from penstock_worker.attention.interface import CacheShape
+from penstock_worker.attention.triton import AttentionChoices, kinds_of_heads
 from penstock_worker.forward.interface import WITHOUT_PICTURES
 from penstock_worker.parallel.place import RankPlace
 
-LARGEST_HEAD = 256
+LARGEST_HEAD = 512
 """Largest head dimension of the attention kernels."""
+LARGEST_TURNING = 256
+"""Most numbers of a head that rotate in front of a latent."""
 MOST_ACTIVE = 64
 """Experts of a token."""
 LARGEST_LATENT = 512
 """Largest size of the latents that heads may share."""
 
 
-def obstacle_of(shape: CacheShape, choice: AttentionChoice) -> str | None:
+def obstacle_of(shape: CacheShape, choices: AttentionChoices) -> str | None:
     """Returns why the kernels can't run this model, or None if they can."""
     if shape.value_in_key is not None:
         return _latent_obstacle(shape.value_in_key, shape.head_dim - shape.value_in_key)
-    group = shape.num_heads // shape.num_kv_heads
-    if group > choice.few.rows:
-        return f"{group} query heads share a KV head; at most {choice.few.rows} can"
-    if shape.head_dim > LARGEST_HEAD or shape.head_dim % 2:
-        return f"a head's size is {shape.head_dim}; it must be even and at most {LARGEST_HEAD}"
+    for heads in kinds_of_heads(shape):
+        group, rows = shape.num_heads // heads.count, choices(heads).few.rows
+        if group > rows:
+            return f"{group} query heads share a KV head; at most {rows} can"
+        if heads.size > LARGEST_HEAD or heads.size % 2:
+            return f"a head's size is {heads.size}; it must be even and at most {LARGEST_HEAD}"
     return None
 
 
 def _latent_obstacle(rank: int, turning: int) -> str | None:
-    if rank > LARGEST_LATENT or turning > LARGEST_HEAD or turning % 2:
+    if rank > LARGEST_LATENT or turning > LARGEST_TURNING or turning % 2:
         return (
             f"a latent's size is {rank}, and of a head {turning} numbers rotate; at most "
-            f"{LARGEST_LATENT} and an even number of at most {LARGEST_HEAD} are allowed"
+            f"{LARGEST_LATENT} and an even number of at most {LARGEST_TURNING} are allowed"
         )
     return None
 
 
-def attention_of(config: ModelConfig, *, batch_invariant: bool) -> AttentionChoice:
+def attention_of(config: ModelConfig, *, batch_invariant: bool) -> AttentionChoices:
     """Returns the tiles of the model's attention."""
     if config.latent is not None:
-        return latent_choice(batch_invariant=batch_invariant)
-    return attention_choice(config.head_dim, batch_invariant=batch_invariant)
+        latents = latent_choice(batch_invariant=batch_invariant)
+        return lambda heads: latents
+    return lambda heads: attention_choice(heads.size, batch_invariant=batch_invariant)
 
 
 def crowded_router(config: ModelConfig) -> str | None:
@@ -53,6 +59,18 @@ def crowded_router(config: ModelConfig) -> str | None:
         if experts is not None and experts.active > MOST_ACTIVE:
             return f"a token has {experts.active} experts; at most {MOST_ACTIVE} are possible"
     return None
+
+
+def crooked_checkpoints(shape: CacheShape, groups: tuple[KVGroup, ...]) -> str | None:
+    """Returns why recurrent states can't be copied to blocks, or None if they can, or needn't
+    be."""
+    part = shape.block_size * shape.head_dim * shape.dtype.itemsize
+    if state_of(groups) is None or part % STATE_BYTES == 0:
+        return None
+    return (
+        f"a head's keys of a block take {part} bytes, and recurrent states are numbers of"
+        f" {STATE_BYTES}: kv_block_size must be a multiple of {STATE_BYTES}"
+    )
 
 
 def ranks_that_see(config: ModelConfig, place: RankPlace) -> str | None:

@@ -58,7 +58,10 @@ class SelfAttention:
     def __call__(self, hidden: Tensor, step: Step) -> Tensor:
         heads = self.qkv(hidden).unflatten(-1, (-1, self._head_dim))
         query, gate, key, value = heads.split(self._heads, dim=1)
-        value = self._value_norm(value if value.shape[1] else key)
+        value = value if value.shape[1] else key
+        if self._value_norm is not NO_NORM:
+            # They are a part of wider rows, which not every kernel reads.
+            value = self._value_norm(value.contiguous())
         query, key = map(_over_all_heads, self._whole_norms, (query, key))
         rotation = None if self._rope is None else step.rotations[self._rope]
         mixed = step.attention.attend(

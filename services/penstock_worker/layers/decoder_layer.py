@@ -13,8 +13,7 @@ from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.finished_layer import Layer
 from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.norms import NO_NORM, Norm
-from penstock_worker.layers.parts import Parts
-from penstock_worker.layers.recurrent.layer import RecurrentLayer
+from penstock_worker.layers.parts import Parts, Recurrence
 from penstock_worker.layers.step import Step
 from penstock_worker.layers.streams_layer import load_streams_layer
 
@@ -26,7 +25,7 @@ FEED_FORWARD_OUTPUT_NORM = "feed_forward_output_norm"
 NORMS = (ATTENTION_NORM, ATTENTION_OUTPUT_NORM, FEED_FORWARD_NORM, FEED_FORWARD_OUTPUT_NORM)
 
 
-AttentionLike = SelfAttention | LatentAttention | RecurrentLayer
+AttentionLike = SelfAttention | LatentAttention | Recurrence
 AnyFeedForward = FeedForward | MixtureOfExperts | ExpertsBeside
 
 
@@ -194,7 +193,7 @@ class _Norms:
 
 def _load_attention(parts: Parts, layer: int, spec: LayerSpec) -> AttentionLike:
     if spec.recurrent is not None:
-        return RecurrentLayer.load(parts, layer, spec.recurrent)
+        return parts.ops.recurrence(parts, layer, spec.recurrent)
     kind = SelfAttention if spec.attention.latent is None else LatentAttention
     return kind.load(parts, layer)
 

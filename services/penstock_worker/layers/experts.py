@@ -82,7 +82,6 @@ class RoutedExperts:
         self._experts = experts
 
     def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
-        """`routed`: the router's input, where it is another one."""
         weights = self._router(hidden if routed is None else routed)
         out = torch.zeros(hidden.shape, dtype=torch.float32)
         for number, expert in enumerate(self._experts):
@@ -96,7 +95,7 @@ class RoutedExperts:
     def load(parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedExperts:
         spec = experts_of(feed_forward)
         return RoutedExperts(
-            Router(spec, *load_router(parts, spec, prefix), _scales(parts, spec, prefix)),
+            Router(spec, *load_router(parts, spec, prefix), expert_scales(parts, spec, prefix)),
             [
                 FeedForward.sized(
                     parts, feed_forward, f"{prefix}.experts.{number}", spec.inner, summed=False
@@ -162,7 +161,7 @@ def load_router(parts: Parts, spec: ExpertsSpec, prefix: str) -> tuple[Product, 
     return scores, correction
 
 
-def _scales(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor | None:
+def expert_scales(parts: Parts, spec: ExpertsSpec, prefix: str) -> Tensor | None:
     """Returns each expert's factor, [experts] float32."""
     if not spec.expert_scales:
         return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock_worker.layers.experts import RoutedExperts
 from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.norms import Norm, RMSNorm
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import LayerExperts, Parts
 
 
 class ExpertsBeside:
@@ -17,7 +16,7 @@ class ExpertsBeside:
         self,
         dense: FeedForward,
         dense_norms: tuple[Norm, Norm],
-        experts: RoutedExperts,
+        experts: LayerExperts,
         expert_norms: tuple[Norm, Norm],
         router_norm: Norm,
     ) -> None:
@@ -47,7 +46,7 @@ class ExpertsBeside:
         return ExpertsBeside(
             FeedForward.load(parts, layer),
             (norm("post_attention_layernorm"), norm("dense_output_norm")),
-            RoutedExperts.load(parts, parts.config.layer(layer).feed_forward, f"{prefix}.mlp"),
+            parts.ops.experts(parts, parts.config.layer(layer).feed_forward, f"{prefix}.mlp"),
             (norm("experts_norm"), norm("experts_output_norm")),
             RMSNorm(parts.ops, weight, parts.config.norm.eps),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
-from penstock_kernels.reference import sparse_gate
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product
@@ -24,7 +23,7 @@ class FeedForward:
     def __call__(self, hidden: Tensor) -> Tensor:
         spec, inner = self._spec, self.up(hidden)
         if spec.sparsity:
-            inner = sparse_gate(inner, spec.sparsity)
+            inner = self._ops.sparse_gate(inner, spec.sparsity)
         return self.down(self._ops.activate(inner, spec.activation, gated=spec.gated))
 
     @staticmethod

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
 from penstock.model_config import ModelConfig
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
+from penstock_worker.layers.step import Step
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, head_ranges
 from penstock_worker.quantisation.interface import Product
@@ -22,10 +24,18 @@ from penstock_worker.weights.weights import Weights
 class LayerExperts(Protocol):
     """A layer's router and the experts that it chooses from."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         """Maps [rows, hidden] to each row's weighted sum over its experts, added in the order of
         their numbers: [rows, hidden] float32. Of tensor-parallel ranks, each has a part of every
-        expert's inner dimension, and returns a part of the sum."""
+        expert's inner dimension, and returns a part of the sum. `routed`: the router's input, where
+        it is another one."""
+
+
+class Recurrence(Protocol):
+    """A recurrent layer's half that stands in the attention's place."""
+
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        """Maps [rows, hidden] to [rows, hidden], and moves the sequences' states on."""
 
 
 class DecoderOps(Ops, Protocol):
@@ -33,6 +43,9 @@ class DecoderOps(Ops, Protocol):
 
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         """Loads a layer's router and experts, whose tensors' names begin with `prefix`."""
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        """Loads what stands in the attention's place in layer number `layer` of the model."""
 
 
 @dataclass(frozen=True)

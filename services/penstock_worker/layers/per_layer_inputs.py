@@ -34,7 +34,7 @@ class PerLayerInputs:
         spec = self._spec
         rows = self._table(torch.where(tokens < spec.vocab_size, tokens, 0))
         # In the rows' dtype, as the models were trained.
-        own = rows * torch.tensor(spec.size**0.5, dtype=rows.dtype)
+        own = rows * rows.new_full((), spec.size**0.5)
         projected = (self._projection(embedded) * self._hidden**-0.5).unflatten(-1, (-1, spec.size))
         return (self._norm(projected) + own.view(projected.shape)) * 2**-0.5
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from penstock.layer_spec import FeedForwardSpec
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
 from penstock_worker.layers.experts import RoutedExperts
 from penstock_worker.layers.latent_attention import PerHead
-from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts
+from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts, Recurrence
+from penstock_worker.layers.recurrent.layer import RecurrentLayer
 from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.matrix import Matrix, plain
 
@@ -72,8 +74,18 @@ class ReferenceOps:
             return reference.gated_activation(x, kind)
         return reference.plain_activation(x, kind)
 
+    def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
+        return reference.sparse_gate(gate_up, share)
+
+    def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
+        own, wanted = (reference.row_mean(each.float() * each.float()) for each in (x, as_what))
+        return (x * torch.sqrt(wanted) / torch.sqrt(own.clamp(min=least))).to(x.dtype)
+
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         return RoutedExperts.load(parts, feed_forward, prefix)
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        return RecurrentLayer.load(parts, layer, spec)
 
 
 REFERENCE: DecoderOps = ReferenceOps()

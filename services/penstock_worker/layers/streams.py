@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from penstock.layer_spec import StreamsSpec
-from penstock_kernels.reference import row_mean, soft_cap
+from penstock_kernels.reference import soft_cap
 from penstock_worker.layers.norms import Norm
+from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product
 
@@ -20,22 +21,26 @@ LEAST_SQUARE = 1e-5
 class Streams:
     """The two ends: one residual becomes several, and several become one."""
 
-    def __init__(self, beginnings: list[Product], endings: list[Product]) -> None:
-        """For each stream but the first, [rows, hidden] to the same shape."""
+    def __init__(self, ops: Ops, beginnings: list[Product], endings: list[Product]) -> None:
+        """Products: for each stream but the first, [rows, hidden] to the same shape."""
+        self._ops = ops
         self._beginnings = beginnings
         self._endings = endings
 
     def begin(self, rows: Tensor) -> Tensor:
         """Maps embeddings, [rows, hidden], to [streams, rows, hidden]."""
-        others = [_as_large(each(rows), rows) for each in self._beginnings]
+        others = [self._as_large(each(rows), rows) for each in self._beginnings]
         return torch.stack([rows, *others])
 
     def end(self, streams: Tensor) -> Tensor:
         """Maps [streams, rows, hidden] to what stands behind the last layer, [rows, hidden]."""
         total = first = streams[0]
         for each, other in zip(self._endings, streams[1:], strict=True):
-            total = total + _as_large(each(other), first)
+            total = total + self._as_large(each(other), first)
         return total / len(streams)
+
+    def _as_large(self, x: Tensor, as_what: Tensor) -> Tensor:
+        return self._ops.as_large(x, as_what, LEAST_SQUARE)
 
     @staticmethod
     def load(parts: Parts, spec: StreamsSpec) -> Streams:
@@ -47,13 +52,9 @@ class Streams:
                 for number in range(spec.count - 1)
             ]
 
-        return Streams(products("altup_projections"), products("altup_unembed_projections"))
-
-
-def _as_large(x: Tensor, as_what: Tensor) -> Tensor:
-    """Scales each row of x to the root mean square of a row of the other."""
-    own, wanted = (row_mean(each.float() * each.float()) for each in (x, as_what))
-    return (x * torch.sqrt(wanted) / torch.sqrt(own.clamp(min=LEAST_SQUARE))).to(x.dtype)
+        return Streams(
+            parts.ops, products("altup_projections"), products("altup_unembed_projections")
+        )
 
 
 class StreamUpdate:

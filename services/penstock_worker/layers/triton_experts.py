@@ -17,7 +17,7 @@ from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.tiles import MatmulTiles
-from penstock_worker.layers.experts import experts_of, load_router
+from penstock_worker.layers.experts import expert_scales, experts_of, load_router
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.quantisation.interface import Product
@@ -63,26 +63,32 @@ class TritonExperts:
         rule: RoutingRule,
         scores: Product,
         correction: Tensor | None,
+        scales: Tensor | None,
         up: ExpertProduct,
         activate: Callable[[Tensor], Tensor],
         down: ExpertProduct,
         *,
         batch_invariant: bool,
     ) -> None:
-        """`scores` and `correction` are the router's; see load_router. `up` gives a pair's gate and
+        """`scores` and `correction` are the router's; see load_router. `scales`, [experts] float32,
+        are factors of weights. `up` gives a pair's gate and
         what it multiplies, or without a gate only this; `activate` makes the input of `down` of
         it."""
         self._rule = rule
         self._scores = scores
         self._correction = correction
+        self._scales = scales
         self._up = up
         self._activate = activate
         self._down = down
         self._batch_invariant = batch_invariant
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         rule = self._rule
-        chosen, weights = route(self._scores(hidden), rule, self._correction)
+        scores = self._scores(hidden if routed is None else routed)
+        chosen, weights = route(scores, rule, self._correction)
+        if self._scales is not None:
+            weights *= self._scales[chosen]
         tiles = expert_tiles(chosen.numel(), rule.count, batch_invariant=self._batch_invariant)
         placed = place_rows(chosen, rule.count, tiles.rows)
         inner = self._activate(self._up(hidden, placed, tiles))
@@ -111,7 +117,14 @@ class TritonExperts:
             return parts.ops.activate(x, feed_forward.activation, gated=gated)
 
         return TritonExperts(
-            _rule(spec), scores, correction, up, activate, down, batch_invariant=batch_invariant
+            _rule(spec),
+            scores,
+            correction,
+            expert_scales(parts, spec, prefix),
+            up,
+            activate,
+            down,
+            batch_invariant=batch_invariant,
         )
 
 
@@ -125,6 +138,7 @@ def _rule(spec: ExpertsSpec) -> RoutingRule:
         groups=spec.groups,
         active_groups=spec.active_groups,
         group_best=spec.group_best,
+        sum_floor=spec.sum_floor,
     )
 
 

@@ -14,13 +14,15 @@ from torch import Tensor
 from torch.nn.functional import linear as library_linear
 
 from penstock.layer_spec import FeedForwardSpec
+from penstock.recurrent_spec import RecurrentSpec
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.per_head import per_head
-from penstock_kernels.triton.rowwise import activation, layer_norm, rms_norm
+from penstock_kernels.triton.rowwise import activation, as_large, layer_norm, rms_norm, sparse_gate
 from penstock_kernels.triton.rowwise import gated as gates
-from penstock_worker.layers.parts import LayerExperts, Parts
+from penstock_worker.layers.parts import LayerExperts, Parts, Recurrence
 from penstock_worker.layers.reference_ops import TensorTable
 from penstock_worker.layers.triton_experts import TritonExperts
+from penstock_worker.layers.triton_recurrence import TritonRecurrence
 from penstock_worker.quantisation.interface import KeptMatrix, Product, Table
 from penstock_worker.quantisation.registry import QUANTIZATIONS, check_quantization
 from penstock_worker.weights.matrix import Matrix, Stacked, rows_of
@@ -144,10 +146,19 @@ class TritonOps:
     def activate(self, x: Tensor, kind: str, *, gated: bool) -> Tensor:
         return gates.gated(x, kind) if gated else activation.activate(x, kind)
 
+    def sparse_gate(self, gate_up: Tensor, share: float) -> Tensor:
+        return sparse_gate.sparse_gate(gate_up, share)
+
+    def as_large(self, x: Tensor, as_what: Tensor, least: float) -> Tensor:
+        return as_large.as_large(x.contiguous(), as_what.contiguous(), least)
+
     def experts(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> LayerExperts:
         return TritonExperts.load(
             parts, feed_forward, prefix, self._dtype, batch_invariant=self._batch_invariant
         )
+
+    def recurrence(self, parts: Parts, layer: int, spec: RecurrentSpec) -> Recurrence:
+        return TritonRecurrence.load(parts, layer, spec)
 
     def _plain(self, weight: Tensor, bias: Tensor | None) -> Product:
         weight = weight.to(self._device, self._dtype)

@@ -182,7 +182,7 @@ def _load_on_device(
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
-        stage = EarlierStage(parts.forward, slots, parts.copies)
+        stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
     generate = Generate(
@@ -195,6 +195,7 @@ def _load_on_device(
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
+        states=recipe.states or STATELESS,
         media=recipe.media or NO_MEDIA,
     )
     runner = StepRunner(queue, generate, phases=phases)

@@ -22,13 +22,12 @@ from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Unable
 from penstock_worker.forward.queued import RowsHead
-from penstock_worker.forward.triton_limits import LARGEST_HEAD
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel, headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
-from penstock_worker.pooling.decoders import head_of
+from penstock_worker.pooling.decoders import head_of, require_attention
 from penstock_worker.pooling.device_body import DeviceDecoderBody, DeviceEncoderBody
 from penstock_worker.pooling.device_pooler import DevicePooler
 from penstock_worker.pooling.encoder.triton_ops import TritonEncoderOps
@@ -45,6 +44,9 @@ from penstock_worker.pooling.recipe import (
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.weights.weights import Weights
+
+LARGEST_ENCODER_HEAD = 256
+"""Largest head dimension of the encoders' attention kernel."""
 
 
 class TritonHeadOps:
@@ -85,8 +87,8 @@ def _encoder(
         raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
     if config.rope is not None:
         raise Unable("the encoder has rotary positions")
-    if config.head_dim > LARGEST_HEAD:
-        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_HEAD}")
+    if config.head_dim > LARGEST_ENCODER_HEAD:
+        raise Unable(f"a head's size is {config.head_dim}, over {LARGEST_ENCODER_HEAD}")
 
     def load(phases: Phases) -> PoolingParts:
         memory, blocks = memory_of(device), BLOCKS_EACH * setup.max_num_seqs
@@ -169,6 +171,7 @@ def _decoder(
     threads: int,
     ranks: Ranks,
 ) -> PoolingRecipe:
+    require_attention(config)
     device = compute_device(setup)
     ops = TritonHeadOps(device, batch_invariant=setup.batch_invariant)
     vectors = PooledVectors(config, pooling, ops)

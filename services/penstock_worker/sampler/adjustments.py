@@ -11,6 +11,7 @@ from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock_worker.sampler.bad_words import NOTHING, BadWords, Banned
 from penstock_worker.sampler.bits import words_of
 from penstock_worker.sampler.penalties import Penalties, PromptIds
+from penstock_worker.sampler.speech import SpeechBans
 
 
 class RequestAdjustments:
@@ -20,7 +21,7 @@ class RequestAdjustments:
         self, wanted: LogitsAdjustments, prompt_token_ids: Sequence[int], vocab: int
     ) -> None:
         self.wanted = wanted
-        self._vocab = vocab
+        self.vocab = vocab
         self._prompt = PromptIds(prompt_token_ids if wanted.repetition != 1.0 else ())
         self.bad_words = BadWords(wanted.bad_words) if wanted.bad_words else None
 
@@ -53,7 +54,7 @@ class RequestAdjustments:
         """[vocab] bool, read-only; None if all ids are allowed."""
         if self.wanted.allowed is None:
             return None
-        mask = np.zeros(self._vocab, dtype=bool)
+        mask = np.zeros(self.vocab, dtype=bool)
         mask[list(self.wanted.allowed)] = True
         return mask
 
@@ -71,7 +72,7 @@ class RequestAdjustments:
 
 
 class SequenceAdjustments:
-    """The allowed ids, bad words, biases and penalties of one sequence."""
+    """The allowed ids, bad words, rules of transcripts, biases and penalties of one sequence."""
 
     def __init__(self, request: RequestAdjustments, output: Sequence[int]) -> None:
         """`output` has the ids that the sequence has emitted. Each later one is passed to
@@ -79,6 +80,10 @@ class SequenceAdjustments:
         self._request = request
         self._bad_words = request.bad_words
         self._state = 0 if self._bad_words is None else self._bad_words.after(output)
+        self._together: np.ndarray | None = None
+        """What bad words and rules ban, once it was asked for in this state."""
+        speech = request.wanted.speech
+        self.speech = None if speech is None else SpeechBans(speech, output, request.vocab)
         self.penalties = request.penalties(output)
 
     def beside(self, output: Sequence[int]) -> SequenceAdjustments:
@@ -128,13 +133,24 @@ class SequenceAdjustments:
 
     @property
     def banned_ids(self) -> np.ndarray:
-        """`banned` as int32, ascending, read-only. It is the same array for all sequences of a
-        request that are in the same state."""
-        return self._banned.array
+        """What can't come next by bad words and rules: int32, ascending, read-only. Without rules
+        it is the same array for all sequences of a request that are in the same state."""
+        if self.speech is None:
+            return self._banned.array
+        if self._together is None:
+            self._together = np.union1d(self._banned.array, self.speech.array)
+        return self._together
+
+    @property
+    def bans(self) -> bool:
+        """Whether there are such ids now."""
+        return self.speech is not None or bool(self.banned)
 
     @property
     def ban_follows_output(self) -> bool:
-        """Whether `banned` may change with the next token."""
+        """Whether `banned_ids` may change with the next token."""
+        if self.speech is not None:
+            return True
         return self._bad_words is not None and self._bad_words.follows_output
 
     def advance(self, token: int) -> None:
@@ -143,6 +159,9 @@ class SequenceAdjustments:
             self.penalties.advance(token)
         if self._bad_words is not None:
             self._state = self._bad_words.step(self._state, token)
+        if self.speech is not None:
+            self._together = None
+            self.speech.advance(token)
 
     @property
     def _banned(self) -> Banned:
@@ -150,7 +169,9 @@ class SequenceAdjustments:
 
     def forbids(self, token: int) -> bool:
         """Returns whether the token must not come next."""
-        return token in self.banned or (self.allowed is not None and not self.allowed[token])
+        if token in self.banned or (self.speech is not None and self.speech.forbids(token)):
+            return True
+        return self.allowed is not None and not self.allowed[token]
 
 
 def adjustments_of(

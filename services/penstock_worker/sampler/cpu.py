@@ -41,8 +41,12 @@ class CPUSampler:
             [request.index for request in requests],
             [request.emitted for request in requests],
         )
-        rows = [_row(request, draw) for request, draw in zip(requests, draws.tolist(), strict=True)]
-        sampled = sample(logits.numpy(), rows, threads=self._threads, scratch=self._memory.scratch)
+        values = logits.numpy()
+        rows = [
+            _row(request, draw, row)
+            for request, draw, row in zip(requests, draws.tolist(), values, strict=True)
+        ]
+        sampled = sample(values, rows, threads=self._threads, scratch=self._memory.scratch)
         return [
             request.judge(_sampled_token(request.sampling.logprobs, token, sampled, row))
             for row, (request, token) in enumerate(
@@ -60,7 +64,7 @@ class CPUSampler:
         return [_logprobs(sampled, row) for row in range(len(rows))]
 
 
-def _row(request: SampleRequest, draw: float) -> Row:
+def _row(request: SampleRequest, draw: float, logits: np.ndarray) -> Row:
     sampling = request.sampling
     return Row(
         sampling.temperature,
@@ -68,7 +72,7 @@ def _row(request: SampleRequest, draw: float) -> Row:
         sampling.top_p,
         sampling.min_p,
         draw,
-        request.held_back(),
+        request.held_from(logits),
         sampling.logprobs,
         None if request.adjustments is None else _row_adjustments(request.adjustments),
     )

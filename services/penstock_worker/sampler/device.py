@@ -21,6 +21,7 @@ from penstock_kernels.triton.sampling.sample import sample_rows
 from penstock_worker.sampler.adjustments import adjustments_of
 from penstock_worker.sampler.device_adjustments import StepAdjustments, adjusted
 from penstock_worker.sampler.device_logprobs import top_log_probs
+from penstock_worker.sampler.device_speech import prefer_timestamps
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 from penstock_worker.sampler.slot_counts import SlotCounts
 from penstock_worker.sampler.slot_table import SlotTable
@@ -148,7 +149,7 @@ class DeviceSampler:
             tokens = _sampled_tokens(logits, draws, holes=False, cuts=cuts)
         else:
             raw = argmax(logits)
-            adjusted_logits = adjust_rows(logits, step.rows(sent))
+            adjusted_logits = prefer_timestamps(adjust_rows(logits, step.rows(sent)), requests)
             tokens = _sampled_tokens(adjusted_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)

@@ -31,7 +31,7 @@ def masked(request: SampleRequest) -> bool:
     return (
         request.allowed is not None
         or request.emitted < request.sampling.min_tokens
-        or (adjustments is not None and (adjustments.limited or bool(adjustments.banned)))
+        or (adjustments is not None and (adjustments.limited or adjustments.bans))
     )
 
 

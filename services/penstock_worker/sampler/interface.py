@@ -57,6 +57,13 @@ class SampleRequest(msgspec.Struct, frozen=True):
             kept[[token for token in early if token < len(kept)]] = False
         return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
+    def held_from(self, row: np.ndarray) -> Sequence[int] | np.ndarray:
+        """Returns the same, where it also depends on the row's logits, [vocab] float32."""
+        held = self.held_back()
+        if self.adjustments is None or self.adjustments.speech is None:
+            return held
+        return self.adjustments.speech.held_from(row, held)
+
     def judge(self, choice: SampledToken) -> SampledToken:
         """Turns the sampler's choice into an error if it is a forbidden id, which happens where no
         other id is left."""

@@ -53,7 +53,7 @@ def _key(request: SampleRequest) -> object | None:
     request share theirs.
     """
     early, adjustments = _held_back_early(request), request.adjustments
-    if adjustments is None or not (adjustments.limited or adjustments.banned):
+    if adjustments is None or not (adjustments.limited or adjustments.bans):
         return (
             early or None if request.allowed is None else (early, id(request.allowed), None, None)
         )

@@ -62,7 +62,7 @@ def _argmax(logits: np.ndarray) -> tuple[list[int], list[bool]]:
 def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) -> int:
     """Samples one row. `argmax` is that of the unmodified row."""
     sampling = request.sampling
-    held_back = np.asarray(request.held_back(), dtype=np.int64)
+    held_back = np.asarray(request.held_from(logits.numpy()), dtype=np.int64)
     if len(held_back):
         logits = _without(logits, held_back)
     if request.adjustments is not None:

@@ -62,11 +62,15 @@ class CheckpointBlocks:
         for span in self._spans[layer]:
             self._parts[span.part][blocks[span.piece], span.place] = stored[span.own]
 
-    def read(self, blocks: Sequence[int], layer: int, state: Tensor) -> None:
-        """The other way round. Changes `state`."""
-        stored = _bytes_of(state)
-        for span in self._spans[layer]:
-            stored[span.own] = self._parts[span.part][blocks[span.piece], span.place]
+    def read(self, blocks: Sequence[int], state: Tensor) -> None:
+        """Copies the states of all layers, [numbers] float32, from these blocks. Changes
+        `state`."""
+        stored, first = _bytes_of(state), 0
+        for spans in self._spans:
+            for span in spans:
+                own = slice(first + span.own.start, first + span.own.stop)
+                stored[own] = self._parts[span.part][blocks[span.piece], span.place]
+            first += sum(span.own.stop - span.own.start for span in spans)
 
 
 def _bytes_of(state: Tensor) -> np.ndarray:

@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock_kernels.cpu.recurrent import StateMemory, StateMoves
 from penstock_worker.forward.interface import Batch
-from penstock_worker.states.slot_states import LOST, SlotStates
+from penstock_worker.states.live_states import LOST
+from penstock_worker.states.slot_states import SlotStates
 
 
 class ProgramStates(SlotStates):

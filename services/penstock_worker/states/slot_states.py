@@ -1,100 +1,24 @@
-"""Live states of recurrent layers, in the memory of a host.
-
-A state can't be computed again from its tokens without all tokens before, so each layer's knows how
-many tokens it stands for, and a token is never taken up twice:
-
-- A sequence that gets a slot starts with zeros, or with a checkpoint.
-- The last token may be asked for once more, because its grammar mask was late or because a step of
-  single tokens has failed: the layer's result of that token is kept for that.
-- A chunk of tokens may be computed once more because a step has failed: the state before it is kept
-  while the step is computed.
-- If a layer fails in the middle of a sequence's tokens, nothing is left to go on with: the sequence
-  fails, and no other.
-"""
+"""Live states of recurrent layers, in the memory of a host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kv_layout import STATE_BYTES, KVGroup
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
-from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import Batch
 from penstock_worker.layers.recurrent.interface import Scan
 from penstock_worker.states.checkpoint_blocks import CheckpointBlocks
-
-LOST = -1
-"""In place of a number of tokens: the state is that of no tokens, and of no use."""
+from penstock_worker.states.live_states import LOST, Held, LiveStates
 
 
-@dataclass
-class _Held:
-    """What a slot has."""
-
-    state: Tensor
-    """[numbers of all layers] float32, a view of the slot's memory."""
-    reached: list[int]
-    """For each layer how many tokens its state stands for."""
-    checkpoints: dict[int, list[int]] = field(default_factory=dict)
-    """Blocks, by the number of tokens behind which the state is to be copied to them."""
-    room: int = 0
-    """The last of these numbers that blocks were given for."""
-    last: dict[int, Tensor] = field(default_factory=dict)
-    """By layer, what the scan of its last token returned, [V]."""
-    before: tuple[Tensor, list[int]] | None = None
-    """`state` and `reached` before the present work, if that has several tokens. A state of zeros
-    has no length here."""
-
-    def save(self) -> None:
-        """Sets `before`."""
-        state = self.state.clone() if any(self.reached) else self.state[:0]
-        self.before = (state, self.reached.copy())
-
-    def restore(self) -> None:
-        """Goes back to `before`, if it was set. Single tokens need none: what layers have done of
-        them is kept in `last`."""
-        if self.before is None:
-            return
-        state, reached = self.before
-        if len(state):
-            self.state.copy_(state)
-        else:
-            self.state.zero_()
-        self.reached = reached.copy()
-
-
-class SlotStates:
+class SlotStates(LiveStates):
     """The states of all slots. Slots may be computed by several threads at once, each slot by one
-    of them."""
+    of them. Memory is taken by `allocate`."""
 
-    def __init__(self, sizes: Sequence[int], group: KVGroup, slots: int, results: int = 0) -> None:
-        """`sizes`: numbers of the state in each of this rank's layers, 0 where there is none.
-        `group`: that of the recurrent layers. `results`: numbers of what all layers' scans return
-        for a token. Memory is taken by `allocate`."""
-        if group.every is None:
-            raise ValueError("the KV group is not that of recurrent layers")
-        self._sizes = sizes
-        self._places = np.cumsum([0, *sizes]).tolist()
-        self._every = group.every
-        self._pieces = group.blocks
-        self._slots = slots
-        self._results = results
-        self._held: dict[int, _Held] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all slots: states, and what layers have returned for the last tokens."""
-        return STATE_BYTES * self._slots * (sum(self._sizes) + self._results)
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes that a slot takes besides while a step computes several of its tokens."""
-        return STATE_BYTES * sum(self._sizes)
+    _blocks: CheckpointBlocks
 
     def allocate(self, parts: Sequence[np.ndarray]) -> None:
         """Takes the memory. `parts`: views of the KV cache (see CheckpointBlocks). Raises
@@ -103,77 +27,6 @@ class SlotStates:
         # Not filled: the system allocates pages on first use.
         with torch.inference_mode(False):  # Threads that restore states aren't in that mode.
             self._live = torch.empty(self._slots, sum(self._sizes), dtype=torch.float32)
-
-    def clear(self) -> None:
-        self._held.clear()
-
-    # ---- between steps
-
-    def take(self, plan: Plan) -> None:
-        for number in plan.released:
-            self._held.pop(number, None)
-        for held in self._held.values():
-            held.before = None
-        for new in plan.admitted:
-            self._start(new)
-        for work in plan.work:
-            self._begin(work)
-
-    def _start(self, new: NewSequence) -> None:
-        start, states = new.state_at, new.states
-        if start < 0:
-            raise PlanError(f"slot {new.slot} starts behind token {start}: there is no checkpoint")
-        held = _Held(self._live[new.slot], [start] * len(self._sizes), room=start)
-        held.room -= start % self._every
-        self._held[new.slot] = held
-        if not start:
-            held.state.zero_()
-        else:
-            found, states = states[: self._pieces], states[self._pieces :]
-            if len(found) < self._pieces:
-                raise PlanError(f"slot {new.slot}: its checkpoint has {len(found)} blocks")
-            for layer, size in enumerate(self._sizes):
-                if size:
-                    self._blocks.read(found, layer, self._part(held, layer))
-        self._add(new.slot, held, states)
-        self._add_tail(new, held)
-
-    def _add(self, number: int, held: _Held, blocks: list[int]) -> None:
-        """Blocks for its next checkpoints."""
-        if len(blocks) % self._pieces:
-            raise PlanError(
-                f"slot {number}: {len(blocks)} blocks for checkpoints of {self._pieces} each"
-            )
-        for at in range(0, len(blocks), self._pieces):
-            held.room += self._every
-            held.checkpoints[held.room] = blocks[at : at + self._pieces]
-
-    def _add_tail(self, new: NewSequence, held: _Held) -> None:
-        if not new.tail:
-            return
-        if len(new.tail) != self._pieces:
-            raise PlanError(f"slot {new.slot}: its tail has {len(new.tail)} blocks")
-        if new.tail_at <= new.state_at or new.tail_at % self._every == 0:
-            raise PlanError(f"slot {new.slot}: there is no tail behind token {new.tail_at}")
-        held.checkpoints[new.tail_at] = new.tail
-
-    def _begin(self, work: SlotWork) -> None:
-        held, end = self._held[work.slot], work.start + work.count
-        self._add(work.slot, held, work.states)
-        if held.room + self._every <= end:
-            raise PlanError(
-                f"slot {work.slot}: {end} tokens, and no blocks for checkpoints behind {held.room}"
-            )
-        for at in [at for at in held.checkpoints if at <= work.start]:
-            del held.checkpoints[at]  # It is written, and its blocks may be others'.
-        if work.count > 1:
-            held.save()
-
-    def undo(self, scheduled: Sequence[SlotWork]) -> None:
-        for work in scheduled:
-            self._held[work.slot].restore()
-
-    # ---- during a step
 
     def step(self, batch: Batch) -> SlotStatesStep:
         """The states of a batch, whose `slots` must be set."""
@@ -198,7 +51,7 @@ class SlotStates:
             self._blocks.write(blocks, layer, self._part(held, layer))
         return mixed
 
-    def _scan(self, held: _Held, layer: int, start: int, features: Tensor, scan: Scan) -> Tensor:
+    def _scan(self, held: Held, layer: int, start: int, features: Tensor, scan: Scan) -> Tensor:
         state, end = self._part(held, layer), start + len(features)
         held.reached[layer] = LOST
         found, at = [], start
@@ -210,9 +63,6 @@ class SlotStates:
         held.last[layer] = found[-1][-1].clone()
         held.reached[layer] = end
         return torch.cat(found) if len(found) > 1 else found[0]
-
-    def _part(self, held: _Held, layer: int) -> Tensor:
-        return held.state[self._places[layer] : self._places[layer + 1]]
 
 
 class SlotStatesStep:

@@ -7,10 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.cli.http_client import HttpClient
 from penstock.errors import PenstockError, RequestFailed
+
+if TYPE_CHECKING:
+    from penstock.transcription.transcript import Transcript
+    from penstock.transcription.wishes import Wishes
 
 
 @dataclass
@@ -165,6 +169,10 @@ class LocalModel:
             running.cancel()
         if facts.finish_reason == "error":
             raise RequestFailed("the request failed in the engine")
+
+    def transcribe(self, recording: bytes, wishes: Wishes) -> Transcript:
+        """The text of a recording. Raises InvalidRequest and PenstockError."""
+        return self._loop.run(self._llm.transcribe(recording, wishes))
 
     async def _stream(self, question: Question, news: queue.SimpleQueue[Any]) -> None:
         from penstock.sampling_params import RequestOutputKind

@@ -79,6 +79,15 @@ class HttpClient:
         """As `get`."""
         return self._ask("POST", path, body)
 
+    def post_form(self, path: str, form: bytes, content_type: str) -> bytes:
+        """POSTs a form. Returns the answer's bytes. Raises Unreachable, and Refused for a status
+        other than 200."""
+        with _Exchange(self, "POST", path, form, content_type) as response:
+            answer = response.read(MAX_ANSWER)
+            if response.status != 200:
+                raise Refused(response.status, _reason(_json(answer)))
+            return answer
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         with _Exchange(self, method, path, body) as response:
             return response.status, _json(response.read(MAX_ANSWER))
@@ -124,8 +133,8 @@ class HttpClient:
     def target(self, path: str) -> str:
         return self._prefix + path
 
-    def headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
+    def headers(self, content_type: str = "application/json") -> dict[str, str]:
+        headers = {"Content-Type": content_type}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         return headers
@@ -135,10 +144,16 @@ class _Exchange:
     """One request over a connection of its own; its errors as Unreachable."""
 
     def __init__(
-        self, server: HttpClient, method: str, path: str, body: dict[str, Any] | None
+        self,
+        server: HttpClient,
+        method: str,
+        path: str,
+        body: dict[str, Any] | bytes | None,
+        content_type: str = "application/json",
     ) -> None:
         self._server, self._method, self._path = server, method, path
-        self._body = None if body is None else json.dumps(body).encode()
+        self._body = json.dumps(body).encode() if isinstance(body, dict) else body
+        self._content_type = content_type
         self._connection = server.connect()
 
     def __enter__(self) -> http.client.HTTPResponse:
@@ -147,7 +162,7 @@ class _Exchange:
                 self._method,
                 self._server.target(self._path),
                 self._body,
-                self._server.headers(),
+                self._server.headers(self._content_type),
             )
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

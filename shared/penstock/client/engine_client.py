@@ -28,7 +28,7 @@ from penstock.client.sampling import stopping, token_sampling
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
-from penstock.protocol.common import Media, Pooling, TokenSampling
+from penstock.protocol.common import Media, Pooling, SpeechRules, TokenSampling
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -147,12 +147,14 @@ class EngineClient(ClientView):
         timed: bool = False,
         media: Media | None = None,
         prepared: Mapping[str, PreparedBytes] | None = None,
+        speech: SpeechRules | None = None,
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
 
         media: what placeholders of the prompt stand for.  prepared: the prepared items' bytes, by
-        name, of which references are held until the request ends.
+        name, of which references are held until the request ends.  speech: what its tokens may be
+        where it transcribes.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -175,7 +177,7 @@ class EngineClient(ClientView):
             name=name,
             prompt_token_ids=prompt_token_ids,
             params=params,
-            sampling=token_sampling(params, welcome.seed, text.tokenizer, welcome.limits),
+            sampling=token_sampling(params, welcome.seed, text.tokenizer, welcome.limits, speech),
             stopping=stopping(params, len(prompt_token_ids), welcome.limits),
             grammar=grammar,
             tokenizer=text.tokenizer,

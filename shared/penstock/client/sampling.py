@@ -6,17 +6,21 @@ import secrets
 
 from penstock.client.refusals import max_output
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import LogitsAdjustments, Stopping, TokenSampling
+from penstock.protocol.common import LogitsAdjustments, SpeechRules, Stopping, TokenSampling
 from penstock.protocol.to_frontend import Limits
 from penstock.sampling_params import SamplingParams
 from penstock.text.tokenizer import Tokenizer
 
 
 def token_sampling(
-    params: SamplingParams, default_seed: int | None, tokenizer: Tokenizer, limits: Limits
+    params: SamplingParams,
+    default_seed: int | None,
+    tokenizer: Tokenizer,
+    limits: Limits,
+    speech: SpeechRules | None = None,
 ) -> TokenSampling:
-    """The worker's share of the parameters; an absent seed is drawn here, once. Raises
-    InvalidRequest."""
+    """The worker's share of the parameters; an absent seed is drawn here, once. speech: of a
+    transcript. Raises InvalidRequest."""
     seed = params.seed if params.seed is not None else default_seed
     return TokenSampling(
         seed=secrets.randbits(64) if seed is None else seed,
@@ -26,16 +30,19 @@ def token_sampling(
         min_p=float(params.min_p),
         logprobs=params.logprobs,
         min_tokens=params.min_tokens,
-        adjustments=adjustments(params, tokenizer, limits),
+        adjustments=adjustments(params, tokenizer, limits, speech),
         prompt_logprobs=params.prompt_logprobs,
     )
 
 
 def adjustments(
-    params: SamplingParams, tokenizer: Tokenizer, limits: Limits
+    params: SamplingParams,
+    tokenizer: Tokenizer,
+    limits: Limits,
+    speech: SpeechRules | None = None,
 ) -> LogitsAdjustments | None:
-    """Biases, penalties, allowed and banned ids; None where there are none. Raises
-    InvalidRequest."""
+    """Biases, penalties, allowed and banned ids, rules of transcripts; None where there are none.
+    Raises InvalidRequest."""
     bias, allowed = params.logit_bias or {}, params.allowed_token_ids
     _check_count("logit_bias", len(bias), limits.max_logit_bias)
     _check_count("allowed_token_ids", len(allowed or ()), limits.max_allowed_token_ids)
@@ -46,6 +53,7 @@ def adjustments(
         bias={token: float(value) for token, value in bias.items() if value},
         allowed=None if allowed is None else tuple(sorted(frozenset(allowed))),
         bad_words=bad_word_tokens(params.bad_words or [], tokenizer, limits.max_bad_words_tokens),
+        speech=speech,
     )
     return None if made == _NONE else made
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -39,9 +41,13 @@ from penstock.llm.prompts import (
 )
 from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
+from penstock.media.sources import MediaSource
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
+from penstock.transcription.begin import begin
+from penstock.transcription.transcript import Transcript
+from penstock.transcription.wishes import Wishes
 
 START_TIMEOUT = 600.0
 """Seconds that an engine gets to load its model."""
@@ -269,6 +275,27 @@ class AsyncLLM(AsyncPooling):
             variables={"tools": tools, **(chat_template_kwargs or {})},
             mm_processor_kwargs=mm_processor_kwargs,
         )
+
+    async def transcribe(
+        self, audio: str | os.PathLike[str] | bytes, wishes: Wishes | None = None
+    ) -> Transcript:
+        """The text of a recording: a file's path, or its bytes. Raises InvalidRequest for what is
+        no recording, and for a model that doesn't transcribe."""
+        data, path = (audio, None) if isinstance(audio, bytes) else (None, Path(audio))
+        source = MediaSource("audio", kind="audio", data=data, path=path)
+        with self._desk.lease("") as lease:
+            name = f"library-{next(self._numbers)}"
+            transcriber = await begin(
+                self._started(),
+                self._desk,
+                self.text,
+                source,
+                lease,
+                wishes or Wishes(),
+                name=name,
+                terms=Terms(),
+            )
+            return await Transcript(transcriber).filled()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""

@@ -35,8 +35,8 @@ from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.sound_frames import BadLength
 from penstock.media.sources import LARGE, MediaSource, SourceReader
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.media.words import WORDS
-from penstock.media_facts import MediaFacts, MediaKind, Preparation
+from penstock.media.words import TOO_MANY, WORDS
+from penstock.media_facts import AnyPreparation, MediaFacts, MediaKind
 
 MAX_UUID = 128
 """Characters."""
@@ -68,6 +68,8 @@ class MediaDesk:
         bounds = ProcessBounds(settings.media_process_mib << 20, settings.media_process_seconds)
         self.pool = MediaPool(bounds, settings.media_processes)
         self.counts = DeskCounts()
+        self.max_bytes = settings.max_media_bytes
+        """Of an item's file."""
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,
@@ -105,7 +107,7 @@ class MediaDesk:
                     f"{source.where}: the prompt has {given} {word}s; at most {most} are accepted "
                     "(--limit-mm-per-prompt)",
                     param=source.where,
-                    code=f"too_many_{source.kind}s",
+                    code=TOO_MANY[source.kind],
                 )
 
     async def prepare(
@@ -129,9 +131,16 @@ class MediaDesk:
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))
 
+    async def prepare_one(
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
+    ) -> PreparedItem:
+        """One item, prepared in a way that the model itself may not have. Raises as `prepare`."""
+        (item,) = await self._in_time([preparation], [source], lease)
+        return item
+
     async def _in_time(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -148,7 +157,7 @@ class MediaDesk:
 
     async def _all(
         self,
-        preparations: Sequence[Preparation],
+        preparations: Sequence[AnyPreparation],
         sources: Sequence[MediaSource],
         lease: MediaLease,
     ) -> list[PreparedItem]:
@@ -165,7 +174,7 @@ class MediaDesk:
             raise
 
     async def _one(
-        self, preparation: Preparation, source: MediaSource, lease: MediaLease
+        self, preparation: AnyPreparation, source: MediaSource, lease: MediaLease
     ) -> PreparedItem:
         _check_uuid(source)
         if source.is_name_only:
@@ -193,7 +202,7 @@ class MediaDesk:
         return item
 
     def _remembered(
-        self, preparation: Preparation, source: MediaSource, tenant: str
+        self, preparation: AnyPreparation, source: MediaSource, tenant: str
     ) -> PreparedItem:
         found = self.cache.called(tenant, (source.uuid or "") + preparation_digest(preparation))
         if found is None:
@@ -205,7 +214,7 @@ class MediaDesk:
         return found
 
     def _task(
-        self, preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+        self, preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
     ) -> Prepare:
         raw = None if source.raw is None else source.raw[1]
         return Prepare(preparation, data, self._bounds, raw, parts)

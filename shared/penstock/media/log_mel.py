@@ -33,11 +33,23 @@ def log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
     chunks, frames = chunks_of(mel, len(samples)), frames_of(mel, len(samples))
     whole = np.zeros(chunks * mel.chunk_samples, np.float32)
     whole[: len(samples)] = samples
+    apart = _scaled(mel, whole).reshape(mel.bins, chunks, mel.chunk_frames).transpose(1, 0, 2)
+    return np.ascontiguousarray(apart[:, :, :frames])
+
+
+def whole_log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
+    """float32 [1, bins, frames] of all samples, however many; of fewer than a chunk's, as if
+    silence followed."""
+    if len(samples) < mel.chunk_samples:
+        samples = np.pad(samples, (0, mel.chunk_samples - len(samples)))
+    return _scaled(mel, samples)[None]
+
+
+def _scaled(mel: LogMel, whole: np.ndarray) -> np.ndarray:
+    """float32 [bins, windows]: the logarithms, as far as they are not far below the loudest."""
     logs = _logs(mel, whole)
     logs = np.maximum(logs, logs.max() - RANGE)
-    scaled = (logs + 4.0) / 4.0
-    apart = scaled.reshape(mel.bins, chunks, mel.chunk_frames).transpose(1, 0, 2)
-    return np.ascontiguousarray(apart[:, :, :frames])
+    return np.asarray((logs + 4.0) / 4.0)
 
 
 def _logs(mel: LogMel, whole: np.ndarray) -> np.ndarray:

@@ -7,14 +7,14 @@ import hashlib
 import msgspec
 
 from penstock.media.sources import MediaSource
-from penstock.media_facts import Preparation
+from penstock.media_facts import AnyPreparation
 
 VERSION = 1
 """Of the code that prepares: raise it whenever the same bytes give other pixels or frames."""
 
 
 def item_name(
-    preparation: Preparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
+    preparation: AnyPreparation, source: MediaSource, data: bytes, parts: tuple[int, ...]
 ) -> str:
     """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
     that no two items are framed alike. parts: bytes of each file, where it has several."""
@@ -29,6 +29,6 @@ def item_name(
     return total.hexdigest()
 
 
-def preparation_digest(preparation: Preparation) -> str:
+def preparation_digest(preparation: AnyPreparation) -> str:
     """sha256 (hex) of what is done to an item."""
     return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()

@@ -12,7 +12,7 @@ from penstock.media.resize import prepare
 from penstock.media.sound_frames import BadLength
 from penstock.media.video_layout import video_grid
 from penstock.media.wire import Prepare
-from penstock.media_facts import ImagePreparation, LogMel, VideoFrames
+from penstock.media_facts import ImagePreparation, LogMel, Spectrogram, VideoFrames
 
 
 class PreparedArrays(NamedTuple):
@@ -31,7 +31,9 @@ def prepare_item(task: Prepare) -> PreparedArrays:
     try:
         match task.preparation:
             case LogMel():
-                return _sound(task, task.preparation)
+                return _sound(task, task.preparation, whole=False)
+            case Spectrogram():
+                return _sound(task, task.preparation.mel, whole=True)
             case VideoFrames():
                 return _video(task, task.preparation)
             case _:
@@ -67,9 +69,9 @@ def _video(task: Prepare, video: VideoFrames) -> PreparedArrays:
     return PreparedArrays(arrays, shape.flat())
 
 
-def _sound(task: Prepare, mel: LogMel) -> PreparedArrays:
+def _sound(task: Prepare, mel: LogMel, *, whole: bool) -> PreparedArrays:
     # Imported here: a server of pictures needs no decoders of sounds.
-    from penstock.media.log_mel import LOG_MEL, log_mel
+    from penstock.media.log_mel import LOG_MEL, log_mel, whole_log_mel
     from penstock.media.sound import BadSound, open_sound, raw_sound
 
     rate, seconds = mel.sampling_rate, task.bounds.seconds
@@ -80,7 +82,7 @@ def _sound(task: Prepare, mel: LogMel) -> PreparedArrays:
             samples = raw_sound(task.data, task.raw[0], rate, seconds)
     except BadSound as error:
         raise Unfit(str(error)) from None
-    spectrogram = log_mel(mel, samples)
+    spectrogram = whole_log_mel(mel, samples) if whole else log_mel(mel, samples)
     if not np.isfinite(spectrogram).all():
         raise Unfit("holds samples that are too large")
     return PreparedArrays({LOG_MEL: spectrogram}, (len(samples),))

@@ -43,7 +43,7 @@ def of_chat(
             f"the chat template doesn't show each {word} of the messages once: {error}",
             param="messages",
         ) from None
-    return lambda: _placed(filled.encode(), items)
+    return lambda: placed(filled.encode(), items)
 
 
 def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPrompt:
@@ -51,7 +51,7 @@ def of_text(text: str, tokenizer: Tokenizer, items: PreparedItems) -> MediaPromp
     the special tokens that it names, and no others. Raises InvalidRequest."""
     own = items.facts.in_front is None
     whole = with_runs(text, items.facts, items.layouts)
-    return _placed(tokenizer.encode(whole, add_special=own), items)
+    return placed(tokenizer.encode(whole, add_special=own), items)
 
 
 def of_ids(
@@ -68,10 +68,12 @@ def of_ids(
         mark = encode(each.placeholder)
         ids = with_one(ids, mark, each.token_id)
         placeholders[mark[0] if len(mark) == 1 else each.token_id] = kind
-    return _placed(ids_with_runs(ids, items.facts, placeholders, items.layouts, encode), items)
+    return placed(ids_with_runs(ids, items.facts, placeholders, items.layouts, encode), items)
 
 
-def _placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt:
+    """Of ids in which each run of embeddings has one token, or none where an encoder's item stands
+    before all. Raises InvalidRequest."""
     facts, kind = items.facts, items.facts.in_front
     if kind is not None:
         ids, spans = in_front(prompt_token_ids, facts, kind, items.layouts)

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidRequest, TooLarge
 from penstock.media.fetch import Fetcher, Unfetchable
-from penstock.media.words import EXAMPLES, WORDS
+from penstock.media.words import EXAMPLES, INVALID, WORDS
 from penstock.media_facts import MediaKind
 
 _DATA = re.compile(r"data:([^,;]{0,100})(;[^,]{0,200})?,", re.IGNORECASE)
@@ -64,7 +64,7 @@ class MediaSource:
         return InvalidRequest(
             f"{self.where}: the {WORDS[self.kind]} {reason}",
             param=self.where,
-            code=f"invalid_{self.kind}",
+            code=INVALID[self.kind],
         )
 
     def too_large(self, most: int) -> TooLarge:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.media_facts import Preparation
+from penstock.media_facts import AnyPreparation
 
 MAX_FRAME = 1 << 30
 """Bytes, of a frame and of what follows it."""
@@ -41,7 +41,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True):
     second).  parts: where the data are several files, one behind the other, bytes of each.
     """
 
-    preparation: Preparation
+    preparation: AnyPreparation
     data: bytes
     bounds: ItemBounds
     raw: tuple[int, ...] | None = None

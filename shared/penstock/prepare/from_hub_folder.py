@@ -42,6 +42,7 @@ from penstock.prepare.inputs import (
 )
 from penstock.prepare.media import read_media
 from penstock.prepare.quantised import read_quantisation
+from penstock.prepare.transcription import read_transcription
 
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -94,7 +95,11 @@ def _media(
     """None where no tower is part of the model that is described."""
     if not isinstance(config, ModelConfig) or not config.takes_media:
         return None
-    return read_media(path, stated, tokenizer_json, config.audio)
+    media = read_media(path, stated, tokenizer_json, config.audio)
+    if media is None:
+        return None
+    transcription = read_transcription(path, stated, tokenizer_json, media)
+    return msgspec.structs.replace(media, transcription=transcription)
 
 
 def _config(

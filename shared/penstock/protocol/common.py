@@ -54,6 +54,33 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     GBNF; or a structural tag as JSON, in either of vLLM's formats."""
 
 
+class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
+    """How timestamps stand in a transcript: in pairs, but for the first and the last of all; never
+    earlier than the one before; and one is sampled wherever all of them together are more probable
+    than any other token. All ids are of the vocabulary."""
+
+    first: int
+    """The timestamp of 0 s. It and all ids from there on are timestamps."""
+    text_end: int
+    """End of the text; ids below it are text."""
+    none: int
+    """The token that says that there are no timestamps, which never comes."""
+    max_initial: int | None = None
+    """The latest timestamp that an output may begin with, counted from `first`; None: any."""
+
+
+class SpeechRules(msgspec.Struct, frozen=True, array_like=True):
+    """What tokens an output may hold that transcribes speech (Radford et al. 2022,
+    arXiv:2212.04356)."""
+
+    suppressed: tuple[int, ...] = ()
+    """Ids that never come."""
+    suppressed_first: tuple[int, ...] = ()
+    """Ids that don't come first."""
+    timestamps: TimestampRules | None = None
+    """None: timestamps are tokens like any other."""
+
+
 class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     """Changes of a row's logits that depend on the request or on its tokens. See SamplingParams.
 
@@ -70,6 +97,8 @@ class LogitsAdjustments(msgspec.Struct, frozen=True, array_like=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token id sequences. The last id of one can't be sampled where the output ends with the
     others."""
+    speech: SpeechRules | None = None
+    """None but for transcripts."""
 
 
 class TokenSampling(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.protocol.common import LogitsAdjustments, Stopping, TokenSampling
+from penstock.protocol.common import (
+    LogitsAdjustments,
+    SpeechRules,
+    Stopping,
+    TimestampRules,
+    TokenSampling,
+)
 from penstock.protocol.from_frontend import Abort, Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import SequenceOutput
 from tests.engine.fake_worker import EOS, VOCAB
@@ -183,6 +189,16 @@ def adjusted(**fields: object) -> dict[str, object]:
         (adjusted(bad_words=((1,) * 1029,)), "one of bad_words has 1029 tokens"),
         (adjusted(bad_words=((1, 99),)), "bad_words: token id 99"),
         (adjusted(bad_words=((1,),) * 513), "bad_words holds 513 entries; at most 512"),
+        (adjusted(speech=SpeechRules(suppressed=(VOCAB,))), "suppress_tokens: token id 40"),
+        (
+            adjusted(speech=SpeechRules(suppressed_first=(1,) * 1025)),
+            "begin_suppress_tokens holds 1025 entries; at most 1024",
+        ),
+        (adjusted(speech=SpeechRules(timestamps=TimestampRules(40, 3, 4))), "timestamps: token id"),
+        (
+            adjusted(speech=SpeechRules(timestamps=TimestampRules(30, 3, 4, -1))),
+            "max_initial_timestamp_index",
+        ),
         ({"stopping": Stopping(max_tokens=-1)}, "max_tokens"),
         ({"stopping": Stopping(max_tokens=2**31)}, "max_tokens"),
         ({"stopping": Stopping(max_tokens=3, min_tokens=4)}, "min_tokens must lie in 0 to 3"),

@@ -135,7 +135,10 @@ async def test_every_body_has_an_example_that_is_taken(
     for path, item in document["paths"].items():
         if "post" not in item:
             continue
-        example = item["post"]["requestBody"]["content"]["application/json"].get("example")
+        content = item["post"]["requestBody"]["content"]
+        if "multipart/form-data" in content:
+            continue  # A file has no example; the guide has one.
+        example = content["application/json"].get("example")
         assert example is not None, f"{path} has none in services/penstock_gateway/http/examples.py"
         assert "model" not in example, "it has to run whatever is served"
         reply = await http.post(path, json=example)

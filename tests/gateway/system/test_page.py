@@ -56,6 +56,7 @@ async def test_the_policy_lets_nothing_in(http: httpx.AsyncClient) -> None:
         "script-src": "'self'",
         "style-src": "'self'",
         "img-src": "'self' data: blob:",
+        "media-src": "blob:",
         "connect-src": "'self'",
         "base-uri": "'none'",
         "form-action": "'none'",

@@ -105,6 +105,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "max_model_len": CONTEXT,
         "tasks": ["generate"],
         "default_sampling_params": {},
+        "media": {},
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model  # its name holds a slash

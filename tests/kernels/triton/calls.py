@@ -23,14 +23,17 @@ from penstock_kernels.triton.linear import (
 )
 from penstock_kernels.triton.rowwise import (
     activation,
+    as_large,
     gated,
     layer_norm,
     pool_rows,
     rank_sum,
     rms_norm,
+    sparse_gate,
 )
 from penstock_kernels.triton.sampling import adjustments, argmax, log_probs, philox, sample
 from tests.kernels.triton.calls_of_experts import EXPERT_CALLS
+from tests.kernels.triton.calls_of_recurrences import RECURRENT_CALLS
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 CPU = torch.device("cpu")
@@ -51,6 +54,8 @@ def gates() -> None:
         gated.gated(rows(2, 2 * 1024), kind)
     for kind in ("silu", "gelu", "gelu_tanh", "relu2"):
         activation.activate(rows(2, 1024), kind)
+    sparse_gate.sparse_gate(rows(2, 2 * 16384), 0.95)
+    as_large.as_large(rows(2, 2048), rows(2, 2048), 1e-5)
     layer_norm.layer_norm(rows(2, 1024), rows(1024), None, 1e-5)
 
 
@@ -223,6 +228,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
     **EXPERT_CALLS,
+    **RECURRENT_CALLS,
     "rank-sums": rank_sums,
     "rotary": rotary,
     "rotary-fp8": partial(rotary, FP8, norm=True),
@@ -240,6 +246,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-64": partial(attend, 64, group=3),
     "attention-96": partial(attend, 96, group=1),
     "attention-256": partial(attend, 256, group=8),
+    "attention-512": partial(attend, 512, group=8),
     "encoder": partial(encode, 384, 12),
     "encoder-float32": partial(encode, 768, 12, torch.float32, bias=True),
     "encoder-128-float32": partial(encode, 1024, 8, torch.float32),

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
@@ -18,6 +17,7 @@ from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.forward.triton_limits import attention_of
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.models.decoder import DecoderModel
@@ -59,9 +59,9 @@ def cache_shape(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Cach
 
 def queued(config: ModelConfig, cache: torch.dtype = torch.float32) -> TritonForward:
     """Its cache is not-a-number wherever nobody wrote."""
-    choice = attention_choice(config.head_dim)
+    choices = attention_of(config, batch_invariant=False)
     with torch.inference_mode():
-        attention = TritonAttention(cache_shape(config, cache), BLOCKS, DEVICE, choice)
+        attention = TritonAttention(cache_shape(config, cache), BLOCKS, DEVICE, choices)
         attention.cache.view(torch.uint8).fill_(255)
         model = small_model(config)
         return TritonForward(model, attention, DEVICE, slots=SLOTS, memory=memory_of(DEVICE))

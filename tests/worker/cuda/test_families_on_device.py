@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import ModelConfig
+from penstock.formats.gguf import GGUFFile
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.prepare.gguf_config import read_config as read_gguf_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
@@ -21,8 +25,12 @@ from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.dummy import DummyWeights
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.weights import Weights
 from tests.worker.cuda.small_models import BLOCK, DEVICE, batch, prompt
-from tests.worker.models.family_cases import BITS_ON_DEVICE, ON_DEVICE, read
+from tests.worker.models import test_gguf_families
+from tests.worker.models.family_cases import BITS_ON_DEVICE, CASES, ON_DEVICE, read
+from tests.worker.models.test_parity_families import make_theirs
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -34,29 +42,50 @@ SHORT = (22, 24, 3)
 LENGTHS = dict.fromkeys(("gemma2", "gemma3-stretched", "olmo3", "granite-biases"), (40, 50, 30))
 
 
-def model(config: ModelConfig, device: torch.device, ops: DecoderOps) -> DecoderModel:
-    return DecoderModel(config, DummyWeights(torch.float32, device), POSITIONS, ops)
+def model(
+    config: ModelConfig, device: torch.device, ops: DecoderOps, files: WeightFiles | None = None
+) -> DecoderModel:
+    weights: Weights = DummyWeights(torch.float32, device)
+    if files is not None:
+        weights = open_weights(files, config, torch.float32, device=device)
+    return DecoderModel(config, weights, POSITIONS, ops)
 
 
-def on_device(config: ModelConfig, *, batch_invariant: bool = False) -> TritonForward:
+def on_device(
+    config: ModelConfig, files: WeightFiles | None = None, *, batch_invariant: bool = False
+) -> TritonForward:
     """batch_invariant: of the attention; products are so in any case."""
     shape = CacheShape.of(config, BLOCK, torch.float32)
-    choice = attention_of(config, batch_invariant=batch_invariant)
-    attention = TritonAttention(shape, BLOCKS, DEVICE, choice)
-    own = model(config, DEVICE, TritonOps(DEVICE, torch.float32, batch_invariant=True))
+    choices = attention_of(config, batch_invariant=batch_invariant)
+    attention = TritonAttention(shape, BLOCKS, DEVICE, choices)
+    own = model(config, DEVICE, TritonOps(DEVICE, torch.float32, batch_invariant=True), files)
     return TritonForward(own, attention, DEVICE, slots=2, memory=memory_of(DEVICE))
 
 
-def on_host(config: ModelConfig) -> ReferenceForward:
+def on_host(config: ModelConfig, files: WeightFiles | None = None) -> ReferenceForward:
     shape = CacheShape.of(config, BLOCK, torch.float32)
-    return ReferenceForward(model(config, HOST, REFERENCE), ReferenceAttention(shape, BLOCKS))
+    own = model(config, HOST, REFERENCE, files)
+    return ReferenceForward(own, ReferenceAttention(shape, BLOCKS))
 
 
 @pytest.mark.parametrize("case", ON_DEVICE)
 def test_logits_are_the_references(case: str) -> None:
     """A prompt in two chunks, beside another one, and a decode of both."""
-    config = read(case)
-    chunk, length, second = LENGTHS.get(case, SHORT)
+    compare(read(case), None, LENGTHS.get(case, SHORT))
+
+
+@pytest.mark.parametrize("case", test_gguf_families.ON_DEVICE)
+def test_a_gguf_files_logits_are_the_references(case: str, tmp_path: Path) -> None:
+    theirs = make_theirs(*(test_gguf_families.OWN.get(case) or CASES[case]))
+    path = tmp_path / "model.gguf"
+    test_gguf_families.write(path, theirs, test_gguf_families.CONVERSIONS[case])
+    files = WeightFiles(format="gguf", files=(str(path),), dtype="F32")
+    compare(read_gguf_config(GGUFFile(path)), files, SHORT)
+
+
+def compare(config: ModelConfig, files: WeightFiles | None, lengths: tuple[int, int, int]) -> None:
+    """files: None: weights of no file. lengths: see SHORT."""
+    chunk, length, second = lengths
     mine, other = prompt(config, length, 1), prompt(config, second, 2)
     table, beside = list(range(0, BLOCKS, 2)), list(range(1, BLOCKS, 2))
     steps = [
@@ -65,7 +94,7 @@ def test_logits_are_the_references(case: str) -> None:
         batch(([9], table, length), ([8], beside, second + 1)),
     ]
     with torch.inference_mode():
-        ours, wanted = on_device(config), on_host(config)
+        ours, wanted = on_device(config, files), on_host(config, files)
         for step in steps:
             rows = np.arange(len(step.tokens))
             found, true = ours.logits(step, rows).cpu(), wanted.logits(step, rows)

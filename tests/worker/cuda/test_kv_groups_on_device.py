@@ -11,13 +11,13 @@ import torch
 from penstock.kv_layout import KVLayout, kv_layout
 from penstock.layer_spec import AttentionSpec
 from penstock.protocol.to_worker import NO_BLOCK
-from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
+from penstock_worker.forward.triton_limits import attention_of
 from tests.worker.cuda.small_models import BLOCK, DEVICE, GROUPED, small_model
 from tests.worker.models.forgetful import Course, Forgetful, in_one_chunk
 
@@ -38,7 +38,8 @@ CONFIG = msgspec.structs.replace(
 def on_device(layout: KVLayout | None) -> TritonForward:
     with torch.inference_mode():
         shape = CacheShape.of(CONFIG, BLOCK, torch.float32, layout)
-        attention = TritonAttention(shape, BLOCKS, DEVICE, attention_choice(CONFIG.head_dim))
+        choices = attention_of(CONFIG, batch_invariant=False)
+        attention = TritonAttention(shape, BLOCKS, DEVICE, choices)
         memory = memory_of(DEVICE)
         forward = TritonForward(small_model(CONFIG), attention, DEVICE, slots=2, memory=memory)
         forward.use_graphs(Buckets(2, POSITIONS, BLOCK), captures_of(DEVICE), torch.float32)

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock.model_config import WeightFiles
+from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward.captures import CUDACaptures
@@ -28,6 +29,7 @@ from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job, make_runner
 from tests.worker.grammar.grammar_tools import EVEN, compile_now
 from tests.worker.models.family_cases import read
+from tests.worker.models.test_recurrent_models import read as read_recurrent
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -36,6 +38,8 @@ pytestmark = [
 
 GIB = 1 << 30
 BIASED = varied(GROUPED, architecture="qwen2", qkv_bias=True)
+RECURRENT = read_recurrent("qwen3-next")
+MAMBA = read_recurrent("granite-hybrid")
 WIDE = varied(GROUPED, hidden_size=128, intermediate_size=256, head_dim=32)
 """Sizes that groups of weights divide."""
 
@@ -58,6 +62,15 @@ ENDING = TokenSampling(8, temperature=1.4, min_tokens=3, held_back=(1, 2, 3))
 ODD = TokenSampling(5, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01, prompt_logprobs=2)
 MANY = TokenSampling(8, logprobs=70)
 """More than the kernel tells."""
+
+
+def without_windows(config: ModelConfig) -> ModelConfig:
+    """In one KV group, as the plans here have it."""
+    change = msgspec.structs.replace
+    layers = [
+        change(layer, attention=change(layer.attention, window=None)) for layer in config.layers
+    ]
+    return change(config, layers=tuple(layers))
 
 
 @contextmanager
@@ -98,6 +111,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "qwen3": {"config": NORMED},
     "qwen2": {"config": BIASED},
     "experts": {"config": read("glm45"), "batch_invariant": True},
+    "several residuals": {"config": without_windows(read("gemma3n"))},
+    "recurrent layers": {"config": RECURRENT, "state_checkpoint_tokens": 640},
+    "mamba 2": {"config": MAMBA, "state_checkpoint_tokens": 640},
 }
 
 

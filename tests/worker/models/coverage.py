@@ -12,6 +12,7 @@ from typing import Any
 from tests.system import test_recurrent_over_ranks
 from tests.worker.encoder_decoder.whisper_cases import CASES as WHISPER_CASES
 from tests.worker.models import (
+    recurrent_cases,
     test_family_bits,
     test_gguf_families,
     test_parity_families,
@@ -43,11 +44,13 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
                 for case in _cases(test_parity_on_cpu.test_equals_transformers)
                 if case not in test_parity_on_cpu.REFUSED
             )
-            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers)),
+            + _families(_cases(test_recurrent_on_cpu.test_equals_transformers))
+            + Counter(Whisper=len(WHISPER_CASES)),
             "bits": _families(
                 _cases(test_family_bits.test_on_the_cpu_kernels)
                 + _cases(test_recurrent_on_cpu.test_rows_depend_on_their_sequence_alone)
-            ),
+            )
+            + Counter(Whisper=1),
             "GGUF": _families(case for case in gguf if case not in test_gguf_families.NOT_ON_CPU)
             + _families(_cases(test_recurrent_gguf.test_equals_transformers)),
             "TP 2": _families(_cases(test_cpu_ranks.test_two_ranks_have_one_workers_bits)),
@@ -70,9 +73,10 @@ def coverage() -> dict[str, dict[str, Counter[str]]]:
             ),
         },
         "triton": {
-            "float32 parity": _families(ON_DEVICE),
-            "bits": _families(BITS_ON_DEVICE),
-            "TP 2": _families(RANKS_ON_DEVICE),
+            "float32 parity": _families(ON_DEVICE + recurrent_cases.ON_DEVICE),
+            "bits": _families(BITS_ON_DEVICE + recurrent_cases.BITS_ON_DEVICE),
+            "GGUF": _families(test_gguf_families.ON_DEVICE),
+            "TP 2": _families(RANKS_ON_DEVICE + recurrent_cases.RANKS_ON_DEVICE),
         },
     }
 

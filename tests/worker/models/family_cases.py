@@ -452,12 +452,25 @@ ON_DEVICE = (
     "arcee",
     "deepseek-v2-lite",
     "deepseek-v3",
+    "gemma4-shared-kv",
+    "gemma4-experts",
+    "gemma4-alike",
+    "gemma3n-three-streams",
+    "gemma3n",
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
 ON_ONE_RANK = tuple(case for case in CASES if case.startswith(("gemma4", "gemma3n")))
 """Cases whose layers ranks can't share."""
-BITS_ON_DEVICE = ("deepseek-v3", "cohere2", "gpt-oss", "glm45-groups", "qwen2-moe")
+BITS_ON_DEVICE = (
+    "deepseek-v3",
+    "cohere2",
+    "gpt-oss",
+    "glm45-groups",
+    "qwen2-moe",
+    "gemma3n",
+    "gemma4-shared-kv",
+)
 """Of these, cases whose rows are compared bit by bit."""
 
 

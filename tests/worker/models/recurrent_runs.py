@@ -18,7 +18,8 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.states.program_states import ProgramStates
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.states.live_states import LiveStates
 from tests.worker.cpu_model import CPUModel
 from tests.worker.recurrent_states import StatesInMemory
 
@@ -70,15 +71,22 @@ class RecurrentRun:
 
 
 class CPURun:
-    """A Run by the CPU kernels, with checkpoints behind each `every` tokens."""
+    """A Run by the CPU kernels or by CUDA's, with checkpoints behind each `every` tokens."""
 
     def __init__(
-        self, model: CPUModel, sequences: int, *, threads: int = 1, every: int = EACH * BLOCK
+        self,
+        model: CPUModel,
+        sequences: int,
+        *,
+        threads: int = 1,
+        every: int = EACH * BLOCK,
+        ranks: Ranks = ALONE,
     ) -> None:
         setup = model.setup(block_size=BLOCK, threads=threads)
         setup = msgspec.structs.replace(setup, state_checkpoint_tokens=every)
-        recipe = choose(model.prepared(), setup, threads)
-        assert isinstance(recipe.states, ProgramStates)
+        setup = msgspec.structs.replace(setup, batch_invariant=model.backend == "triton")
+        recipe = choose(model.prepared(), setup, threads, ranks)
+        assert isinstance(recipe.states, LiveStates)
         checkpoints = recipe.kv_groups[-1].blocks * (EACH * BLOCK // every)
         num_blocks = sequences * (EACH * model.groups + checkpoints)
         blocks = iter(range(num_blocks))
@@ -100,7 +108,8 @@ class CPURun:
         first, *more = ([tables[sequence] for sequence in slots] for tables in self._tables)
         tokens = np.concatenate([np.asarray(tokens) for _, tokens in work])
         batch = Batch(tokens, first, np.array(starts), np.array(counts), tuple(more), slots)
-        logits = self.forward.logits(batch, np.arange(len(tokens)))
+        with torch.inference_mode():
+            logits = self.forward.logits(batch, np.arange(len(tokens)))
         self._lengths.update({sequence: len(tokens) for sequence, tokens in work})
         return list(logits.split(counts))
 

@@ -216,6 +216,8 @@ OWN |= {
 OWN["deepseek-v3-plain"] = ("DeepseekV3", {**CASES["deepseek-v3"][1], "attention_bias": False})
 NOT_ON_CPU = ("deepseek-v3-plain",)
 """A latent has 40 numbers."""
+ON_DEVICE = ("gemma4-shared-kv", "gpt-oss", "deepseek-v2-lite", "cohere2", "olmoe", "llama-plain")
+"""Cases that the CUDA kernels compute, in Triton's interpreter."""
 OWN["gemma3-of-six"][1]["query_pre_attn_scalar"] = 16
 
 

@@ -33,6 +33,8 @@ class RoutingRule:
     """Groups that a row's experts are chosen from."""
     group_best: int = 2
     """Experts of a group whose sum is its score."""
+    sum_floor: float = 1e-20
+    """Added to the sum that weights are divided by."""
 
 
 @triton.jit
@@ -66,6 +68,7 @@ def _route(
     weights,
     raw_row,
     scale,
+    sum_floor,
     GROUPS: tl.constexpr,
     PER_GROUP: tl.constexpr,
     ACTIVE: tl.constexpr,
@@ -110,7 +113,7 @@ def _route(
         taken = tl.where(slot == step, own, taken)
         ranked = tl.where(found, float("-inf"), ranked)
     if NORMALISED:
-        taken = taken / (tl.sum(taken, 0) + 1e-20)
+        taken = taken / (tl.sum(taken, 0) + sum_floor)
     taken *= scale
     left, right = numbers[None, :], numbers[:, None]
     earlier = (left < right) | ((left == right) & (slot[None, :] < slot[:, None]))
@@ -138,6 +141,7 @@ def route(raw: Tensor, rule: RoutingRule, correction: Tensor | None) -> tuple[Te
             weights,
             raw.stride(0),
             rule.scale,
+            rule.sum_floor,
             GROUPS=rule.groups,
             PER_GROUP=per_group,
             ACTIVE=rule.active,

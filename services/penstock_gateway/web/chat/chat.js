@@ -1,5 +1,6 @@
 /** The chat: what its buttons do, and which conversation is shown. */
 
+import { Attaching } from "./attaching.js";
 import { Composer } from "./composer.js";
 import { Conversation, merged } from "./conversation.js";
 import { KeyDialog, SettingsDialog } from "./dialogs.js";
@@ -7,25 +8,27 @@ import { showExamples, showPurpose } from "./examples.js";
 import { connectFiles, download } from "./files.js";
 import { Generation } from "./generation.js";
 import { Keeping } from "./keeping.js";
+import { messagesOf } from "./media.js";
 import { Model } from "./model.js";
 import { notify, speak } from "./notices.js";
-import { requestOf } from "./settings.js";
+import { keepLast, lastSettings, requestOf } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Transcript } from "./transcript.js";
 
-const LAST = "penstock.settings";
+const OPEN = { state: "open" };
 
 export class Chat {
   #running = new Map();
 
   constructor(store) {
     this.store = store;
-    this.current = Conversation.fresh(this.#lastSettings());
+    this.current = Conversation.fresh(lastSettings());
     this.keeping = new Keeping(store, () => this.#list());
     this.model = new Model(() => this.key.open(), (model) => this.#known(model));
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
-    this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.stop() });
+    this.attaching = new Attaching({ kept: () => this.current.attached(), changed: () => this.composer.attached() });
+    this.composer = new Composer({ send: (text, files) => this.send(text, files), stop: () => this.stop() }, this.attaching);
     this.transcript = new Transcript({
       running: (node) => this.#running.get(this.current.id)?.node === node,
       edit: (node, text) => this.edit(node, text),
@@ -35,6 +38,7 @@ export class Chat {
       remove: (node) => this.remove(node),
       turn: (node, by) => this.turn(node, by),
       key: () => this.key.open(),
+      load: (id) => this.store.loadMedia(id),
     });
     this.sidebar = new Sidebar({
       fresh: () => this.fresh(),
@@ -42,7 +46,7 @@ export class Chat {
       remove: (id) => this.removeConversation(id),
       exportOne: async (id) => {
         const record = await this.store.load(id);
-        if (record) download([record], record.title);
+        if (record) await download(store, [record], record.title);
       },
     });
     showExamples((text) => this.composer.put(text));
@@ -57,10 +61,11 @@ export class Chat {
     if (store.fails) notify(`Conversations are not kept: ${store.fails}.`, { stays: true, bad: true });
   }
 
-  #known({ name, chats, defaults }) {
-    this.settings.showDefaults(defaults);
-    this.composer.closed(chats ? "" : "This model makes vectors: there is nobody to chat with");
-    showPurpose(name, chats);
+  #known(model) {
+    this.settings.showDefaults(model.defaults);
+    this.attaching.known(model);
+    this.composer.closed(model.chats ? "" : "This model makes vectors: there is nobody to chat with");
+    showPurpose(model.name, model.chats);
   }
 
   // --- which conversation is shown
@@ -68,7 +73,7 @@ export class Chat {
   /** Shows the conversation with this id; "" for a new one. */
   async show(id) {
     if (!id) {
-      if (!this.current.isEmpty) this.current = Conversation.fresh(this.#lastSettings());
+      if (!this.current.isEmpty) this.current = Conversation.fresh(lastSettings());
     } else if (id !== this.current.id) {
       const running = this.#running.get(id)?.conversation;
       const record = running ? null : await this.store.load(id);
@@ -99,6 +104,7 @@ export class Chat {
 
   #draw() {
     this.transcript.show(this.current);
+    this.attaching.note();
     this.settings.show(this.current.record.settings);
     this.composer.running(this.#running.has(this.current.id));
     this.model.used(this.current.path().findLast((node) => node.usage)?.usage?.total_tokens);
@@ -125,14 +131,17 @@ export class Chat {
 
   // --- messages
 
-  /** Returns whether the text was taken. */
-  async send(text) {
+  /** files: [[description, file]]. Returns whether it was taken. */
+  async send(text, files) {
     const { current } = this;
     if (this.#running.has(current.id) || !this.#request()) return false;
     try {
-      const message = current.add(current.path().at(-1)?.id ?? "", "user", text);
+      if (files.length) await this.#keepFiles(current.id, files);
+      if (current !== this.current || this.#running.has(current.id)) return false; // Meanwhile.
+      const attached = files.map(([description]) => description);
+      const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached });
       history.replaceState(null, "", `#chat/${current.id}`);
-      this.#generate(current.add(message.id, "assistant", "", "open"));
+      this.#generate(current.add(message.id, "assistant", "", OPEN));
     } catch (error) {
       notify(error.message, { bad: true });
       return false;
@@ -141,12 +150,17 @@ export class Chat {
     return true;
   }
 
+  async #keepFiles(id, files) {
+    const kept = await this.store.saveMedia(id, files.map(([each, blob]) => ({ id: each.id, blob })));
+    if (!kept) notify("The browser's storage for this page is full: what is attached goes with the page.", { one: "full", stays: true, bad: true });
+  }
+
   /** Returns whether the text was taken. */
   edit(node, text) {
     const { current } = this;
     if (this.#running.has(current.id) || !this.#request()) return false;
-    const other = current.add(node.parent, node.role, text);
-    if (node.role === "user") this.#generate(current.add(other.id, "assistant", "", "open"));
+    const other = current.add(node.parent, node.role, text, { attached: node.attached });
+    if (node.role === "user") this.#generate(current.add(other.id, "assistant", "", OPEN));
     else this.#settle();
     this.composer.focus();
     return true;
@@ -154,7 +168,7 @@ export class Chat {
 
   regenerate(node) {
     if (this.#running.has(this.current.id) || !this.#request()) return;
-    this.#generate(this.current.add(node.parent, "assistant", "", "open"));
+    this.#generate(this.current.add(node.parent, "assistant", "", OPEN));
     this.composer.focus();
   }
 
@@ -218,7 +232,7 @@ export class Chat {
     const { current } = this;
     const { system, fields } = this.#request();
     const last = more.continue_final_message ? node.id : node.parent;
-    const messages = current.messages(last, system);
+    const messages = messagesOf(current.shown(last), system, (id) => this.store.loadMedia(id));
     const generation = new Generation(current, node, () => {
       if (this.#running.has(current.id)) this.#keepSoon(current, node);
       if (current.id === this.current.id) this.transcript.grown(node);
@@ -227,7 +241,7 @@ export class Chat {
     node.state = "open";
     this.#settle();
     const model = this.model.name ? { model: this.model.name } : {};
-    await generation.run({ ...model, messages, ...fields, ...more });
+    await generation.run(messages.then((sent) => ({ ...model, messages: sent, ...fields, ...more })));
     this.#running.delete(current.id);
     this.keeping.now(current);
     this.#tell(current, node);
@@ -262,12 +276,13 @@ export class Chat {
   async removeConversation(id) {
     this.#running.get(id)?.stop();
     await this.keeping.forget(id);
-    const record = await this.store.load(id);
+    const [record, files] = [await this.store.load(id), await this.store.mediaOf(id)];
     await this.store.remove(id);
     if (id === this.current.id) this.fresh();
     this.#list();
     notify(`Deleted “${record?.title || "Untitled"}”.`, { one: "removed", action: ["Undo", async () => {
       this.keeping.remember(id);
+      await this.store.saveMedia(id, files);
       await this.keeping.now(new Conversation(record));
       location.hash = `#chat/${id}`;
     }] });
@@ -275,23 +290,11 @@ export class Chat {
 
   // --- parameters
 
-  #lastSettings() {
-    try {
-      return JSON.parse(localStorage.getItem(LAST) ?? "{}") ?? {};
-    } catch {
-      return {};
-    }
-  }
-
   #set(settings) {
     const { record } = this.current;
     record.settings = settings;
     record.settingsAt = Date.now();
-    try {
-      localStorage.setItem(LAST, JSON.stringify(settings));
-    } catch {
-      // Full: new conversations begin without them.
-    }
+    keepLast(settings);
     if (!this.current.isEmpty) this.keeping.soon(this.current);
   }
 }

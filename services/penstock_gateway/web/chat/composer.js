@@ -5,9 +5,10 @@ import { at, icon } from "./dom.js";
 export class Composer {
   #running = false;
 
-  /** acts: {send(text) -> whether it was taken, stop}. */
-  constructor(acts) {
+  /** acts: {send(text, files) -> whether it was taken, stop}.  attaching: what is attached. */
+  constructor(acts, attaching) {
     this.acts = acts;
+    this.attaching = attaching;
     this.box = at("message");
     this.coarse = matchMedia("(pointer: coarse)");
     if (this.coarse.matches) at("hint").textContent = "The arrow sends";
@@ -32,10 +33,22 @@ export class Composer {
 
   async #send() {
     const text = this.box.value;
-    if (this.#running || !text.trim()) return;
+    if (this.#running || this.#isEmpty) return;
+    const files = this.attaching.taken();
     this.box.value = "";
     this.#fit();
-    if (!(await this.acts.send(text)) && !this.box.value) this.put(text);
+    if (await this.acts.send(text, files)) return;
+    this.attaching.putBack(files);
+    if (!this.box.value) this.put(text);
+  }
+
+  get #isEmpty() {
+    return !this.box.value.trim() && this.attaching.isEmpty;
+  }
+
+  /** Something was attached, or taken away. */
+  attached() {
+    this.#fit();
   }
 
   /** words: why nothing can be written; "": something can. */
@@ -68,7 +81,7 @@ export class Composer {
   }
 
   #fit() {
-    at("send").disabled = !this.box.value.trim();
+    at("send").disabled = this.#isEmpty;
     if (CSS.supports("field-sizing", "content")) return;
     this.box.style.height = "auto";
     this.box.style.height = `${Math.min(this.box.scrollHeight, 240)}px`;

@@ -16,7 +16,8 @@ export function newId() {
  * record: {id, title, titledAt, created, updated, settings, settingsAt, nodes, chosen}; times are
  * Unix milliseconds.
  * nodes: id -> {id, parent, role, content, at, rev, reasoning?, calls?, usage?, times?, parts?,
- * finish?, state, problem?}; state: done, open (being written), stopped, lost, failed.
+ * finish?, state, problem?, attached?}; state: done, open (being written), stopped, lost, failed.
+ * attached: descriptions of a message's media, [{id, kind, type, name, size}]; the store has the files.
  * A node that was removed is {id, parent, gone: true, rev}.  rev: grows with each change.
  * chosen: the branch taken below a node ("" above the first): its child's id.
  */
@@ -84,15 +85,16 @@ export class Conversation {
   }
 
   /** Adds a message below `parent` ("" for the first) and takes its branch. */
-  add(parent, role, content, state = "done") {
+  add(parent, role, content, { state = "done", attached = null } = {}) {
     if (Object.keys(this.record.nodes).length >= MOST_NODES) {
       throw new RangeError(`this conversation has ${MOST_NODES} messages, and can't have more; start a new one`);
     }
     const at = Math.max(Date.now(), 1 + Math.max(0, ...this.children(parent).map((node) => node.at)));
     const node = { id: newId(), parent, role, content, at, rev: 1, state };
+    if (attached?.length) node.attached = attached;
     this.record.nodes[node.id] = node;
     if (!this.record.title && role === "user") {
-      const words = content.replace(/\s+/g, " ").trim();
+      const words = (content.trim() || attached?.[0]?.name || "").replace(/\s+/g, " ").trim();
       this.record.title = words.length > TITLE ? `${words.slice(0, TITLE - 1).trimEnd()}…` : words;
       this.record.titledAt = 1;
     }
@@ -117,16 +119,17 @@ export class Conversation {
     };
   }
 
-  /** What the API gets, up to and with `last`. system: the system prompt, "" for none. */
-  messages(last, system) {
+  /** The messages that the API gets, up to and with `last`. */
+  shown(last) {
     const path = this.path();
-    const shown = path.slice(0, path.findIndex((node) => node.id === last) + 1);
-    const sent = shown.filter((node) => node.content || node.calls?.length).map((node) => ({
-      role: node.role,
-      content: node.content,
-      ...(node.calls?.length && node.role === "assistant" ? { tool_calls: node.calls } : {}),
-    }));
-    return system ? [{ role: "system", content: system }, ...sent] : sent;
+    return path
+      .slice(0, path.findIndex((node) => node.id === last) + 1)
+      .filter((node) => node.content || node.calls?.length || node.attached?.length);
+  }
+
+  /** Descriptions of the media that the branch shown has. */
+  attached() {
+    return this.path().flatMap((node) => node.attached ?? []);
   }
 }
 

@@ -1,9 +1,10 @@
 /** Conversations as files: what export writes, and what import takes, checked field by field. */
 
 import { MOST_NODES, newId } from "./conversation.js";
+import { blobOf, kindOf, MOST_ATTACHED } from "./media.js";
 
 const FORMAT = "penstock-conversations";
-export const MOST_BYTES = 32 * 1024 * 1024;
+export const MOST_BYTES = 128 * 1024 * 1024;
 export const MOST_CONVERSATIONS = 1000;
 const MOST_TEXT = 4_000_000;
 const STATES = ["done", "open", "stopped", "lost", "failed"];
@@ -14,7 +15,10 @@ export function exported(records) {
   return JSON.stringify({ format: FORMAT, version: 1, conversations: records }, null, 1);
 }
 
-/** The records in a file's text, with ids of their own. Throws an Error that says what is wrong. */
+/**
+ * The conversations in a file's text, with ids of their own: [{record, files: [{id, blob}]}]. Throws
+ * an Error that says what is wrong.
+ */
 export function imported(text) {
   let file;
   try {
@@ -33,10 +37,11 @@ export function imported(text) {
 
 function record(value, where) {
   const nodes = {};
+  const files = [];
   const given = Object.values(plain(value, where).nodes ?? {});
   if (given.length > MOST_NODES) throw new Error(`${where} has ${given.length} messages; at most ${MOST_NODES} are allowed`);
   given.forEach((each, index) => {
-    const node = message(each, `${where}.nodes[${index}]`);
+    const node = message(each, `${where}.nodes[${index}]`, files);
     nodes[node.id] = node;
   });
   const chosen = {};
@@ -44,14 +49,16 @@ function record(value, where) {
     if (typeof child === "string" && Object.hasOwn(nodes, child)) chosen[parent] = child;
   }
   const now = Date.now();
-  return {
+  const made = {
     id: newId(), title: words(value.title ?? "", `${where}.title`).slice(0, 120), titledAt: now,
     created: time(value.created, now), updated: time(value.updated, now),
     settings: settings(value.settings ?? {}, where), settingsAt: now, nodes, chosen,
   };
+  return { record: made, files };
 }
 
-function message(value, where) {
+/** files: where those of the message are added. */
+function message(value, where, files) {
   const { id, parent } = plain(value, where);
   for (const [name, text] of [["id", id], ["parent", parent]]) {
     if (typeof text !== "string" || !/^[0-9a-z-]{0,64}$/.test(text) || (name === "id" && !text)) {
@@ -68,6 +75,7 @@ function message(value, where) {
   if (value.finish != null) node.finish = words(value.finish, `${where}.finish`).slice(0, 40);
   if (value.calls != null) node.calls = calls(value.calls, `${where}.calls`);
   for (const name of ["usage", "times", "parts"]) if (value[name] != null) node[name] = numbers(value[name]);
+  if (value.attached != null) node.attached = attached(value.attached, `${where}.attached`, files);
   if (value.problem != null) node.problem = { message: words(value.problem.message ?? "", `${where}.problem.message`).slice(0, 2000) };
   return node;
 }
@@ -78,6 +86,25 @@ function calls(value, where) {
     id: words(call?.id ?? "", where), type: "function",
     function: { name: words(call?.function?.name ?? "", where), arguments: words(call?.function?.arguments ?? "", where) },
   }));
+}
+
+function attached(value, where, files) {
+  if (!Array.isArray(value) || value.length > MOST_ATTACHED) throw new Error(`${where} must be a list of at most ${MOST_ATTACHED} files`);
+  return value.map((each, index) => {
+    const here = `${where}[${index}]`;
+    const type = words(plain(each, here).type, `${here}.type`);
+    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, and no picture or sound that is taken`);
+    const found = { id: newId(), kind: kindOf(type), type, name: words(each.name ?? "", `${here}.name`).slice(0, 120), size: 0 };
+    if (each.data == null) return found; // It wasn't there any more when the file was written.
+    let blob;
+    try {
+      blob = blobOf(each.data, type);
+    } catch (error) {
+      throw new Error(`${here}.data ${error.message}`);
+    }
+    files.push({ id: found.id, blob });
+    return { ...found, size: blob.size };
+  });
 }
 
 function settings(value, where) {

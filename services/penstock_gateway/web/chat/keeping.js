@@ -73,7 +73,7 @@ export class Keeping {
       this.unkept.add(conversation.id);
       const full = error?.name === "QuotaExceededError" ? "The browser's storage for this page is full." : error?.message;
       notify(`This conversation is not kept. ${full} It stays on the page as long as that is open.`, {
-        one: "unkept", stays: true, bad: true, action: ["Export it", () => download([conversation.record], conversation.title)],
+        one: "unkept", stays: true, bad: true, action: ["Export it", () => download(this.#store, [conversation.record], conversation.title)],
       });
     }
     this.#kept();

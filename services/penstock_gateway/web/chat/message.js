@@ -2,6 +2,7 @@
 
 import { copy, iconButton, make } from "./dom.js";
 import { accountOf } from "./account.js";
+import { pictureOf } from "./pictures.js";
 import { MarkdownView } from "./render.js";
 
 const ENDED = {
@@ -15,7 +16,8 @@ export class MessageView {
   #markdown = null;
   #clock = 0;
 
-  /** acts: what its buttons do: {edit, regenerate, proceed, retry, remove, turn, key, running}. */
+  /** acts: what its buttons do: {edit, regenerate, proceed, retry, remove, turn, key, load,
+   * running}. */
   constructor(node, acts) {
     this.node = node;
     this.acts = acts;
@@ -26,6 +28,7 @@ export class MessageView {
     const who = make("h2", { class: "unseen", text: mine ? "You" : "Answer" });
     this.element = make("li", { class: `message ${node.role}`, "data-id": node.id }, who, this.parts, this.foot);
     if (!mine) this.#markdown = new MarkdownView(this.body);
+    if (node.attached?.length) this.#showAttached(node.attached);
   }
 
   /** Whether this view can go on to show `node`, perhaps with more in it. */
@@ -54,6 +57,11 @@ export class MessageView {
       this.#shown.foot = foot;
       this.#makeFoot(running);
     }
+  }
+
+  #showAttached(attached) {
+    const items = attached.map((each) => make("li", {}, pictureOf(each, () => this.acts.load(each.id))));
+    this.parts.before(make("ul", { class: "shown", "aria-label": "Attached" }, ...items));
   }
 
   #syncReasoning() {
@@ -148,7 +156,7 @@ export class MessageView {
     const form = make("form", { class: "edit", on: {
       submit: (event) => {
         event.preventDefault();
-        if (!area.value.trim()) return;
+        if (!area.value.trim() && !node.attached?.length) return;
         if (acts.edit(node, area.value)) done();
       },
       keydown: (event) => {

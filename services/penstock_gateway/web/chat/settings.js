@@ -1,5 +1,7 @@
 /** The parameters of a conversation: what they are called, their bounds, and the request's fields. */
 
+const LAST = "penstock.settings";
+
 /**
  * kind: number, whole, text, lines, json. Values are kept as the texts that were typed.
  * usual: what the server takes where neither the request nor the model says anything.
@@ -56,6 +58,23 @@ function json({ label, list }, text) {
     throw new Error(`${label} must be a JSON ${list ? "list" : "object"}`);
   }
   return value;
+}
+
+/** What new conversations begin with: the parameters that were set last. */
+export function lastSettings() {
+  try {
+    return JSON.parse(localStorage.getItem(LAST) ?? "{}") ?? {};
+  } catch {
+    return {};
+  }
+}
+
+export function keepLast(settings) {
+  try {
+    localStorage.setItem(LAST, JSON.stringify(settings));
+  } catch {
+    // Full: new conversations begin without them.
+  }
 }
 
 /** {system, fields}: the system prompt and the request's fields. Throws an Error. */

@@ -1,6 +1,7 @@
 /**
- * Where conversations are kept: IndexedDB, one record each, beside a small head for the list. A
- * write joins what another tab has written in the meantime. Without IndexedDB, in memory.
+ * Where conversations are kept: IndexedDB, one record each, beside a small head for the list, and
+ * the files of its messages, which are written once. A write joins what another tab has written in
+ * the meantime. Without IndexedDB, in memory.
  */
 
 import { merged } from "./conversation.js";
@@ -14,10 +15,13 @@ const asked = (request) => new Promise((resolve, reject) => {
 
 function open(name) {
   return new Promise((resolve, reject) => {
-    const request = indexedDB.open(name, 1);
-    request.onupgradeneeded = () => {
-      request.result.createObjectStore("records", { keyPath: "id" });
-      request.result.createObjectStore("heads", { keyPath: "id" });
+    const request = indexedDB.open(name, 2);
+    request.onupgradeneeded = ({ oldVersion }) => {
+      if (oldVersion < 1) {
+        request.result.createObjectStore("records", { keyPath: "id" });
+        request.result.createObjectStore("heads", { keyPath: "id" });
+      }
+      request.result.createObjectStore("media", { keyPath: "id" }).createIndex("conversation", "conversation");
     };
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
@@ -30,6 +34,7 @@ const headOf = ({ id, title, updated }) => ({ id, title, updated });
 export class Store {
   #database = null;
   #memory = new Map();
+  #media = new Map();
   #channel = null;
 
   /** fails: a text says why conversations can't be kept, null that they can. */
@@ -106,11 +111,52 @@ export class Store {
     return whole;
   }
 
+  /**
+   * Keeps files of a conversation: [{id, blob}]. Returns whether they are where conversations are:
+   * without room in the browser's storage, they are there as long as the page is.
+   */
+  async saveMedia(conversation, files) {
+    const rows = files.map(({ id, blob }) => ({ id, conversation, blob }));
+    if (this.#database && (await this.#writeMedia(rows))) return true;
+    for (const row of rows) this.#media.set(row.id, row);
+    return !this.#database;
+  }
+
+  #writeMedia(rows) {
+    const transaction = this.#database.transaction("media", "readwrite");
+    for (const row of rows) transaction.objectStore("media").put(row);
+    return new Promise((resolve) => {
+      transaction.oncomplete = () => resolve(true);
+      transaction.onabort = () => resolve(false);
+    });
+  }
+
+  /** The blob of a file; undefined where it isn't kept. */
+  async loadMedia(id) {
+    if (this.#media.has(id) || !this.#database) return this.#media.get(id)?.blob;
+    return (await asked(this.#database.transaction("media").objectStore("media").get(id)))?.blob;
+  }
+
+  /** All files of a conversation: [{id, blob}]. */
+  async mediaOf(conversation) {
+    const here = [...this.#media.values()].filter((row) => row.conversation === conversation);
+    if (!this.#database) return here;
+    const index = this.#database.transaction("media").objectStore("media").index("conversation");
+    return [...here, ...(await asked(index.getAll(conversation)))];
+  }
+
+  /** Forgets a conversation and its files. */
   async remove(id) {
     this.#memory.delete(id);
+    for (const row of await this.mediaOf(id)) this.#media.delete(row.id);
     if (this.#database) {
-      const transaction = this.#database.transaction(["records", "heads"], "readwrite");
-      await Promise.all(["records", "heads"].map((name) => asked(transaction.objectStore(name).delete(id))));
+      const transaction = this.#database.transaction(["records", "heads", "media"], "readwrite");
+      const media = transaction.objectStore("media");
+      const names = await asked(media.index("conversation").getAllKeys(id));
+      await Promise.all([
+        ...["records", "heads"].map((name) => asked(transaction.objectStore(name).delete(id))),
+        ...names.map((name) => asked(media.delete(name))),
+      ]);
     }
     this.#channel?.postMessage(id);
   }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock.recurrent_spec import GatedDeltaSpec
 from penstock_kernels import reference
+from penstock_worker.layers.norms import Norm, RMSNorm
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.recurrent.parts import (
     NAME,
@@ -43,15 +44,15 @@ class GatedDelta:
         inputs: Product,
         conv: Convolution,
         constants: DecayingHeads,
-        norm: tuple[Tensor, float],
+        norm: Norm,
         output: Product,
     ) -> None:
-        """`norm`: weight, [value_dim] float32, and eps of the norm over each head's result."""
-        self._spec = spec
+        """`norm`: over each head's result, [rows, value_heads, value_dim] float32."""
+        self.spec = spec
+        self.conv = conv
+        self.constants = constants
         self._inputs = inputs
-        self._conv = conv
-        self._constants = constants
-        self._norm, self._norm_eps = norm
+        self._norm = norm
         self._output = output
         heads = spec.value_heads
         self._sizes = (spec.channels, spec.values, heads, heads)
@@ -61,10 +62,10 @@ class GatedDelta:
         return self._inputs(hidden)
 
     def scan(self, features: Tensor, state: Tensor) -> Tensor:
-        spec, constants = self._spec, self._constants
+        spec, constants = self.spec, self.constants
         last, matrix = divided(state, spec)
         convolved, _, strength, time = features.float().split(self._sizes, -1)
-        convolved = reference.silu(self._conv(convolved, last))
+        convolved = reference.silu(self.conv(convolved, last))
         query, key, value = convolved.split((spec.keys, spec.keys, spec.values), -1)
         mixed = reference.gated_delta(
             # Queries are scaled by key_dim ** -0.5 besides.
@@ -78,15 +79,15 @@ class GatedDelta:
         return mixed.flatten(1)
 
     def finish(self, mixed: Tensor, features: Tensor) -> Tensor:
-        heads = (self._spec.value_heads, self._spec.value_dim)
+        heads = (self.spec.value_heads, self.spec.value_dim)
         gate = features.split(self._sizes, -1)[1].float()
-        normed = reference.rms_norm(mixed.unflatten(-1, heads), self._norm, self._norm_eps)
+        normed = self._norm(mixed.unflatten(-1, heads))
         return self._output((normed.flatten(1) * reference.silu(gate)).to(features.dtype))
 
     def _by_value_head(self, x: Tensor, scale: float) -> Tensor:
         """Maps [tokens, keys] to vectors of length scale * sqrt(key_dim) for each value head,
         [tokens, value_heads, key_dim]."""
-        spec = self._spec
+        spec = self.spec
         heads = x.unflatten(-1, (spec.key_heads, spec.key_dim))
         # x / sqrt(sum + eps) is x / sqrt(mean + eps / size), but for the factor.
         normed = reference.rms_norm(heads, self._ones, LENGTH_EPS / spec.key_dim) * scale
@@ -107,7 +108,7 @@ class GatedDelta:
             parts.product(feature_products(weights.has, prefix, spec), hidden, bias=False),
             Convolution.load(parts, prefix, spec, bias=False),
             constants,
-            (norm, parts.config.norm.eps),
+            RMSNorm(parts.ops, norm, parts.config.norm.eps),
             parts.summed(f"{prefix}.out_proj", hidden, spec.values, bias=False),
         )
 

@@ -32,7 +32,10 @@ class RecurrentLayer:
         return RecurrentLayer(layer - parts.shard.layers.start, load_mixer(parts, layer, spec))
 
 
-def load_mixer(parts: Parts, layer: int, spec: RecurrentSpec) -> Mixer:
+AnyMixer = ShortConv | GatedDelta | Mamba2
+
+
+def load_mixer(parts: Parts, layer: int, spec: RecurrentSpec) -> AnyMixer:
     """Of layer number `layer` of the model."""
     if isinstance(spec, ShortConvSpec):
         return ShortConv.load(parts, layer, spec)

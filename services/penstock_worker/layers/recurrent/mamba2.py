@@ -10,6 +10,7 @@ from torch import Tensor
 from penstock.recurrent_spec import Mamba2Spec
 from penstock_kernels import reference
 from penstock_worker.layers.norms import Norm
+from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.parts import NormOfParts, Parts
 from penstock_worker.layers.recurrent.parts import (
     NAME,
@@ -46,10 +47,10 @@ class Mamba2:
         output: Product,
     ) -> None:
         """`norm`: of the result, [rows, inner] float32."""
-        self._spec = spec
+        self.spec = spec
+        self.conv = conv
+        self.constants = constants
         self._inputs = inputs
-        self._conv = conv
-        self._constants = constants
         self._norm = norm
         self._output = output
         self._sizes = (spec.inner, spec.channels, spec.heads)
@@ -58,10 +59,10 @@ class Mamba2:
         return self._inputs(hidden)
 
     def scan(self, features: Tensor, state: Tensor) -> Tensor:
-        spec, constants = self._spec, self._constants
+        spec, constants = self.spec, self.constants
         last, matrix = divided(state, spec)
         _, convolved, time = features.float().split(self._sizes, -1)
-        convolved = reference.silu(self._conv(convolved, last))
+        convolved = reference.silu(self.conv(convolved, last))
         maps = spec.groups * spec.state
         x, into, out_of = convolved.split((spec.inner, maps, maps), -1)
         step = reference.softplus(time + constants.time_bias)
@@ -83,7 +84,7 @@ class Mamba2:
 
     def _by_head(self, maps: Tensor) -> Tensor:
         """Maps [tokens, groups * state] to [tokens, heads, state]."""
-        spec = self._spec
+        spec = self.spec
         by_group = maps.unflatten(-1, (spec.groups, spec.state))
         return by_group.repeat_interleave(spec.heads // spec.groups, 1)
 
@@ -97,6 +98,7 @@ class Mamba2:
         features = spec.inner + spec.channels + spec.heads
         own, gathered = own_part(parts, spec)
         norm: Norm = GroupNorm(
+            parts.ops,
             constant("norm.weight", spec.inner),
             parts.config.norm.eps,
             spec.inner // spec.norm_groups,
@@ -120,15 +122,17 @@ class Mamba2:
 class GroupNorm:
     """A norm over equal parts of [rows, inner], each by itself."""
 
-    def __init__(self, weight: Tensor, eps: float, size: int) -> None:
+    def __init__(self, ops: Ops, weight: Tensor, eps: float, size: int) -> None:
         """`weight`: [inner] float32. `size`: numbers of a part."""
+        self._ops = ops
         self._weight = weight
         self._eps = eps
-        self._ones = torch.ones(size)
+        self._ones = torch.ones(size, device=weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         in_parts = x.unflatten(-1, (-1, len(self._ones)))
-        return reference.rms_norm(in_parts, self._ones, self._eps).flatten(1) * self._weight
+        normed = self._ops.rms_norm(in_parts, self._ones, self._eps)
+        return normed.flatten(1) * self._weight
 
     def added(self, x: Tensor, residual: Tensor) -> Tensor:
         return self(residual.add_(x))

@@ -17,9 +17,9 @@ class ShortConv:
     def __init__(
         self, spec: ShortConvSpec, inputs: Product, conv: Convolution, output: Product
     ) -> None:
-        self._spec = spec
+        self.spec = spec
+        self.conv = conv
         self._inputs = inputs
-        self._conv = conv
         self._output = output
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class ShortConv:
 
     def scan(self, features: Tensor, state: Tensor) -> Tensor:
         gate, _, x = features.float().chunk(3, -1)
-        return self._conv(gate * x, divided(state, self._spec)[0])
+        return self.conv(gate * x, divided(state, self.spec)[0])
 
     def finish(self, mixed: Tensor, features: Tensor) -> Tensor:
         gate = features.chunk(3, -1)[1]

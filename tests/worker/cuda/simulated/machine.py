@@ -18,6 +18,7 @@ from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
+from penstock_worker.states.interface import STATELESS
 from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
@@ -81,6 +82,7 @@ class Machine:
             copies=self.parts.copies,
             grammars=self.grammars,
             newest=self.parts.forward.newest,
+            states=recipe.states or STATELESS,
         )
         self.runner = StepRunner(queue, kind, phases=Phases())
         self.waited: set[str] = set()

@@ -1,0 +1,1 @@
+"""Recurrent layers on states in the device's memory."""

@@ -1,0 +1,176 @@
+"""What a request for a transcript may say, and how a form's fields become it."""
+
+from __future__ import annotations
+
+import typing
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import InvalidRequest
+from penstock.transcription.wishes import Wishes
+from penstock_gateway.request.decoding import convert
+from penstock_gateway.request.fields import Flag, Number, Text, Whole
+from penstock_gateway.request.multipart import Form
+
+FILE = "file"
+FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+STREAMED_FORMATS = ("json", "text")
+
+Recorded = Annotated[
+    Any,
+    Meta(
+        description="A recording: WAV, FLAC, Ogg or MP3.",
+        extra_json_schema={"type": "string", "format": "binary"},
+    ),
+]
+
+
+class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both endpoints take. file: its bytes."""
+
+    # --- these work
+    file: Recorded
+    model: Text = None
+    prompt: Text = None
+    response_format: Text = None
+    temperature: Number = None
+    stream: Flag = None
+    seed: Whole = None
+    top_p: Number = None
+    top_k: Whole = None
+    min_p: Number = None
+    chunking_strategy: Text = None
+    """auto: a long recording is cut at quiet places, and each piece transcribed by itself."""
+    request_id: Text = None
+    cache_salt: Text = None
+    priority: Whole = None
+    deadline_ms: Whole = None
+    """Milliseconds that the whole answer may take (Penstock's own)."""
+
+    # --- without effect on the output
+    user: Text = None
+
+
+class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of /v1/audio/transcriptions."""
+
+    language: Text = None
+    """ISO 639-1, or the language's English name; null: it is detected."""
+    timestamp_granularities: list[str] | None = None
+    """Of verbose_json: segment."""
+
+    # --- only where they ask for nothing
+    include: list[str] | None = None
+
+
+class TranslationRequest(SpeechFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of /v1/audio/translations: into English. language: that is spoken."""
+
+    language: Text = None
+
+
+AnyRequest = TranscriptionRequest | TranslationRequest
+
+
+def read_form(form: Form, kind: type[Any]) -> Any:
+    """The form as one of the structs above. Raises InvalidRequest."""
+    if form.file is None:
+        raise InvalidRequest(f"{FILE} is missing", param=FILE, code="missing_required_parameter")
+    if not form.file:
+        raise InvalidRequest(f"{FILE} is empty", param=FILE)
+    lists = _list_fields(kind)
+    values: dict[str, Any] = {FILE: form.file}
+    for name, value in form.fields:
+        name = name.removesuffix("[]")
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise InvalidRequest(f"{name[:100]} is there twice", param=name[:100])
+        elif value or name in ("prompt",):
+            values[name] = value  # An empty field says nothing.
+    return convert(values, kind, strict=False)
+
+
+def _list_fields(kind: Any) -> frozenset[str]:
+    hints = typing.get_type_hints(kind)
+    return frozenset(
+        name
+        for name, hint in hints.items()
+        if any(typing.get_origin(each) is list for each in typing.get_args(hint))
+    )
+
+
+def check(request: AnyRequest) -> None:
+    """Raises InvalidRequest for what can be told without a model."""
+    wanted = request.response_format
+    if wanted is not None and wanted not in FORMATS:
+        raise InvalidRequest(
+            f"response_format is {wanted[:40]!r}; allowed: {', '.join(FORMATS)}",
+            param="response_format",
+            code="unsupported_value",
+        )
+    if request.stream and (wanted or "json") not in STREAMED_FORMATS:
+        raise InvalidRequest(
+            f"response_format is {wanted}; a stream has {' or '.join(STREAMED_FORMATS)}",
+            param="response_format",
+            code="unsupported_value",
+        )
+    if request.chunking_strategy not in (None, "auto"):
+        raise InvalidRequest(
+            "chunking_strategy: auto is allowed, which cuts a long recording at quiet places",
+            param="chunking_strategy",
+            code="unsupported_value",
+        )
+    if request.temperature is not None and not 0 <= request.temperature <= 1:
+        raise InvalidRequest(
+            f"temperature must be a number in [0, 1], not {request.temperature!r}",
+            param="temperature",
+        )
+    if isinstance(request, TranscriptionRequest):
+        _check_granularities(request.timestamp_granularities or [], wanted)
+        if request.include:
+            raise InvalidRequest(
+                "include: nothing is allowed; log-probabilities of a transcript's tokens are not "
+                "served, those of its segments are in verbose_json",
+                param="include",
+                code="unsupported_value",
+            )
+
+
+def _check_granularities(granularities: list[str], response_format: str | None) -> None:
+    param = "timestamp_granularities"
+    for each in granularities:
+        if each == "word":
+            raise InvalidRequest(
+                "timestamp_granularities: times of words are not served; allowed: segment",
+                param=param,
+                code="unsupported_value",
+            )
+        if each != "segment":
+            raise InvalidRequest(
+                f"timestamp_granularities holds {each[:40]!r}; allowed: segment",
+                param=param,
+                code="unsupported_value",
+            )
+    if granularities and response_format != "verbose_json":
+        raise InvalidRequest(
+            "timestamp_granularities goes with response_format verbose_json", param=param
+        )
+
+
+def wishes_of(request: AnyRequest) -> Wishes:
+    """What its transcript is to be."""
+    return Wishes(
+        language=request.language or None,
+        translate=isinstance(request, TranslationRequest),
+        prompt=request.prompt or "",
+        temperature=float(request.temperature or 0.0),
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=0 if request.top_k is None else request.top_k,
+        min_p=0.0 if request.min_p is None else request.min_p,
+        seed=request.seed,
+        pauses=request.chunking_strategy == "auto",
+        silence=request.response_format == "verbose_json",
+    )

@@ -1,0 +1,158 @@
+/** What is attached to the message that is being written: by button, paste and drop. */
+
+import { at, icon, iconButton, make } from "./dom.js";
+import { describe, KINDS, refusal } from "./media.js";
+import { notify, speak } from "./notices.js";
+import { pictureOf } from "./pictures.js";
+
+export class Attaching {
+  #files = new Map();
+  #takes = {};
+  #model = "";
+  #open = false;
+
+  /** kept: returns the descriptions of what the conversation has.  changed: called after each change. */
+  constructor({ kept, changed }) {
+    this.kept = kept;
+    this.changed = changed;
+    this.list = at("attached");
+    this.input = at("attach-file");
+    this.button = at("attach");
+    this.button.append(icon("clip"));
+    this.button.addEventListener("click", () => {
+      if (this.#able()) this.input.click();
+      else this.#refuse();
+    });
+    this.input.addEventListener("change", () => {
+      this.take(this.input.files);
+      this.input.value = "";
+      at("message").focus();
+    });
+    at("message").addEventListener("paste", (event) => this.#pasted(event));
+    this.#listenForDrops(at("chat"));
+  }
+
+  /** media: kind -> most items, of the model with this name.  open: whether it can be asked at all. */
+  known({ name, media, chats }) {
+    this.#model = name;
+    this.#takes = media;
+    this.#open = chats;
+    this.button.hidden = !chats;
+    this.button.setAttribute("aria-disabled", String(!this.#able()));
+    const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : `${name || "This model"} can't see or hear`;
+    this.button.setAttribute("aria-label", words);
+    this.button.title = words;
+    this.note();
+    this.input.accept = this.#kinds().flatMap((kind) => KINDS[kind].types).join(",");
+  }
+
+  /** Descriptions of what is attached, in order. */
+  get descriptions() {
+    return [...this.#files.keys()];
+  }
+
+  get isEmpty() {
+    return this.#files.size === 0;
+  }
+
+  /** Takes away what is attached: [[description, file]]. */
+  taken() {
+    const all = [...this.#files];
+    this.#files.clear();
+    this.#show();
+    return all;
+  }
+
+  /** Attaches again what was taken. */
+  putBack(all) {
+    for (const [description, file] of all) this.#files.set(description, file);
+    this.#show();
+  }
+
+  /** Attaches files; says of each that can't be why. */
+  take(files) {
+    const names = [];
+    for (const file of files) {
+      const wrong = refusal(file, {
+        takes: this.#takes, model: this.#model, attached: this.descriptions, kept: this.kept(),
+      });
+      if (wrong) {
+        notify(wrong, { one: "attach", bad: true });
+        continue;
+      }
+      const description = describe(file);
+      this.#files.set(description, file);
+      names.push(description.name);
+    }
+    if (!names.length) return;
+    this.#show();
+    speak(`Attached: ${names.join(", ")}`);
+  }
+
+  /** Says beside the box where the conversation has media that the model doesn't take. */
+  note() {
+    const kinds = new Set(this.kept().map(({ kind }) => kind));
+    const lost = this.#open ? [...kinds].find((kind) => !this.#takes[kind]) : undefined;
+    at("cannot").hidden = !lost;
+    at("cannot").textContent = lost ? `${this.#model} ${KINDS[lost].cannot}: it can't go on with the ${KINDS[lost].many} of this conversation.` : "";
+  }
+
+  #kinds() {
+    return Object.keys(KINDS).filter((kind) => this.#takes[kind]);
+  }
+
+  #able() {
+    return this.#kinds().length > 0;
+  }
+
+  #refuse() {
+    notify(`${this.#model || "This model"} can't see or hear: it takes text only.`, { one: "attach" });
+  }
+
+  #pasted(event) {
+    const files = [...(event.clipboardData?.files ?? [])];
+    // A copied table or text may bring a picture of itself along: the text is meant.
+    if (!files.length || event.clipboardData.types.includes("text/plain")) return;
+    event.preventDefault();
+    this.take(files);
+  }
+
+  #listenForDrops(place) {
+    const brings = (event) => this.#open && [...(event.dataTransfer?.types ?? [])].includes("Files");
+    place.addEventListener("dragover", (event) => {
+      if (!brings(event)) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = this.#able() ? "copy" : "none";
+      at("composer").classList.toggle("awaits", this.#able());
+    });
+    place.addEventListener("dragleave", (event) => {
+      if (!place.contains(event.relatedTarget)) at("composer").classList.remove("awaits");
+    });
+    place.addEventListener("drop", (event) => {
+      at("composer").classList.remove("awaits");
+      if (!brings(event)) return;
+      event.preventDefault(); // Else the browser leaves the page and shows the file.
+      this.take(event.dataTransfer.files);
+      at("message").focus();
+    });
+  }
+
+  #show() {
+    const items = [...this.#files].map(([description, file]) => {
+      const remove = iconButton("close", `Remove ${description.name}`, () => this.#remove(description));
+      return make("li", {}, pictureOf(description, () => file), remove);
+    });
+    this.list.replaceChildren(...items);
+    this.list.hidden = items.length === 0;
+    this.changed();
+  }
+
+  #remove(description) {
+    const place = this.descriptions.indexOf(description);
+    this.#files.delete(description);
+    this.#show();
+    speak(`Removed: ${description.name}`);
+    const buttons = this.list.querySelectorAll("button");
+    (buttons[Math.min(place, buttons.length - 1)] ?? at("message")).focus();
+  }
+}

@@ -1,0 +1,107 @@
+/** Media of messages: which kinds there are, their bounds, and what a request has of them. */
+
+import { newId } from "./conversation.js";
+
+const MIB = 1024 * 1024;
+/** Bytes of a file, and of all files of a conversation: each request has all of them. */
+export const MOST_FILE_BYTES = 20 * MIB;
+export const MOST_BYTES = 24 * MIB;
+/** Files of a message that is imported. */
+export const MOST_ATTACHED = 64;
+const MOST_NAME = 120;
+
+/** kind -> media types that are taken, what they are called, words for people, and the part of a request's message. */
+export const KINDS = {
+  image: {
+    types: ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff"],
+    formats: "PNG, JPEG, WebP, GIF, BMP and TIFF",
+    one: "picture", many: "pictures", cannot: "can't see",
+    part: (url) => ({ type: "image_url", image_url: { url } }),
+  },
+  audio: {
+    types: ["audio/wav", "audio/x-wav", "audio/vnd.wave", "audio/mpeg", "audio/flac", "audio/x-flac", "audio/ogg"],
+    formats: "WAV, MP3, FLAC and Ogg",
+    one: "sound", many: "sounds", cannot: "can't hear",
+    part: (url) => ({ type: "audio_url", audio_url: { url } }),
+  },
+};
+
+/** A file's kind; undefined where it is none that is taken. */
+export const kindOf = (type) => Object.keys(KINDS).find((kind) => KINDS[kind].types.includes(type));
+
+/** What a conversation keeps of a file beside its bytes: {id, kind, type, name, size}. */
+export function describe(file) {
+  const name = (file.name || `${KINDS[kindOf(file.type)].one}`).slice(0, MOST_NAME);
+  return { id: newId(), kind: kindOf(file.type), type: file.type, name, size: file.size };
+}
+
+/**
+ * Why a file can't be attached to what is attached already; "" where it can. takes: kind -> most
+ * items, of the model.  model: its name.  attached, kept: descriptions of what the message and the
+ * conversation before it have.
+ */
+export function refusal(file, { takes, model, attached, kept }) {
+  const kind = kindOf(file.type);
+  const what = file.name ? `“${file.name.slice(0, MOST_NAME)}”` : "What was given";
+  if (!kind) {
+    const formats = Object.keys(KINDS).filter((each) => takes[each]).map((each) => KINDS[each].formats);
+    return `${what} is ${file.type || "of no known kind"}; ${formats.join(", ") || "nothing"} can be attached.`;
+  }
+  const { many, cannot } = KINDS[kind];
+  if (!takes[kind]) return `${model || "This model"} ${cannot}: ${many} can't be attached.`;
+  if (!file.size) return `${what} is empty.`;
+  if (file.size > MOST_FILE_BYTES) return `${what} has ${mib(file.size)}; at most ${mib(MOST_FILE_BYTES)} are allowed.`;
+  const all = [...kept, ...attached];
+  if (all.filter((each) => each.kind === kind).length >= takes[kind]) {
+    return `This conversation has ${takes[kind]} ${takes[kind] === 1 ? KINDS[kind].one : many}, and the model takes no more in a prompt.`;
+  }
+  if (all.reduce((sum, each) => sum + each.size, file.size) > MOST_BYTES) {
+    return `With ${what} this conversation would have more than ${mib(MOST_BYTES)} of media.`;
+  }
+  return "";
+}
+
+const mib = (bytes) => `${(bytes / MIB).toFixed(1)} MiB`;
+
+/** A blob as a data: URI. */
+export function dataUri(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
+}
+
+/** The blob that a data: URI in base64 holds. Throws an Error where it isn't one of that type. */
+export function blobOf(uri, type) {
+  const head = `data:${type};base64,`;
+  if (typeof uri !== "string" || !uri.startsWith(head)) throw new Error(`is no data: URI of ${type}`);
+  try {
+    const bytes = Uint8Array.from(atob(uri.slice(head.length)), (letter) => letter.charCodeAt(0));
+    return new Blob([bytes], { type });
+  } catch {
+    throw new Error("is not valid base64");
+  }
+}
+
+/** A message's content for the API: its media first, then its text. load: id -> blob. */
+async function contentOf(node, load) {
+  if (!node.attached?.length) return node.content;
+  const parts = await Promise.all(node.attached.map(async ({ id, kind, name }) => {
+    const blob = await load(id);
+    if (!blob) throw new Error(`“${name}” is no longer kept in this browser; delete the message to go on`);
+    return KINDS[kind].part(await dataUri(blob));
+  }));
+  return node.content ? [...parts, { type: "text", text: node.content }] : parts;
+}
+
+/** The messages of nodes for the API. system: the system prompt, "" for none.  load: id -> blob. */
+export async function messagesOf(nodes, system, load) {
+  const sent = await Promise.all(nodes.map(async (node) => ({
+    role: node.role,
+    content: await contentOf(node, load),
+    ...(node.calls?.length && node.role === "assistant" ? { tool_calls: node.calls } : {}),
+  })));
+  return system ? [{ role: "system", content: system }, ...sent] : sent;
+}

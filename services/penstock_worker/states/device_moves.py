@@ -1,0 +1,87 @@
+"""What a step does with states, on the host and on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from penstock_kernels.triton.recurrent.states import (
+    DeviceStateMemory,
+    DeviceStateMoves,
+    LayerStates,
+)
+from penstock_worker.layers.recurrent.interface import Scan
+
+
+@dataclass(frozen=True)
+class HostMoves:
+    """As DeviceStateMoves, int32 on the host."""
+
+    sequences: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+    slots: np.ndarray
+    done: np.ndarray
+    behind: np.ndarray
+    blocks: np.ndarray
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        rows = (self.sequences, self.firsts, self.counts, self.slots, self.done, self.behind)
+        return [*rows, self.blocks]
+
+
+def decode_moves_shapes(sequences: int, pieces: int) -> list[tuple[int, ...]]:
+    """Shapes of HostMoves.arrays of a decode step that is padded to so many sequences."""
+    return [(sequences,)] * 6 + [(sequences, pieces)]
+
+
+def write_decode_moves(arrays: Sequence[np.ndarray], moves: HostMoves) -> None:
+    """Writes a decode step's moves into arrays of decode_moves_shapes."""
+    sequences, firsts, counts, slots, done, behind, blocks = arrays
+    number = len(moves.slots)
+    sequences[:] = firsts[:] = np.arange(len(sequences))
+    counts[:] = 1
+    for array, values, padding in (
+        (slots, moves.slots, -1),
+        (done, moves.done, 0),
+        (behind, moves.behind, -1),
+    ):
+        array[:number] = values
+        array[number:] = padding
+    blocks[: len(moves.blocks)] = moves.blocks
+
+
+class DeviceStatesStep:
+    """A StepStates: those of one step's sequences, whose layers move on by kernels."""
+
+    def __init__(
+        self,
+        memory: DeviceStateMemory,
+        moves: DeviceStateMoves,
+        places: Sequence[tuple[int, int]],
+        moving: Callable[[int, int], None],
+    ) -> None:
+        """`places`: for each of this rank's layers where its numbers begin in a slot's states, and
+        its results in those of a last token. `moving`: told before and after a layer has queued its
+        kernels how many layers have done so, and how many have begun."""
+        self._memory = memory
+        self._moves = moves
+        self._places = places
+        self._moving = moving
+
+    def scan(self, layer: int, features: Tensor, scan: Scan) -> Tensor:
+        raise TypeError(f"layer {layer} scans on the host, and its states are on the device")
+
+    @contextmanager
+    def moved_on(self, layer: int) -> Iterator[LayerStates]:
+        """While the context is open, the kernels of that layer, counted from this rank's first, are
+        queued."""
+        state, last = self._places[layer]
+        self._moving(layer, layer + 1)
+        yield LayerStates(self._memory, self._moves, layer, state, last)
+        self._moving(layer + 1, layer + 1)

@@ -1,0 +1,132 @@
+"""What a hub folder says about transcribing: generation_config.json, and where that is silent the
+tokenizer's own special tokens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+from penstock.formats.small_file import read_json
+from penstock.media_facts import LogMel, MediaFacts
+from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
+from penstock.text.tokenizer import Tokenizer
+from penstock.transcription_facts import TranscriptionFacts
+
+CLASS = "WhisperForConditionalGeneration"
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+def read_transcription(
+    path: Path, config: Fields, tokenizer_json: bytes, media: MediaFacts
+) -> TranscriptionFacts | None:
+    """None for a model of another kind, and for one that has no tokens for times.
+
+    config: config.json.  media: what is known of the model's sounds.  Raises UnsupportedModel for
+    tokens that aren't in the vocabulary.
+    """
+    sound = media.kinds.get("audio")
+    if CLASS not in config.listed("architectures", str) or sound is None:
+        return None
+    mel = sound.preparation
+    if not isinstance(mel, LogMel):
+        return None
+    tokenizer = Tokenizer.from_bytes(tokenizer_json, add_bos=False, bos_token_id=None)
+    vocab = config.integer("vocab_size")
+    tokens = _Ids(_stated(path), tokenizer, vocab, str(path / GENERATION_CONFIG))
+    start = tokens.one("decoder_start_token_id", "<|startoftranscript|>")
+    end = tokens.one("eos_token_id", "<|endoftext|>")
+    no_timestamps = tokens.one("no_timestamps_token_id", "<|notimestamps|>")
+    if start is None or end is None or no_timestamps is None or no_timestamps + 1 >= vocab:
+        return None
+    tasks = tokens.table("task_to_id")
+    languages = tokens.languages()
+    return TranscriptionFacts(
+        start=start,
+        end=end,
+        no_timestamps=no_timestamps,
+        first_timestamp=no_timestamps + 1,
+        previous=tokens.one("prev_sot_token_id", "<|startofprev|>"),
+        no_speech=tokens.one("", "<|nospeech|>", "<|nocaptions|>"),
+        transcribe=tasks.get("transcribe", tokens.one("", "<|transcribe|>")) if languages else None,
+        translate=tasks.get("translate", tokens.one("", "<|translate|>")) if languages else None,
+        languages=languages,
+        suppressed=tokens.listed("suppress_tokens"),
+        suppressed_first=tokens.listed("begin_suppress_tokens"),
+        max_initial=tokens.count("max_initial_timestamp_index"),
+        max_tokens=config.integer("max_target_positions"),
+        window_frames=mel.chunk_frames,
+        frames_per_second=mel.sampling_rate // mel.hop,
+        timestamp_frames=mel.chunk_frames // config.integer("max_source_positions"),
+    )
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    try:
+        values = read_json(path / GENERATION_CONFIG, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        return {}
+    if not isinstance(values, dict):
+        raise UnsupportedModel(f"{path / GENERATION_CONFIG} is not a JSON object")
+    return values
+
+
+class _Ids:
+    """Ids by the names of generation_config.json, and by the texts of special tokens."""
+
+    def __init__(
+        self, stated: dict[str, Any], tokenizer: Tokenizer, vocab: int, where: str
+    ) -> None:
+        self._stated = stated
+        self._by_text = {each.content: token for token, each in tokenizer.added_tokens.items()}
+        self._vocab = vocab
+        self._where = where
+
+    def one(self, key: str, *texts: str) -> int | None:
+        """Of the key, else of the first of the texts that is a token."""
+        stated = self._stated.get(key)
+        if isinstance(stated, list) and len(stated) == 1:
+            (stated,) = stated
+        if stated is not None:
+            return self._checked(key, stated)
+        return next((self._by_text[text] for text in texts if text in self._by_text), None)
+
+    def listed(self, key: str) -> tuple[int, ...]:
+        stated = self._stated.get(key) or []
+        if not isinstance(stated, list) or len(stated) > 1024:
+            raise UnsupportedModel(f"{self._where}: {key} is no list of at most 1024 token ids")
+        return tuple(self._checked(key, each) for each in stated if each != -1)
+
+    def table(self, key: str) -> dict[str, int]:
+        stated = self._stated.get(key) or {}
+        if not isinstance(stated, dict) or len(stated) > 1024:
+            raise UnsupportedModel(f"{self._where}: {key} is no table of at most 1024 token ids")
+        return {str(name): self._checked(key, each) for name, each in stated.items()}
+
+    def languages(self) -> dict[str, int]:
+        """By code; none of a model that knows English only."""
+        if self._stated.get("is_multilingual") is False:
+            return {}
+        table = self.table("lang_to_id")
+        return {
+            found[1]: token
+            for text, token in table.items()
+            if (found := _LANGUAGE.fullmatch(text)) is not None
+        }
+
+    def count(self, key: str) -> int | None:
+        stated = self._stated.get(key)
+        if stated is None:
+            return None
+        if type(stated) is not int or stated < 0:
+            raise UnsupportedModel(f"{self._where}: {key} is {stated!r}; it must be 0 or more")
+        return stated
+
+    def _checked(self, key: str, token: Any) -> int:
+        if type(token) is not int or not 0 <= token < self._vocab:
+            raise UnsupportedModel(
+                f"{self._where}: {key} has {token!r}, which is no token id below {self._vocab}"
+            )
+        return token

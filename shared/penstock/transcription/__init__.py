@@ -1,0 +1,1 @@
+"""Speech to text: a recording cut into windows, each decoded, and put together again."""

@@ -1,0 +1,53 @@
+"""From a recording's file to its Transcriber, in a front end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
+from penstock.media.sources import MediaSource
+from penstock.terms import Terms
+from penstock.transcription.decoding import WindowDecoder
+from penstock.transcription.recording import record
+from penstock.transcription.transcriber import Transcriber
+from penstock.transcription.wishes import Wishes, check
+from penstock.transcription_facts import TranscriptionFacts
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, ModelText
+
+
+def facts_of(text: ModelText) -> TranscriptionFacts:
+    """Raises InvalidRequest for a model that doesn't transcribe."""
+    facts = None if text.media is None else text.media.transcription
+    if facts is None:
+        raise InvalidRequest(
+            "this model doesn't transcribe speech", param="model", code="unsupported_value"
+        )
+    return facts
+
+
+async def begin(
+    client: EngineClient,
+    desk: MediaDesk,
+    text: ModelText,
+    source: MediaSource,
+    lease: MediaLease,
+    wishes: Wishes,
+    *,
+    name: str,
+    terms: Terms,
+) -> Transcriber:
+    """Prepares the recording. lease: holds it to its end.  name: of the requests to the engine.
+
+    Raises InvalidRequest for wishes that the model can't fulfil, and what MediaDesk.prepare raises.
+    """
+    facts, media, tokenizer = facts_of(text), text.media, text.tokenizer
+    if media is None:
+        raise TypeError("a model has facts of transcribing in those of its media")
+    check(wishes, facts, tokenizer)  # Before anything is decoded.
+    recording = await record(desk, media, facts, source, lease)
+    decoder = WindowDecoder(client, tokenizer, facts, wishes, name=name, terms=terms)
+    return Transcriber(recording, decoder, facts, tokenizer, wishes)

@@ -1,0 +1,155 @@
+"""One window of a recording, from its prompt to tokens that are believed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
+from penstock.media.prompt import MediaPrompt
+from penstock.protocol.common import SpeechRules, TimestampRules
+from penstock.sampling_params import SamplingParams
+from penstock.terms import Terms
+from penstock.text.tokenizer import Tokenizer
+from penstock.transcription.quality import NO_SPEECH, Quality, compression_ratio
+from penstock.transcription.wishes import Wishes
+from penstock.transcription_facts import TranscriptionFacts
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, Generation, SequenceDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A window's tokens, without the end. no_speech: probability of silence; None: nobody asked.
+    silent: nothing was said."""
+
+    token_ids: list[int]
+    quality: Quality
+    temperature: float
+    no_speech: float | None
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class WindowDecoder:
+    """Asks the engine for the windows of one recording. name, terms: of the request."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        facts: TranscriptionFacts,
+        wishes: Wishes,
+        *,
+        name: str,
+        terms: Terms,
+    ) -> None:
+        self._client = client
+        self._tokenizer = tokenizer
+        self._facts = facts
+        self._wishes = wishes
+        self._name = name
+        self._terms = terms
+        self._rules = rules_of(facts)
+
+    async def language(self, start: MediaPrompt) -> str:
+        """The likeliest one's code. start: a prompt that ends in <|startoftranscript|>."""
+        codes = {token: code for code, token in self._facts.languages.items()}
+        sampled = await self._one_of(start, sorted(codes))
+        return codes[sampled.token_ids[0]]
+
+    async def decode(self, prompt: MediaPrompt, start: MediaPrompt, room: int) -> Decoded:
+        """The window's text, at the first temperature at which it is believed, or the last.
+
+        start: the part of the prompt up to <|startoftranscript|>.  room: tokens that it may have.
+        """
+        silence: float | None = None
+        if self._wishes.silence:
+            silence = await self._silence(start)
+        for temperature in self._wishes.temperatures:
+            params = self._wishes.params(temperature, room)
+            sampled = await self._sample(prompt, params, self._rules)
+            found = self._judged(sampled)
+            if found.is_guessed and silence is None:
+                silence = await self._silence(start)
+            if found.is_guessed and (silence or 0.0) > NO_SPEECH:
+                return Decoded([], found, temperature, silence, silent=True)
+            if not (found.is_guessed or found.is_repetitive):
+                break
+        return Decoded(self._without_end(sampled.token_ids), found, temperature, silence)
+
+    async def _silence(self, start: MediaPrompt) -> float:
+        """How probable it is that nothing is said."""
+        token = self._facts.no_speech
+        if token is None:
+            return 0.0
+        # Log-probabilities are those of the raw distribution, also of who is the only one allowed.
+        return math.exp((await self._one_of(start, [token])).logprobs[0])
+
+    def _judged(self, sampled: _Sampled) -> Quality:
+        text = self._tokenizer.decode([t for t in sampled.token_ids if t < self._facts.end])
+        average = sum(sampled.logprobs) / max(1, len(sampled.logprobs))
+        return Quality(compression_ratio(text.strip()), average)
+
+    def _without_end(self, token_ids: list[int]) -> list[int]:
+        return token_ids[:-1] if token_ids[-1:] == [self._facts.end] else token_ids
+
+    async def _one_of(self, start: MediaPrompt, allowed: list[int]) -> _Sampled:
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, allowed_token_ids=allowed, logprobs=0, ignore_eos=True
+        )
+        return await self._sample(start, params, None)
+
+    async def _sample(
+        self, prompt: MediaPrompt, params: SamplingParams, rules: SpeechRules | None
+    ) -> _Sampled:
+        generation = await self._client.submit(
+            prompt.prompt_token_ids,
+            params,
+            name=self._name,
+            terms=self._terms,
+            media=prompt.media.media,
+            prepared=prompt.media.prepared,
+            speech=rules,
+        )
+        try:
+            return await _gathered(generation)
+        finally:
+            generation.abort()
+
+
+def rules_of(facts: TranscriptionFacts) -> SpeechRules:
+    """Of a text with timestamps."""
+    times = TimestampRules(facts.first_timestamp, facts.end, facts.no_timestamps, facts.max_initial)
+    return SpeechRules(facts.suppressed, facts.suppressed_first, times)
+
+
+async def _gathered(generation: Generation) -> _Sampled:
+    found = _Sampled([], [])
+    async for deltas in generation:
+        for delta in deltas:
+            _check(delta)
+            found.token_ids.extend(delta.token_ids)
+            found.logprobs.extend(each.logprob for each in delta.logprobs or ())
+    return found
+
+
+def _check(delta: SequenceDelta) -> None:
+    """Raises what a sequence ended in, if it did not end by itself."""
+    match delta.finish_reason:
+        case "error":
+            error = delta.error or "the request failed in the engine"
+            if delta.error_code is not None:
+                raise InvalidRequest(error, param="file", code=delta.error_code)
+            raise RequestFailed(error)
+        case "timeout":
+            raise DeadlineExceeded("the request's deadline passed before it was answered in full")
+        case "abort":
+            raise EngineUnavailable("the request was aborted by the server")

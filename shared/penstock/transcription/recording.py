@@ -1,0 +1,76 @@
+"""A recording as its spectrogram, and windows of it as items for the encoder."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import numpy as np
+
+from penstock.media import prepared
+from penstock.media.budget import MediaLease
+from penstock.media.cache import PreparedItem
+from penstock.media.desk import MediaDesk
+from penstock.media.items import PreparedItems
+from penstock.media.layout import layout
+from penstock.media.log_mel import LOG_MEL
+from penstock.media.sources import MediaSource
+from penstock.media_facts import LogMel, MediaFacts, Spectrogram
+from penstock.transcription_facts import TranscriptionFacts
+
+
+async def record(
+    desk: MediaDesk,
+    media: MediaFacts,
+    facts: TranscriptionFacts,
+    source: MediaSource,
+    lease: MediaLease,
+) -> Recording:
+    """The recording, prepared once, with room for one window of it. Raises as MediaDesk.prepare
+    does."""
+    mel = media.kinds["audio"].preparation
+    if not isinstance(mel, LogMel):
+        raise TypeError(f"a model that transcribes takes sounds as {type(mel).__name__}")
+    item = await desk.prepare_one(Spectrogram(mel=mel), source, lease)
+    lease.take(4 * mel.bins * mel.chunk_frames, source.where)
+    return Recording(item, mel, facts, media)
+
+
+class Recording:
+    """frames: of the sound itself, which `mel`, [bins, frames] float32, may have more of: a short
+    one is filled up with silence."""
+
+    def __init__(
+        self, item: PreparedItem, mel: LogMel, facts: TranscriptionFacts, media: MediaFacts
+    ) -> None:
+        self.mel: np.ndarray = prepared.read(item.data)[LOG_MEL][0]
+        (samples,) = item.shape
+        self.seconds = samples / mel.sampling_rate
+        self.frames = min(-(-samples // mel.hop), self.mel.shape[1])
+        self._name = item.name
+        self._preparation = mel
+        self._facts = facts
+        self._media = media
+
+    async def window(self, begin: int, end: int) -> PreparedItems:
+        """Frames [begin, end), filled up with zeros to the encoder's length."""
+        item = await asyncio.to_thread(self._item, begin, end)
+        return PreparedItems(self._media, (item,), (layout(self._media, "audio", item.shape),))
+
+    def _item(self, begin: int, end: int) -> PreparedItem:
+        whole = np.zeros((1, len(self.mel), self._facts.window_frames), np.float32)
+        # A short recording's silence is the preparation's own.
+        end = self.mel.shape[1] if end >= self.frames else end
+        part = self.mel[:, begin : min(end, begin + self._facts.window_frames)]
+        whole[0, :, : part.shape[1]] = part
+        data = prepared.write({LOG_MEL: whole})
+        samples = (self._preparation.chunk_samples,)
+        return PreparedItem(self._named(begin, end), data, _sha256(data), samples)
+
+    def _named(self, begin: int, end: int) -> str:
+        """By what it is a part of."""
+        return _sha256(f"window {begin} {end} of {self._name}".encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,128 @@
+"""Transcripts in OpenAI's shapes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.transcription.languages import name_of
+from penstock.transcription.subtitles import srt, vtt
+from penstock.transcription.transcriber import Segment, Transcriber
+
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class DurationUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """seconds: of the recording, rounded up."""
+
+    type: Literal["duration"] = "duration"
+    seconds: int
+
+
+class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """start, end: seconds.  seek: where its window begins, hundredths of seconds.  tokens: ids,
+    timestamps included.  The last four are its window's; avg_logprob is of the raw
+    distribution."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+    @classmethod
+    def of(cls, segment: Segment, *, frames_per_second: int) -> TranscriptSegment:
+        return cls(
+            id=segment.id,
+            seek=segment.seek * 100 // frames_per_second,
+            start=round(segment.start, 3),
+            end=round(segment.end, 3),
+            text=segment.text,
+            tokens=segment.token_ids,
+            temperature=segment.temperature,
+            avg_logprob=segment.average_logprob,
+            compression_ratio=segment.compression_ratio,
+            no_speech_prob=segment.no_speech or 0.0,
+        )
+
+
+class TranscriptReply(msgspec.Struct, frozen=True, kw_only=True):
+    """task, language (its English name), duration (seconds) and segments: of verbose_json only."""
+
+    text: str
+    task: str | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[TranscriptSegment] | UnsetType = UNSET
+    usage: DurationUsage
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What has been understood so far. text: of all segments, without blanks around it."""
+
+    transcriber: Transcriber
+    segments: list[Segment] = field(default_factory=list)
+    text: str = ""
+    _blanks: str = ""
+    """At the end of the last segment; part of the text once more comes."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the recording."""
+        return self.transcriber.seconds
+
+    async def filled(self) -> Transcript:
+        """Itself, once the recording has been understood to its end."""
+        async for segments in self.transcriber.segments():
+            for segment in segments:
+                self.add(segment)
+        return self
+
+    def add(self, segment: Segment) -> str:
+        """What the text gains."""
+        self.segments.append(segment)
+        new = self._blanks + segment.text
+        gained = new.rstrip() if self.text else new.strip()
+        self._blanks = new[len(new.rstrip()) :]
+        self.text += gained
+        return gained
+
+    @property
+    def usage(self) -> DurationUsage:
+        return DurationUsage(seconds=math.ceil(self.seconds))
+
+    def whole(self, response_format: str) -> tuple[bytes, str]:
+        """The unstreamed reply, and its content type."""
+        match response_format:
+            case "text":
+                return f"{self.text}\n".encode(), _PLAIN
+            case "srt":
+                return srt(self.segments).encode(), _PLAIN
+            case "vtt":
+                return vtt(self.segments).encode(), "text/vtt; charset=utf-8"
+            case "verbose_json":
+                return msgspec.json.encode(self._verbose()), "application/json"
+        reply = TranscriptReply(text=self.text, usage=self.usage)
+        return msgspec.json.encode(reply), "application/json"
+
+    def _verbose(self) -> TranscriptReply:
+        of = self.transcriber
+        rate = of.facts.frames_per_second
+        return TranscriptReply(
+            task="translate" if of.wishes.translate else "transcribe",
+            language=name_of(of.language or ""),
+            duration=round(self.seconds, 3),
+            text=self.text,
+            segments=[TranscriptSegment.of(each, frames_per_second=rate) for each in self.segments],
+            usage=self.usage,
+        )

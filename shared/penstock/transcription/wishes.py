@@ -1,0 +1,114 @@
+"""What a caller wants of a transcript, checked against what the model can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import InvalidRequest
+from penstock.sampling_params import SamplingParams
+from penstock.text.tokenizer import Tokenizer
+from penstock.transcription.languages import code_of, name_of
+from penstock.transcription.quality import TEMPERATURES
+from penstock.transcription_facts import TranscriptionFacts
+
+MAX_PROMPT = 16_384
+"""Characters of a prompt; its last tokens count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """language: a code or an English name; None: it is detected.  prompt: text that stands before
+    each window as if it had been said before.  temperature: 0 begins there, and tries higher ones
+    where what comes out isn't to be believed.  pauses: whether a long recording is cut at quiet
+    places; else each window begins where the one before was heard to its end.
+    """
+
+    language: str | None = None
+    translate: bool = False
+    prompt: str = ""
+    temperature: float = 0.0
+    fallback: bool = True
+    """Whether higher temperatures are tried at all."""
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    pauses: bool = False
+    silence: bool = False
+    """Whether each segment says how probable silence is."""
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        again = self.fallback and self.temperature == 0.0
+        return TEMPERATURES if again else (self.temperature,)
+
+    def params(self, temperature: float, max_tokens: int) -> SamplingParams:
+        """Of one attempt. Raises InvalidRequest."""
+        return SamplingParams(
+            temperature=temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            logprobs=0,
+            skip_special_tokens=False,
+        )
+
+
+def language_of(wishes: Wishes, facts: TranscriptionFacts) -> str | None:
+    """The code that was asked for; None: it is to be detected.  Raises InvalidRequest for one that
+    the model doesn't know, and for a task that it doesn't."""
+    if wishes.translate and facts.translate is None:
+        raise InvalidRequest(
+            "this model doesn't translate: it knows one language", code="unsupported_value"
+        )
+    if wishes.language is None:
+        return None if facts.languages else "en"
+    code = code_of(wishes.language)
+    known = facts.languages or {"en": 0}
+    if code not in known:
+        names = ", ".join(f"{each} ({name_of(each)})" for each in sorted(known))
+        raise InvalidRequest(
+            f"language is {wishes.language[:40]!r}, which this model doesn't know; allowed: "
+            f"{names}",
+            param="language",
+            code="unsupported_value",
+        )
+    return code
+
+
+def context_of(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of the prompt, as they stand before <|startoftranscript|>: the last ones, of which
+    half of the decoder's context has room. Raises InvalidRequest."""
+    text = wishes.prompt.strip()
+    if not text:
+        return []
+    if facts.previous is None:
+        raise InvalidRequest(
+            "prompt: this model takes none", param="prompt", code="unsupported_value"
+        )
+    if len(text) > MAX_PROMPT:
+        raise InvalidRequest(
+            f"prompt has {len(text)} characters; at most {MAX_PROMPT} are allowed", param="prompt"
+        )
+    ids = tokenizer.encode(f" {text}", add_special=False, parse_special=False)
+    return [facts.previous, *ids[-(facts.max_tokens // 2 - 1) :]]
+
+
+def task_tokens(language: str, wishes: Wishes, facts: TranscriptionFacts) -> list[int]:
+    """What a decoder is given: start, language and task."""
+    ids = [facts.start]
+    if facts.languages:
+        ids.append(facts.languages[language])
+    task = facts.translate if wishes.translate else facts.transcribe
+    if task is not None:
+        ids.append(task)
+    return ids
+
+
+def check(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> None:
+    """Raises InvalidRequest for what the model can't fulfil."""
+    language_of(wishes, facts)
+    context_of(wishes, facts, tokenizer)
+    wishes.params(wishes.temperature, facts.max_tokens)

@@ -1,0 +1,43 @@
+"""What a model's files say about transcribing: its special tokens, and how it counts time."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model that turns speech into text as Whisper does (Radford et al. 2022,
+    arXiv:2212.04356). All tokens are ids."""
+
+    start: int
+    """Begins what a decoder is given: <|startoftranscript|>."""
+    end: int
+    """Ends a text. Ids below it are text."""
+    no_timestamps: int
+    first_timestamp: int
+    """Of 0 s. It and all ids from there on are timestamps."""
+    previous: int | None = None
+    """Stands before what was said before; None: the model takes no prompt."""
+    no_speech: int | None = None
+    transcribe: int | None = None
+    """None where the model knows one language only, which is English."""
+    translate: int | None = None
+    languages: dict[str, int] = {}
+    """By code, as in "en". Empty: the model knows one language only."""
+    suppressed: tuple[int, ...] = ()
+    """Ids that never come."""
+    suppressed_first: tuple[int, ...] = ()
+    """Ids that don't come first."""
+    max_initial: int | None = None
+    """The latest timestamp that a window's text may begin with, counted from `first_timestamp`."""
+    max_tokens: int
+    """That a decoder's prompt and output have together."""
+    window_frames: int
+    """Of the spectrogram, that the encoder takes."""
+    frames_per_second: int
+    timestamp_frames: int
+    """From one timestamp to the next, frames."""
+
+    @property
+    def window_seconds(self) -> float:
+        return self.window_frames / self.frames_per_second

@@ -1,0 +1,1 @@
+"""Tiny models that were trained: the scripts, and the checkpoints."""

@@ -1,0 +1,106 @@
+"""What a request for a transcript may hold, and what it may cost before a model is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.config.settings import GatewayConfig, MediaSettings
+from penstock_gateway.app import create_app
+from penstock_gateway.service import Service
+from tests.gateway.fake_engine import FakeEngineClient
+
+PATH = "/v1/audio/transcriptions"
+
+
+def gateway() -> Any:
+    config = GatewayConfig(max_body_bytes=200_000)
+    media = MediaSettings(max_media_bytes=100_000)
+    return create_app(FakeEngineClient(), config, media=media)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def app() -> Any:
+    return gateway()
+
+
+@pytest.fixture
+async def client(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        yield client
+
+
+async def refused(client: httpx.AsyncClient, path: str = PATH, **given: Any) -> tuple[int, Any]:
+    reply = await client.post(path, **given)
+    return reply.status_code, reply.json()["error"]
+
+
+def form(file: bytes = b"RIFF", **fields: Any) -> dict[str, Any]:
+    return {"files": {"file": ("a.wav", file)}, "data": fields}
+
+
+async def test_a_text_model_hears_nothing(client: httpx.AsyncClient) -> None:
+    for path in (PATH, "/v1/audio/translations"):
+        status, error = await refused(client, path, **form())
+        assert (status, error["param"]) == (400, "model")
+        assert "doesn't transcribe" in error["message"]
+
+
+async def test_only_forms_are_taken(client: httpx.AsyncClient) -> None:
+    status, error = await refused(client, json={"file": "x"})
+    assert (status, error["code"]) == (400, "invalid_form")
+    status, error = await refused(client, data={"model": "x"})
+    assert status == 400
+    status, error = await refused(client, files={"file": ("a", b"x"), "other": ("b", b"y")})
+    assert (status, error["param"]) == (400, "other")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "complaint"),
+    [
+        ({"response_format": "xml"}, "response_format", "json, text, srt, vtt, verbose_json"),
+        ({"stream": "true", "response_format": "vtt"}, "response_format", "json or text"),
+        ({"stream": "perhaps"}, "stream", "bool"),
+        ({"temperature": "1.5"}, "temperature", "[0, 1]"),
+        ({"temperature": "nan"}, "temperature", "[0, 1]"),
+        ({"seed": "1.5"}, "seed", "int"),
+        ({"chunking_strategy": "server_vad"}, "chunking_strategy", "auto is allowed"),
+        ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities", "not served"),
+        ({"timestamp_granularities[]": ["segment"]}, "timestamp_granularities", "verbose_json"),
+        ({"include[]": ["logprobs"]}, "include", "nothing is allowed"),
+        ({"tempratur": "0"}, "tempratur", "did you mean temperature"),
+        ({"language": ["de", "en"]}, "language", "is there twice"),
+        ({"request_id": "a b\n"}, "request_id", "printable"),
+        ({"deadline_ms": "0"}, "deadline_ms", "deadline_ms"),
+    ],
+)
+async def test_wrong_fields(
+    client: httpx.AsyncClient, fields: dict[str, Any], param: str, complaint: str
+) -> None:
+    status, error = await refused(client, **form(**fields))
+    assert (status, error["param"]) == (400, param), error
+    assert complaint in error["message"]
+
+
+async def test_a_translation_has_no_granularities(client: httpx.AsyncClient) -> None:
+    given = form(**{"timestamp_granularities[]": ["segment"]})
+    status, error = await refused(client, "/v1/audio/translations", **given)
+    assert (status, error["code"]) == (400, "unknown_parameter")
+
+
+async def test_large_files_and_bodies_are_refused(app: Any, client: httpx.AsyncClient) -> None:
+    status, error = await refused(client, **form(bytes(100_001)))
+    assert (status, error["param"]) == (413, "file")
+    assert "--max-media-bytes" in error["message"]
+    status, error = await refused(client, **form(bytes(300_000)))
+    assert (status, "larger than 200000 bytes" in error["message"]) == (413, True)
+    service: Service = app.state.service
+    assert service.media.budget.held == 0
+    service.draining = True
+    status, error = await refused(client, **form())
+    assert (status, error["code"]) == (503, "shutting_down")
+    assert service.media.budget.held == 0

@@ -1,0 +1,283 @@
+"""Pictures in the page's chat: attached, shown, kept and sent, and what a model says of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.serving import Server
+from testing.trained.seeing.exam import file_of
+from testing.trained.seeing.pictures import Things
+from tests.system.page.driving import Chat, Tab
+from tests.system.page.test_axe import DESK, PHONE, check
+
+pytestmark = pytest.mark.timeout(300)
+
+STARS = Things(3, "blue", "star")
+CIRCLE = Things(1, "red", "circle")
+QUESTION = "What is in the picture?"
+PASTED = """([name, data, text]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const brought = new DataTransfer();
+  brought.items.add(new File([bytes], name, { type: "image/png" }));
+  if (text) brought.setData("text/plain", text);
+  const box = document.getElementById("message");
+  box.dispatchEvent(new ClipboardEvent("paste", { clipboardData: brought, cancelable: true }));
+}"""
+DROPPED = """([name, data]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
+  const place = document.getElementById("messages").parentElement;
+  for (const kind of ["dragover", "drop"]) {
+    place.dispatchEvent(new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
+  }
+}"""
+FILES = """async () => {
+  const { Store } = await import("/chat/store.js");
+  const store = await Store.open();
+  const records = await store.loadAll();
+  const files = (await Promise.all(records.map(({ id }) => store.mediaOf(id)))).flat();
+  return files.map(({ blob }) => blob.size);
+}"""
+
+
+def png(things: Things, seed: int = 1) -> bytes:
+    return file_of(things, seed, 200, 160)
+
+
+class Shown(Chat):
+    """A chat to which pictures are attached."""
+
+    def attach(self, name: str, content: bytes, kind: str = "image/png") -> None:
+        file: Any = {"name": name, "mimeType": kind, "buffer": content}
+        self.page.get_by_label("Files to attach").set_input_files(file)
+
+    def brought(self, script: str, name: str, content: bytes, *more: str) -> None:
+        self.page.evaluate(script, [name, base64.b64encode(content).decode(), *more])
+
+    def attached(self, *names: str) -> None:
+        """Waits until these are attached, and drawn."""
+        self._drawn("#attached img", names)
+
+    def in_messages(self, *names: str) -> None:
+        """Waits until the messages show these."""
+        self._drawn(".message .shown img", names)
+
+    def _drawn(self, place: str, names: tuple[str, ...]) -> None:
+        self.tab.until(
+            """([place, names]) => {
+              const found = [...document.querySelectorAll(place)];
+              return JSON.stringify(found.map((each) => each.alt)) === JSON.stringify(names)
+                && found.every((each) => each.complete && each.naturalWidth > 0);
+            }""",
+            [place, list(names)],
+        )
+
+    def notice(self, words: str) -> None:
+        self.page.locator(".notice", has_text=words).wait_for()
+
+
+@pytest.fixture
+def shown(open_tab: Callable[..., Tab], seeing_server: Server) -> Shown:
+    chat = Shown(open_tab(seeing_server.url))
+    chat.page.get_by_role("button", name="Attach pictures").wait_for()
+    chat.parameters(temperature="0", max_tokens="24")
+    return chat
+
+
+def test_a_picture_is_attached_asked_about_and_kept(shown: Shown) -> None:
+    shown.attach("stars.png", png(STARS))
+    shown.attached("stars.png")
+    shown.send(QUESTION)
+    assert shown.bodies() == [QUESTION, STARS.words]
+    shown.attached()
+    shown.in_messages("stars.png")
+    # A question that follows is about it, in another life of the page too.
+    shown.wait_kept()
+    shown.tab.load(shown.page.reload)
+    shown.in_messages("stars.png")
+    shown.send("Which colour?")
+    assert shown.bodies()[-1] == "Blue."
+    # An edited question is about the same picture, and needs no words of its own.
+    shown.page.locator(".message.user").first.hover()
+    shown.page.locator(".message.user").first.get_by_role("button", name="Edit").click()
+    shown.page.locator(".edit textarea").fill("How many are there?")
+    shown.page.get_by_role("button", name="Send", exact=True).first.click()
+    shown.ended()
+    assert shown.bodies() == ["How many are there?", "Three."]
+    shown.in_messages("stars.png")
+
+
+def test_pictures_come_by_paste_and_drop_and_go_by_their_button(shown: Shown) -> None:
+    shown.brought(PASTED, "a.png", png(CIRCLE), "")
+    shown.attached("a.png")
+    shown.brought(PASTED, "of a table.png", png(CIRCLE), "its text")
+    shown.brought(DROPPED, "b.png", png(STARS))
+    shown.attached("a.png", "b.png")
+    shown.attach("c.png", png(CIRCLE, 2))
+    shown.attached("a.png", "b.png", "c.png")
+    # By keyboard: the focus goes on to the next one's button, and at last to the box.
+    shown.page.get_by_role("button", name="Remove a.png").focus()
+    shown.page.keyboard.press("Enter")
+    shown.attached("b.png", "c.png")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    assert shown.page.evaluate(focused) == "Remove b.png"
+    shown.page.keyboard.press("Enter")
+    shown.attached("c.png")
+    shown.page.keyboard.press("Enter")
+    shown.attached()
+    assert shown.page.evaluate("document.activeElement.id") == "message"
+    assert shown.page.get_by_role("button", name="Send").is_disabled()
+    # A picture is a message by itself, and two are asked about at once.
+    shown.brought(DROPPED, "b.png", png(STARS))
+    shown.attached("b.png")
+    shown.attach("c.png", png(CIRCLE, 2))
+    shown.attached("b.png", "c.png")
+    assert shown.page.get_by_role("button", name="Send").is_enabled()
+    shown.send("What is in the pictures?")
+    assert shown.bodies()[-1] == f"{STARS.words} {CIRCLE.words}"
+    shown.in_messages("b.png", "c.png")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "words"),
+    [
+        ("x.svg", b"<svg/>", "image/svg+xml", "“x.svg” is image/svg+xml"),
+        ("x.wav", b"RIFF", "audio/wav", "can't hear"),
+        ("x.png", b"", "image/png", "“x.png” is empty"),
+        ("x.png", bytes(20 * 1024 * 1024 + 1), "image/png", "at most 20.0 MiB"),
+    ],
+)
+def test_what_cannot_be_attached_is_said(
+    shown: Shown, name: str, content: bytes, kind: str, words: str
+) -> None:
+    shown.attach(name, content, kind)
+    shown.notice(words)
+    shown.attached()
+
+
+def test_a_picture_that_is_none_is_the_servers_to_refuse(shown: Shown) -> None:
+    shown.attach("broken.png", b"\x89PNG\r\n\x1a\nno more")
+    shown.page.locator("#attached", has_text="broken.png").wait_for()
+    shown.send(QUESTION)
+    assert "Error 400" in shown.page.locator(".problem").inner_text()
+    shown.tab.excuse("400 (Bad Request)")
+
+
+def test_pictures_are_exported_imported_and_forgotten(shown: Shown, tmp_path: Path) -> None:
+    content = png(STARS)
+    shown.attach("stars.png", content)
+    shown.attached("stars.png")
+    shown.send(QUESTION)
+    shown.wait_kept()
+    with shown.page.expect_download() as download:
+        shown.page.get_by_role("button", name="Export all").click()
+    file = tmp_path / "all.json"
+    download.value.save_as(file)
+    (written,) = json.loads(file.read_text())["conversations"]
+    (picture,) = [each for node in written["nodes"].values() for each in node.get("attached", [])]
+    assert base64.b64decode(picture["data"].partition(",")[2]) == content
+    row = shown.page.locator("#conversations li").first
+    row.hover()
+    row.get_by_role("button", name="Delete").click()
+    shown.page.locator("#empty").wait_for()
+    assert shown.page.evaluate(FILES) == []
+    shown.page.get_by_role("button", name="Undo").click()
+    shown.in_messages("stars.png")
+    shown.page.get_by_label("File of conversations").set_input_files(file)
+    shown.notice("Imported 1 conversation")
+    assert shown.page.evaluate(FILES) == [len(content)] * 2
+    picture["data"] = "data:image/png;base64,&"
+    file.write_text(json.dumps({"format": "penstock-conversations", "conversations": [written]}))
+    shown.page.get_by_label("File of conversations").set_input_files(file)
+    shown.notice("attached[0].data is not valid base64")
+
+
+def test_a_full_storage_keeps_no_picture_and_asks_all_the_same(shown: Shown) -> None:
+    session = shown.tab.profile.new_cdp_session(shown.page)
+    origin = shown.page.evaluate("location.origin")
+    session.send("Storage.overrideQuotaForOrigin", {"origin": origin, "quotaSize": 1000})
+    shown.attach("stars.png", png(STARS))
+    shown.attached("stars.png")
+    shown.send(QUESTION)
+    shown.notice("what is attached goes with the page")
+    assert shown.bodies() == [QUESTION, STARS.words]
+    shown.in_messages("stars.png")
+
+
+def test_a_model_that_sees_nothing_says_so(
+    open_tab: Callable[..., Tab], server: Server, tmp_path: Path
+) -> None:
+    chat = Shown(open_tab(server.url))
+    name = server.model
+    button = chat.page.get_by_role("button", name=f"{name} can't see or hear")
+    button.click()
+    chat.notice(f"{name} can't see or hear: it takes text only.")
+    chat.brought(DROPPED, "a.png", png(CIRCLE))
+    chat.notice(f"{name} can't see: pictures can't be attached.")
+    chat.attached()
+    attached = [{"type": "image/png", "name": "a.png", "data": data_uri(png(CIRCLE))}]
+    node = {"id": "n", "parent": "", "role": "user", "content": QUESTION, "attached": attached}
+    file = {"format": "penstock-conversations", "conversations": [{"nodes": {"n": node}}]}
+    (tmp_path / "x.json").write_text(json.dumps(file))
+    chat.page.get_by_label("File of conversations").set_input_files(tmp_path / "x.json")
+    chat.page.locator("#conversations li a").first.click()
+    chat.in_messages("a.png")
+    chat.page.locator("#cannot", has_text=f"{name} can't see: it can't go on").wait_for()
+
+
+def test_what_was_kept_before_there_were_pictures_is_kept(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """A database of version 1 is taken over, and takes files."""
+    found = open_tab(server.url).page.evaluate(
+        """async () => {
+          await new Promise((done) => {
+            const request = indexedDB.open("older", 1);
+            request.onupgradeneeded = () => {
+              for (const name of ["records", "heads"]) {
+                request.result.createObjectStore(name, { keyPath: "id" })
+                  .put({ id: "a", title: "A", updated: 1, nodes: {} });
+              }
+            };
+            request.onsuccess = () => (request.result.close(), done());
+          });
+          const { Store } = await import("/chat/store.js");
+          const store = await Store.open("older");
+          await store.saveMedia("a", [{ id: "f", blob: new Blob(["xyz"]) }]);
+          const sizes = (await store.mediaOf("a")).map(({ blob }) => blob.size);
+          const title = (await store.load("a")).title;
+          await store.remove("a");
+          return [title, sizes, (await store.loadMedia("f")) ?? null, await store.list()];
+        }"""
+    )
+    assert found == ["A", [3], None, []]
+
+
+def data_uri(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_amiss(
+    open_tab: Callable[..., Tab], seeing_server: Server, scheme: str, size: dict[str, Any]
+) -> None:
+    chat = Shown(open_tab(seeing_server.url, color_scheme=scheme, **size))
+    chat.page.get_by_role("button", name="Attach pictures").wait_for()
+    chat.attach("stars.png", png(STARS))
+    chat.attached("stars.png")
+    check(chat.tab)
+    chat.box.fill(QUESTION)
+    chat.page.get_by_role("button", name="Send").click()
+    chat.ended()
+    chat.in_messages("stars.png")
+    chat.attach("circle.png", png(CIRCLE))
+    chat.attached("circle.png")
+    check(chat.tab)

@@ -1,0 +1,167 @@
+"""A tiny Whisper with random weights as a folder of the hub, recordings, and what transformers
+hears in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+SECONDS = 4
+"""Of a window."""
+RATE = 16_000
+FRAMES = SECONDS * 100
+TARGETS = 40
+SPECIAL = [
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|de|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
+TIMES = [f"<|{step * 0.02:.2f}|>" for step in range(SECONDS * 50 + 1)]
+
+
+def tokenizer() -> Tokenizer:
+    """Bytes, the special tokens, and times, which are none to the tokenizer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(
+        models.BPE(vocab={letter: at for at, letter in enumerate(alphabet)}, merges=[])
+    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    made.add_tokens([AddedToken(text, special=False, normalized=False) for text in TIMES])
+    return made
+
+
+def generation_config(ids: dict[str, int]) -> dict[str, Any]:
+    """As releases of Whisper have it."""
+    return {
+        "begin_suppress_tokens": [ids["Ġ"], ids["<|endoftext|>"]],
+        "suppress_tokens": [ids["!"], ids["#"], *(ids[each] for each in SPECIAL[1:8])],
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|endoftext|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "decoder_start_token_id": ids["<|startoftranscript|>"],
+        "prev_sot_token_id": ids["<|startofprev|>"],
+        "no_timestamps_token_id": ids["<|notimestamps|>"],
+        "max_initial_timestamp_index": 50,
+        "max_length": TARGETS,
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ids["<|en|>"], "<|de|>": ids["<|de|>"]},
+        "task_to_id": {"translate": ids["<|translate|>"], "transcribe": ids["<|transcribe|>"]},
+        "return_timestamps": False,
+    }
+
+
+def write_whisper(folder: Path) -> Path:
+    """The folder, with weights, tokenizer, feature extractor and generation config."""
+    import torch
+    from transformers import WhisperConfig, WhisperFeatureExtractor
+    from transformers import WhisperForConditionalGeneration as Whisper
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    config = WhisperConfig(
+        vocab_size=len(ids),
+        num_mel_bins=16,
+        d_model=48,
+        encoder_layers=2,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=64,
+        max_source_positions=FRAMES // 2,
+        max_target_positions=TARGETS,
+        init_std=0.3,
+        bos_token_id=ids["<|endoftext|>"],
+        eos_token_id=ids["<|endoftext|>"],
+        pad_token_id=ids["<|endoftext|>"],
+        decoder_start_token_id=ids["<|startoftranscript|>"],
+    )
+    torch.manual_seed(3)
+    model = Whisper(config).eval()
+    folder.mkdir(exist_ok=True)
+    model.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps(generation_config(ids)))
+    tokens.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    return folder
+
+
+def sound(seconds: float, seed: int) -> np.ndarray:
+    """float32 samples: tones that come and go."""
+    rng = np.random.default_rng(seed)
+    at = np.arange(round(seconds * RATE)) / RATE
+    total = rng.normal(0, 0.01, len(at))
+    for _ in range(6):
+        pitch, beat, phase = rng.uniform(100, 4000), rng.uniform(0.3, 3), rng.uniform(0, 6)
+        total += 0.2 * np.sin(2 * np.pi * pitch * at) * (np.sin(beat * at + phase) > 0.3)
+    return np.asarray(np.clip(total, -1, 1), np.float32)
+
+
+def wav(samples: np.ndarray) -> bytes:
+    """A file of 16-bit samples."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+@cache
+def _theirs(folder: Path) -> tuple[Any, Any]:
+    from transformers import WhisperFeatureExtractor
+    from transformers import WhisperForConditionalGeneration as Whisper
+
+    extractor = WhisperFeatureExtractor.from_pretrained(folder)
+    return Whisper.from_pretrained(folder).eval(), extractor
+
+
+def heard_by_transformers(
+    folder: Path, file: bytes, language: str, task: str
+) -> list[tuple[float, float, list[int]]]:
+    """(start, end, text tokens) of each segment of a recording longer than a window, as its own
+    sequential algorithm finds them."""
+    import torch
+
+    model, extractor = _theirs(folder)
+    with wave.open(io.BytesIO(file)) as opened:
+        raw = np.frombuffer(opened.readframes(opened.getnframes()), "<i2")
+    given = extractor(
+        (raw / 32768).astype(np.float32),
+        sampling_rate=RATE,
+        return_tensors="pt",
+        truncation=False,
+        padding="longest",
+        return_attention_mask=True,
+    )
+    with torch.no_grad():
+        found = model.generate(
+            **given,
+            return_timestamps=True,
+            return_segments=True,
+            language=language,
+            task=task,
+        )
+    end = model.generation_config.eos_token_id
+    return [
+        (float(each["start"]), float(each["end"]), [t for t in each["tokens"].tolist() if t < end])
+        for each in found["segments"][0]
+    ]

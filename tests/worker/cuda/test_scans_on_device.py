@@ -1,0 +1,80 @@
+"""The scans of recurrent layers by the CUDA kernels: the reference's numbers, and the same bits
+however a sequence is divided and wherever its checkpoints lie."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from penstock.recurrent_spec import result_numbers, state_numbers
+from penstock_worker.layers.triton_recurrence import DeviceScan, scan_of
+from tests.worker.cuda.states_on_device import EVERY, OneLayer
+from tests.worker.models.test_recurrent_mixers import SPECS, features_of, mixer_of
+
+pytestmark = pytest.mark.timeout(240)
+
+TOKENS = 10
+EACH = pytest.mark.parametrize("name", [name for name in SPECS if name != "of one token"])
+
+
+def layer_of(name: str) -> OneLayer:
+    return OneLayer(state_numbers(SPECS[name]), result_numbers(SPECS[name]))
+
+
+@cache
+def alone(name: str) -> tuple[Tensor, Tensor]:
+    """Results and state of all tokens at once, without checkpoints."""
+    layer = layer_of(name)
+    layer.admit(0, layer.blocks(TOKENS // EVERY))
+    layer.states._held[0].checkpoints.clear()
+    (found,) = layer.step(scan(name), [(0, 0, features_of(name)[:TOKENS])])
+    return found, layer.state(0)
+
+
+@cache
+def scan(name: str) -> DeviceScan:
+    return scan_of(mixer_of(name))
+
+
+@EACH
+def test_numbers_are_the_references(name: str) -> None:
+    true_state = torch.zeros(state_numbers(SPECS[name]))
+    true = mixer_of(name).scan(features_of(name)[:TOKENS], true_state)
+    found, state = alone(name)
+    assert true.std() > 0.001
+    assert (found.cpu() - true).abs().max() < 1e-5 * true.abs().max()
+    if len(true_state):
+        assert (state.cpu() - true_state).abs().max() < 1e-5 * true_state.abs().max()
+
+
+@EACH
+def test_bits_are_a_sequences_own(name: str) -> None:
+    """In pieces beside another sequence, with checkpoints within and behind them; the last token
+    once more; and from a checkpoint on."""
+    layer, mine = layer_of(name), features_of(name)[:TOKENS]
+    other = features_of(name)[TOKENS:]
+    kept = layer.blocks(TOKENS // EVERY)
+    layer.admit(2, kept)
+    layer.admit(0, layer.blocks(4))
+    found = [
+        layer.step(scan(name), [(0, 0, other[:3]), (2, 0, mine[:5])])[1],
+        layer.step(scan(name), [(2, 5, mine[5:6]), (0, 3, other[3:6])])[0],
+        layer.step(scan(name), [(2, 6, mine[6:9])])[0],
+        layer.step(scan(name), [(0, 6, other[6:7]), (2, 9, mine[9:])])[1],
+    ]
+    wanted, state = alone(name)
+    assert torch.equal(torch.cat(found), wanted)
+    assert torch.equal(layer.state(2), state)
+    again = layer.step(scan(name), [(2, 9, mine[9:]), (0, 7, other[7:8])])[0]
+    assert torch.equal(again, wanted[9:])
+    assert torch.equal(layer.state(2), state)
+    for checkpoint in range(TOKENS // EVERY):
+        start = EVERY * (checkpoint + 1)
+        own = slice(checkpoint * layer.pieces, (checkpoint + 1) * layer.pieces)
+        layer.admit(1, [*kept[own], *layer.blocks(2)], start)
+        (rest,) = layer.step(scan(name), [(1, start, mine[start:])])
+        assert torch.equal(rest, wanted[start:])
+        assert torch.equal(layer.state(1), state)
