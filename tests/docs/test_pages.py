@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 from penstock.cli.main import FAILED, INTERRUPTED, TERMINATED
 from penstock.cli.parser import USAGE
+from penstock.media_facts import MediaKind
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE
 from tests.docs.snippets import PAGES, ROOT, text_of
 
@@ -104,7 +106,9 @@ def test_codes_of_errors_are_those_of_the_code() -> None:
             given |= set(re.findall(r"\bcode=\"(\w+)\"", path.read_text(encoding="utf-8")))
     assert len(shown) > 20
     assert given <= shown
-    assert shown <= set(_messages())
+    kinds = get_args(MediaKind)
+    of_media = {f"invalid_{kind}" for kind in kinds} | {f"too_many_{kind}s" for kind in kinds}
+    assert of_media <= shown <= set(_messages()) | of_media
 
 
 def test_messages_of_the_troubleshooting_page_are_said_somewhere() -> None:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock.protocol.to_worker import SlotWork
 from penstock.recurrent_spec import result_numbers, state_numbers
+from penstock_kernels.triton.recurrent.states import LayerStates
 from penstock_worker.layers.triton_recurrence import DeviceScan, scan_of
 from tests.worker.cuda.states_on_device import EVERY, OneLayer
 from tests.worker.models.test_recurrent_mixers import SPECS, features_of, mixer_of
@@ -78,3 +80,26 @@ def test_bits_are_a_sequences_own(name: str) -> None:
         (rest,) = layer.step(scan(name), [(1, start, mine[start:])])
         assert torch.equal(rest, wanted[start:])
         assert torch.equal(layer.state(1), state)
+
+
+def test_a_layer_that_is_broken_off_ends_its_sequences_state() -> None:
+    """Nobody knows how far it came. A chunk begins anew with the state before it."""
+
+    def broken(features: Tensor, states: LayerStates) -> Tensor:
+        scan(name)(features, states)
+        raise RuntimeError("broken off")
+
+    name = "short convolution"
+    layer, mine = layer_of(name), features_of(name)
+    layer.admit(0, layer.blocks(4))
+    (first,) = layer.step(scan(name), [(0, 0, mine[:3])])
+    with pytest.raises(RuntimeError, match="broken off"):
+        layer.step(broken, [(0, 3, mine[3:6])])
+    layer.states.undo([SlotWork(0, 3, 3)])
+    (rest,) = layer.step(scan(name), [(0, 3, mine[3:6])])
+    assert torch.equal(torch.cat((first, rest)), alone(name)[0][:6])
+    with pytest.raises(RuntimeError, match="broken off"):
+        layer.step(broken, [(0, 6, mine[6:7])])
+    layer.states.undo([SlotWork(0, 6, 1)])
+    with pytest.raises(RuntimeError, match="slot 0: its state is lost; tokens follow 6"):
+        layer.step(scan(name), [(0, 6, mine[6:7])])
