@@ -27,7 +27,7 @@ def test_of_the_same_sources(others: Path) -> None:
 def test_of_other_sources(others: Path) -> None:
     with (others / "types.h").open("a") as file:
         file.write("// Another field.\n")
-    with pytest.raises(ImportError, match="built of other sources .* install Penstock again"):
+    with pytest.raises(ImportError, match=r"built of other sources .* install Penstock again"):
         library.load.__wrapped__()
 
 
