@@ -12,7 +12,8 @@ import statistics
 from dataclasses import dataclass, field
 
 WINDOW = 5
-"""Steps that are looked at together; of their times, the middle one counts."""
+"""Steps that are looked at together; of their times, the middle one counts. They have alike numbers
+of rows: one that is unlike the others begins a window of its own."""
 MUCH = 0.1
 """Share of the threads' time that they may wait for each other (beyond spinning, which is short)
 before fewer are tried."""
@@ -20,18 +21,19 @@ FASTER = 0.9
 """Of the time with more threads, what fewer may take to stay."""
 SHORTEST, LONGEST = 32, 1024
 """Steps until the next trial: twice as many after each that was in vain."""
-ALIKE = 1.25
-"""Times the rows up to which two steps are compared."""
+PATIENCE = 64
+"""Steps that a trial may take where steps of alike sizes don't come; all threads are used then."""
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Of another number of threads. before, seconds, rows: the number, time and rows that it is
-    compared with."""
+    """Of another number of threads. before, seconds, size: the number, time and size that it is
+    compared with.  steps: that it has taken."""
 
     before: int
     seconds: float
-    rows: int
+    size: int
+    steps: int = 0
 
 
 @dataclass(slots=True)
@@ -44,7 +46,9 @@ class ThreadCount:
     now: int = field(init=False)
     _times: list[float] = field(default_factory=list)
     _waited: float = 0.0
-    """Share of the window's steps, added up."""
+    """Shares of the window's steps, added up."""
+    _size: int = 0
+    """Of the window's steps: that of their rows, by powers of two."""
     _pause: int = SHORTEST
     _left: int = 0
     """Steps until a trial."""
@@ -60,43 +64,48 @@ class ThreadCount:
         beyond spinning, of all of them together."""
         if self.steady or self.most == 1:
             return
-        trial = self._trial
-        if trial is not None and not trial.rows / ALIKE <= rows <= trial.rows * ALIKE:
-            self._go_back(trial)  # Nothing is learned from it.
+        self._left -= 1
+        size = rows.bit_length()
+        if size != self._size:
+            self._begin_window(size)
         self._times.append(seconds)
         self._waited += lost / (self.now * seconds) if seconds > 0 else 0.0
-        self._left -= 1
-        if len(self._times) < WINDOW:
-            return
-        time, waited = statistics.median(self._times), self._waited / WINDOW
+        trial = self._trial
+        if trial is not None:
+            trial.steps += 1
+            if len(self._times) == WINDOW and size == trial.size:
+                self._judge(trial, statistics.median(self._times))
+            elif trial.steps > PATIENCE:
+                self._settle(self.most)
+        elif self._left <= 0 and self.now < self.most and self._left <= -PATIENCE:
+            self._settle(self.most)  # No window was ever full: what was learned is old.
+        elif len(self._times) == WINDOW and self._left <= 0:
+            self._try(statistics.median(self._times), self._waited / WINDOW)
+        if len(self._times) == WINDOW:
+            self._begin_window(size)
+
+    def _begin_window(self, size: int) -> None:
         self._times.clear()
         self._waited = 0.0
-        if self._trial is not None:
-            self._judge(self._trial, time)
-        elif self._left <= 0:
-            self._try(rows, time, waited)
+        self._size = size
 
-    def _try(self, rows: int, time: float, waited: float) -> None:
+    def _try(self, seconds: float, waited: float) -> None:
         now = self.now
         fewer = [now - max(1, now // 4), now // 2, 1] if now > 1 and waited > MUCH else []
         more = [min(now + max(1, now // 2), self.most), self.most] if now < self.most else []
         if fewer or more:
-            self._trial = _Trial(now, time, rows)
+            self._trial = _Trial(now, seconds, self._size)
             self.now = [*fewer, *more][self._trials % len(fewer + more)]
 
-    def _judge(self, trial: _Trial, time: float) -> None:
-        fewer = self.now < trial.before
-        if time >= trial.seconds * (FASTER if fewer else 1.0):
-            self._go_back(trial)
-            self._pause = min(2 * self._pause, LONGEST)
-            self._trials += 1
-        else:
+    def _judge(self, trial: _Trial, seconds: float) -> None:
+        if seconds < trial.seconds * (FASTER if self.now < trial.before else 1.0):
             self._pause, self._trials = SHORTEST, 0
-        self._trial = None
-        self._left = self._pause
+            self._settle(self.now)
+        else:
+            self._pause, self._trials = min(2 * self._pause, LONGEST), self._trials + 1
+            self._settle(trial.before)
 
-    def _go_back(self, trial: _Trial) -> None:
-        self.now, self._trial = trial.before, None
-        self._times.clear()
-        self._waited = 0.0
-        self._left = self._pause
+    def _settle(self, threads: int) -> None:
+        """This number, until the pause is over."""
+        self.now, self._trial, self._left = threads, None, self._pause
+        self._begin_window(self._size)

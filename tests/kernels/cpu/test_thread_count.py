@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -63,11 +64,27 @@ def test_one_slow_step_changes_nothing() -> None:
 
 
 def test_steps_of_other_sizes_are_not_compared() -> None:
-    count = ThreadCount(2)
-    steps(count, crowded(1), WINDOW)
-    assert count.now == 1, "tried"
-    steps(count, lambda threads: (0.001, 0.0), 1, rows=8)
-    assert count.now == 2
+    """Small steps between large ones make no trial of fewer look faster."""
+
+    def work(rows: int) -> Machine:
+        return lambda threads: (rows * (2e-6 if threads == 8 else 2e-5), 0.3)
+
+    count, used = ThreadCount(8), []
+    for _ in range(4000):
+        for rows in (2048, 2048, 2048, 2048, 128):
+            used += steps(count, work(rows), 1, rows)
+    assert used.count(8) > 0.9 * len(used)
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_all_again_where_steps_of_alike_sizes_never_come(most: int) -> None:
+    count, draw = ThreadCount(most), random.Random(0)
+    steps(count, crowded(1), 200 * most)
+    assert count.now == 1
+    used = []
+    for _ in range(20_000):
+        used += steps(count, QUIET[most], 1, rows=1 << draw.randrange(12))
+    assert used.count(most) > 0.9 * len(used)
 
 
 def test_a_steady_one_is_told_in_vain() -> None:
