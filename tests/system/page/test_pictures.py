@@ -210,7 +210,7 @@ def test_sounds_are_attached_where_the_model_hears(
     chat.page.get_by_role("button", name="Attach sounds").wait_for()
     sound = wav()
     chat.attach("seven.wav", sound, "audio/wav")
-    chat.page.get_by_label("Attached to this message").get_by_label("seven.wav").wait_for()
+    chat.page.locator("#attached").get_by_label("seven.wav", exact=True).wait_for()
     chat.attach("eight.wav", sound, "audio/wav")
     chat.notice("This conversation has 1 sound, and the model takes no more in a prompt.")
     chat.send("Which number is it?")
