@@ -149,8 +149,10 @@ class Course:
             streamed = bool(request.stream)
             params = wishes.params(wishes.temperature, facts.max_tokens)
             trace.asks(served, f"transcription-{name}", params, streamed=streamed)
-        source = MediaSource(FILE, kind="audio", data=request.file)
-        self._lease.give(len(request.file))  # The desk takes it up.
+        data = request.file.taken()
+        self._lease.give(len(data))  # The desk takes it up, until it is prepared.
+        source = MediaSource(FILE, kind="audio", data=data)
+        del data
         transcriber = await begin(
             service.client,
             service.media,
