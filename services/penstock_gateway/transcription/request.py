@@ -28,7 +28,7 @@ Recorded = Annotated[
 
 
 class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints take. file: its bytes."""
+    """What both endpoints take. file: what its sender calls it; its bytes stay in the form."""
 
     # --- these work
     file: Recorded
@@ -81,7 +81,7 @@ def read_form(form: Form, kind: type[Any]) -> Any:
     if not form.file:
         raise InvalidRequest(f"{FILE} is empty", param=FILE)
     lists = _list_fields(kind)
-    values: dict[str, Any] = {FILE: form.file}
+    values: dict[str, Any] = {FILE: form.file_name}
     for name, value in form.fields:
         name = name.removesuffix("[]")
         if name in lists:
