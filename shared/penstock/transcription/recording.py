@@ -48,6 +48,8 @@ class Recording:
         self.seconds = samples / mel.sampling_rate
         self.frames = min(-(-samples // mel.hop), self.mel.shape[1])
         self._name = item.name
+        self.seed = int(_sha256(f"seed of {item.name}".encode())[:8], 16)
+        """Follows from what is heard: the same for the same recording."""
         self._preparation = mel
         self._facts = facts
         self._media = media
