@@ -98,10 +98,10 @@ class Collector:
         desk = self._service.media
         pool, cache = desk.pool.counts, desk.cache
         for name, words, value in (
-            ("items", "Pictures that requests brought.", desk.counts.items),
+            ("items", "Items of media that requests brought.", desk.counts.items),
             ("bytes", "Bytes of their files.", desk.counts.bytes),
-            ("prepared", "Pictures that were prepared.", pool.items),
-            ("refused", "Pictures that could not be prepared.", pool.refused),
+            ("prepared", "Items that were prepared.", pool.items),
+            ("refused", "Items that could not be prepared.", pool.refused),
             ("prepare_seconds", "Seconds of preparing, in all processes.", pool.seconds),
             ("processes_ended", "Processes that an item brought down.", pool.ended),
             ("cache_queries", "Prepared items that were looked for.", cache.queries),

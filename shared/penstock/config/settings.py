@@ -387,7 +387,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             description='Items of each kind that a prompt may hold, as JSON: `{"image": 4, "audio":'
             " 1}`; 0: none."
         ),
-    ] = '{"image": 16, "audio": 16}'
+    ] = '{"image": 16, "audio": 16, "video": 16}'
     allowed_media_domains: Annotated[
         str,
         Meta(
@@ -404,7 +404,7 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mm_processor_kwargs: Annotated[
         str,
         Meta(
-            description="Settings of the model's image processor to change, as JSON:"
+            description="Settings of the model's media processors to change, as JSON:"
             ' `{"max_pixels": 401408}`; default: none.'
         ),
     ] = ""

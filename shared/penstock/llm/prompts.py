@@ -10,7 +10,7 @@ import msgspec
 from penstock.client.model_text import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
-from penstock.llm.media_given import kind_of_part, source_of_part
+from penstock.llm.media_given import PARTS, kind_of_part, source_of_part
 from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
@@ -320,7 +320,7 @@ def _part_text(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind != "text" or not isinstance(part.get("text"), str):
         raise InvalidRequest(
-            "a message's content is text or a list of {'type': 'text', 'text': …}; media are not "
-            f"supported but for pictures and sounds, so not {kind or str(part)[:80]!r}"
+            "a message's content is text or a list of {'type': 'text', 'text': …} and parts of "
+            f"media ({', '.join(PARTS)}), so not {kind or str(part)[:80]!r}"
         )
     return str(part["text"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from penstock.media.options import FrameSettings
 from penstock.media_facts import (
     CanvasImages,
     MediaFacts,
+    MediaKind,
     PatchImages,
     Preparation,
     RowImages,
@@ -20,6 +22,7 @@ from penstock.media_facts import (
 )
 
 MAX_FPS = 1000
+MAX_FRAMES = 1 << 20
 _WHERE = "mm_processor_kwargs"
 _OF_SIZE = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 """The newer spelling, under `size`."""
@@ -59,10 +62,14 @@ _OF_SAMPLING = ("num_frames", "fps")
 
 
 def facts_with(
-    facts: MediaFacts, operators: dict[str, Any], requests: dict[str, Any]
+    facts: MediaFacts,
+    operators: dict[str, Any],
+    requests: dict[str, Any],
+    brought: Collection[MediaKind],
 ) -> MediaFacts:
-    """With both mm_processor_kwargs, the operator's and a request's. Each kind of media takes the
-    settings that it has. Raises InvalidRequest for one that none has."""
+    """With both mm_processor_kwargs, the operator's and a request's, which brings media of these
+    kinds: the others keep the model's settings, whose bounds are not the request's affair. Each
+    kind takes the settings that it has. Raises InvalidRequest for one that none has."""
     if not operators and not requests:
         return facts
     kinds = dict(facts.kinds)
@@ -70,8 +77,9 @@ def facts_with(
     for name in (*operators, *requests):
         if not any(name in names for names in known):
             raise _unknown(name, list(dict.fromkeys(name for names in known for name in names)))
-    for kind, each in kinds.items():
-        made = changed(each.preparation, _own(each.preparation, operators), _WHERE)
+    for kind in brought:
+        each = kinds[kind]
+        made = changed(each.preparation, _operators(each.preparation, operators), _WHERE)
         made = narrowed(made, _own(each.preparation, requests), _WHERE)
         kinds[kind] = msgspec.structs.replace(each, preparation=made)
     return msgspec.structs.replace(facts, kinds=kinds)
@@ -104,11 +112,7 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
     if not given:
         return image
     known = _CHANGES.get(type(image), {})
-    values = dict(given)
-    if isinstance(values.get("size"), dict):
-        size = values.pop("size")
-        sized = isinstance(image, (PatchImages, VideoFrames))
-        values |= {_OF_SIZE.get(key, key): size[key] for key in size} if sized else size
+    values = _flat(image, given)
     for name, value in values.items():
         if name not in known:
             raise _unknown(name, list(known))
@@ -116,6 +120,7 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
     named = {known[name]: value for name, value in values.items()}
     if isinstance(image, VideoFrames):
         sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
+        _check_sampling(sampling, where)
         named["sampling"] = msgspec.structs.replace(image.sampling, **sampling)
     made = msgspec.structs.replace(image, **named)
     _check(made, where)
@@ -168,6 +173,29 @@ def _own(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in known}
 
 
+def _operators(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the operator's that it has. They are for all kinds at once: where one of the two
+    bounds on pixels crosses the model's own other bound, min_pixels is what gives way."""
+    own = _flat(preparation, _own(preparation, given))
+    if not isinstance(preparation, (PatchImages, VideoFrames)):
+        return own
+    stated = own.keys() & {"min_pixels", "max_pixels"}
+    bounds = [own.get(name, getattr(preparation, name)) for name in ("min_pixels", "max_pixels")]
+    if len(stated) == 1 and all(isinstance(bound, int) for bound in bounds):
+        own["min_pixels"] = min(bounds)
+    return own
+
+
+def _flat(preparation: Preparation, given: dict[str, Any]) -> dict[str, Any]:
+    """Without the newer spelling."""
+    values = dict(given)
+    if isinstance(values.get("size"), dict):
+        size = values.pop("size")
+        sized = isinstance(preparation, (PatchImages, VideoFrames))
+        values |= {_OF_SIZE.get(key, key): size[key] for key in size} if sized else size
+    return values
+
+
 def _unknown(name: str, known: list[str]) -> InvalidRequest:
     return InvalidRequest(
         f"{_WHERE}: {name[:80]} can't be changed for this model; allowed: "
@@ -192,13 +220,6 @@ def _check(image: Preparation, where: str) -> None:
                 f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
                 param=where,
             )
-    if isinstance(image, VideoFrames):
-        sampling = image.sampling
-        if not 0 <= sampling.num_frames <= 1 << 20 or not 0 <= sampling.fps <= MAX_FPS:
-            raise InvalidRequest(
-                f"{where}: num_frames must be 1 to {1 << 20}, and fps above 0, to {MAX_FPS}",
-                param=where,
-            )
     if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
         raise InvalidRequest(
             f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
@@ -207,6 +228,15 @@ def _check(image: Preparation, where: str) -> None:
         _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
         raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+
+
+def _check_sampling(given: dict[str, Any], where: str) -> None:
+    # In FrameSampling a 0 stands for no bound, which is the operator's to lift (--media-io-kwargs).
+    if not 1 <= given.get("num_frames", 1) <= MAX_FRAMES or not 0 < given.get("fps", 1) <= MAX_FPS:
+        raise InvalidRequest(
+            f"{where}: num_frames must be 1 to {MAX_FRAMES}, and fps above 0, to {MAX_FPS}",
+            param=where,
+        )
 
 
 def _check_crops(image: ScannedImages, where: str) -> None:

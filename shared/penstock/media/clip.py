@@ -171,6 +171,8 @@ class Clip:
                 times.append(packet.pts)
                 if packet.is_keyframe and packet.pts is not None:
                     keys.append(packet.pts)
+        except MemoryError:  # FFmpeg's is one of its errors too, and no fault of the file's.
+            raise
         except self._errors:
             pass  # A file that is cut off has the frames that are there.
         if not times:
@@ -248,6 +250,8 @@ class Clip:
                     number = next(waiting, None)
                 if number is None:
                     return
+        except MemoryError:
+            raise
         except self._errors:
             if last is None:
                 raise

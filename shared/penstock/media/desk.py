@@ -126,7 +126,12 @@ class MediaDesk:
         self.check_count(facts, sources)
         if facts is None or not sources:
             return None
-        facts = facts_with(with_frames(facts, self._frames), self._changes, changes or {})
+        facts = facts_with(
+            with_frames(facts, self._frames),
+            self._changes,
+            changes or {},
+            {source.kind for source in sources},
+        )
         preparations = [facts.kinds[source.kind].preparation for source in sources]
         items = await self._in_time(preparations, sources, lease)
         return PreparedItems(facts, tuple(items), _layouts(facts, items, sources))

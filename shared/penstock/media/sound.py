@@ -10,6 +10,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from penstock.media.ogg_pages import is_chained
 from penstock.media.sound_frames import MAX_RATE, MIN_RATE
 from penstock.media.wav_head import missing_bytes
 
@@ -37,6 +38,9 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     missing = missing_bytes(data) if data[:4] == b"RIFF" else 0
     if missing:
         raise BadSound(f"is cut off: its head announces {missing} bytes more than it has")
+    if data[:4] == b"OggS" and is_chained(data):
+        # libsndfile would end with the first of them.
+        raise BadSound("is several sounds, one behind the other (chained Ogg); send each by itself")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)

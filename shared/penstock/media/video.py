@@ -42,8 +42,8 @@ def prepare_clip(
     with Clip(data, seconds=bounds.seconds, max_pixels=bounds.pixels) as clip:
         numbers = sampled(clip.total, clip.rate, video.sampling, video.group)
         _check_frames(len(numbers), bounds)
-        _check_size(video, clip.size, len(numbers), bounds)
-        arrays, size = _resized(video, clip.frames(numbers), len(numbers))
+        _check_size(video, clip.size, len(numbers), bounds)  # Before anything is decoded.
+        arrays, size = _resized(video, clip.frames(numbers), len(numbers), bounds)
         return arrays, VideoShape(*size, clip.total, clip.rate, numbers)
 
 
@@ -56,8 +56,7 @@ def prepare_frames(
         raise BadPicture("has no frames")
     _check_frames(count, bounds)
     first = next(sequence.frames)
-    _check_size(video, (first.height, first.width), count, bounds)
-    arrays, size = _resized(video, _alike(first, sequence.frames), count)
+    arrays, size = _resized(video, _alike(first, sequence.frames), count, bounds)
     return arrays, VideoShape(*size, count, sequence.rate, tuple(range(count)))
 
 
@@ -113,11 +112,13 @@ def _check_size(video: VideoFrames, size: Size, count: int, bounds: ItemBounds) 
 
 
 def _resized(
-    video: VideoFrames, frames: Iterator[Image.Image], count: int
+    video: VideoFrames, frames: Iterator[Image.Image], count: int, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], Size]:
-    """The prepared arrays, and (height, width) of the first frame before it was resized."""
+    """The prepared arrays, and (height, width) of the first frame before it was resized, which
+    need not be what a file's head states."""
     first = next(frames)
     size = first.height, first.width
+    _check_size(video, size, count, bounds)
     height, width = frame_size(video, size, count)
     resample = Image.Resampling(video.pixels.resample)
     out = np.empty((count, height, width, 3), np.uint8)

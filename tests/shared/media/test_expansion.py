@@ -72,8 +72,8 @@ def test_crops_of_a_long_picture_follow_it(tmp_path: Path) -> None:
     assert plain is not None
     settings = {"do_pan_and_scan": True, "pan_and_scan_min_crop_size": 64}
     with pytest.raises(InvalidRequest, match="doesn't split"):
-        facts_with(plain, {}, {"do_pan_and_scan": True})
-    facts = facts_with(plain, settings, {"pan_and_scan_max_num_crops": 3})
+        facts_with(plain, {}, {"do_pan_and_scan": True}, ("image",))
+    facts = facts_with(plain, settings, {"pan_and_scan_max_num_crops": 3}, ("image",))
     images = [picture(width, height) for width, height in ((70, 70), (300, 70), (64, 140))]
     prompt = "a {} b {} c {}".replace("{}", family.mark)
     theirs = processor(

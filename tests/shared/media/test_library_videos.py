@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from PIL import Image
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
 from penstock.llm.media_given import source_of_part, sources_of
-from penstock.media.options import FrameSettings, frame_settings
+from penstock.llm.prompts import _plain_message
+from penstock.media.options import FrameSettings, frame_settings, item_limits
 from tests.shared.media.videos import noise
 
 FRAMES = noise(3, 4, 6)
@@ -70,6 +72,19 @@ def test_parts_of_messages() -> None:
 def test_what_is_no_video(given: Any) -> None:
     with pytest.raises(InvalidRequest, match="multi_modal_data"):
         sources_of({"multi_modal_data": {"video": given}})
+
+
+def test_a_part_of_a_message_that_is_none_is_told_what_is_taken() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"image_url, .*input_audio, .*video_url, .*not 'film'"
+    ):
+        _plain_message({"role": "user", "content": [{"type": "film"}]}, "messages[0]", [])
+
+
+def test_the_stated_default_holds_every_kind() -> None:
+    settings = MediaSettings()
+    assert json.loads(settings.limit_mm_per_prompt) == item_limits(settings)
+    assert item_limits(MediaSettings(limit_mm_per_prompt="")) == item_limits(settings)
 
 
 def test_settings_of_frames() -> None:

@@ -9,19 +9,23 @@ import pytest
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest
-from penstock.media.changes import changed, narrowed
+from penstock.media.changes import changed, facts_with, narrowed, with_frames
 from penstock.media.desk import MediaDesk
+from penstock.media.options import FrameSettings
 from penstock.media.sources import MediaSource
 from penstock.media_facts import (
     CanvasImages,
+    FrameSampling,
     ImagePreparation,
     KindFacts,
     MediaFacts,
+    MediaKind,
     PatchImages,
     Pixels,
     RowImages,
     ScannedImages,
     TiledImages,
+    VideoFrames,
 )
 from tests.shared.media.pictures import PREPARATION, picture, saved
 
@@ -33,6 +37,20 @@ CANVAS = CanvasImages(pixels=Pixels(resample=3), tile=24, rows=4, most=6)
 ROWS = RowImages(pixels=Pixels(resample=3), longest_edge=100, patch=8)
 SCANNED = ScannedImages(
     pixels=Pixels(resample=2), height=32, width=32, rows=4, begin="", end="", scan=True
+)
+VIDEO = VideoFrames(
+    pixels=Pixels(resample=3),
+    min_pixels=5_000,
+    max_pixels=8_000,
+    patch=14,
+    merge=2,
+    sampling=FrameSampling(num_frames=8, fps=2.0),
+)
+BOTH = MediaFacts(
+    kinds={
+        "image": KindFacts(preparation=PATCHES, placeholder="<i>", token="<i>", token_id=1),
+        "video": KindFacts(preparation=VIDEO, placeholder="<v>", token="<v>", token_id=2),
+    }
 )
 WHOLE = TiledImages(pixels=Pixels(resample=1), longest_edge=64, tile=16, rows=4, split=False)
 
@@ -51,7 +69,7 @@ WHOLE = TiledImages(pixels=Pixels(resample=1), longest_edge=64, tile=16, rows=4,
     ],
 )
 def test_a_request_may_have_its_pictures_smaller(
-    image: ImagePreparation, given: dict[str, Any]
+    image: ImagePreparation | VideoFrames, given: dict[str, Any]
 ) -> None:
     assert narrowed(image, given, "kwargs") == changed(image, given, "kwargs")
 
@@ -72,14 +90,61 @@ def test_a_request_may_have_its_pictures_smaller(
         (SCANNED, {"pan_and_scan_min_crop_size": 1}, "min_crop_size 64 to 8192"),
         (SCANNED, {"pan_and_scan_min_ratio_to_activate": 0.1}, "must be 1 to 1000"),
         (SCANNED, {"pan_and_scan_min_ratio_to_activate": "wide"}, "must be a number"),
+        (VIDEO, {"num_frames": 9}, "num_frames is 9; at most 8"),
+        (VIDEO, {"num_frames": 0}, "num_frames must be 1 to"),
+        (VIDEO, {"num_frames": -1}, "num_frames must be 1 to"),
+        (VIDEO, {"fps": 2.5}, "at most 2 is accepted"),
+        (VIDEO, {"fps": 0}, "fps above 0"),
+        (VIDEO, {"fps": float("nan")}, "fps above 0"),
     ],
 )
 def test_a_request_may_not_have_them_larger(
-    image: ImagePreparation, given: dict[str, Any], words: str
+    image: ImagePreparation | VideoFrames, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
         narrowed(image, given, "kwargs")
     assert caught.value.param == "kwargs"
+
+
+def test_a_request_is_bound_by_the_kinds_that_it_brings() -> None:
+    """Pictures may be smaller than a frame of a video is, and larger."""
+    for wanted in (3_000, 9_000):
+        found = facts_with(BOTH, {}, {"max_pixels": wanted}, {"image"})
+        assert pixels(found, "image") == (784, wanted)
+        assert pixels(found, "video") == (5_000, 8_000)
+        with pytest.raises(InvalidRequest, match="max_pixels"):
+            facts_with(BOTH, {}, {"max_pixels": wanted}, {"video"})
+
+
+@pytest.mark.parametrize(
+    ("given", "images", "videos"),
+    [
+        ({"max_pixels": 3_000}, (784, 3_000), (3_000, 3_000)),
+        ({"size": {"longest_edge": 3_000}}, (784, 3_000), (3_000, 3_000)),
+        ({"min_pixels": 9_000}, (9_000, 10_000), (8_000, 8_000)),
+        ({"min_pixels": 900, "max_pixels": 20_000}, (900, 20_000), (900, 20_000)),
+    ],
+)
+def test_the_operators_bounds_are_for_all_kinds(
+    given: dict[str, Any], images: tuple[int, int], videos: tuple[int, int]
+) -> None:
+    found = facts_with(BOTH, given, {}, {"image", "video"})
+    assert (pixels(found, "image"), pixels(found, "video")) == (images, videos)
+
+
+def test_no_request_lifts_the_operators_frames() -> None:
+    """0 is what a server says that has no such bound of its own."""
+    for settings in (FrameSettings(4, 4), FrameSettings(4, 0, 1.0)):
+        facts = with_frames(BOTH, settings)
+        for given in ({"num_frames": 0}, {"fps": 0}, {"fps": 0.0}, {"num_frames": 5}):
+            with pytest.raises(InvalidRequest, match=r"num_frames|fps"):
+                facts_with(facts, {}, given, {"video"})
+
+
+def pixels(facts: MediaFacts, kind: MediaKind) -> tuple[int, int]:
+    found = facts.kinds[kind].preparation
+    assert isinstance(found, (PatchImages, VideoFrames))
+    return found.min_pixels, found.max_pixels
 
 
 @pytest.fixture

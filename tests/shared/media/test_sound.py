@@ -15,6 +15,7 @@ import soxr
 from transformers import WhisperFeatureExtractor
 
 from penstock.media.log_mel import LOG_MEL, log_mel
+from penstock.media.ogg_pages import is_chained
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, open_sound, raw_sound
@@ -127,6 +128,21 @@ def test_what_is_wrong_is_said(case: str) -> None:
     data, words = BAD[case]
     with pytest.raises(BadSound, match=words):
         open_sound(data, RATE, 10)
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_nothing_behind_the_end_of_an_ogg_stream_is_left_out(subtype: str) -> None:
+    """libsndfile ends with the first of several; a part of one is no other one."""
+    first, second = (saved_sound(sound(1, seed=n), "OGG", subtype=subtype) for n in range(2))
+    for data in (first + second, first + b"rubbish" + second, first[:-40] + second):
+        with pytest.raises(BadSound, match=r"several sounds, .*chained Ogg"):
+            open_sound(data, RATE, 60)
+    assert len(open_sound(first, RATE, 60)) == RATE
+    assert not any(map(is_chained, (first + b"rubbish", first + second[:20])))
+    page = second.index(b"OggS", 1)  # Beside one another: both begin before either goes on.
+    assert not is_chained(second[:page] + first + second[page:])
+    for end in range(0, len(first), 7):
+        assert not is_chained(first[:end])
 
 
 def test_wav_files_of_programs_that_stream() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
+from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -257,6 +259,65 @@ def test_bounds_of_a_file(change: dict[str, float], reason: str) -> None:
     pytest.importorskip("av")
     with pytest.raises(BadPicture, match=reason):
         prepare_clip(SIX, movie(), msgspec.structs.replace(BOUNDS, **change))
+
+
+def test_a_head_that_lies_about_the_size_of_frames() -> None:
+    """Of each that is shown the bound counts what was decoded."""
+    pytest.importorskip("av")
+    from penstock.media.clip import Clip
+
+    data = movie("libvpx", "webm", count=4, size=(640, 480))
+    for true, lie in (
+        (b"\xb0\x82\x02\x80", b"\xb0\x82\x00\x70"),
+        (b"\xba\x82\x01\xe0", b"\xba\x82\x00\x70"),
+    ):
+        assert data.count(true) == 1
+        data = data.replace(true, lie)
+    large = msgspec.structs.replace(VIDEO, max_pixels=1 << 20)
+    bounds = msgspec.structs.replace(BOUNDS, all_pixels=4 * 112 * 112)
+    with Clip(data, seconds=60, max_pixels=1 << 20) as clip:
+        assert clip.size == (112, 112)
+    with pytest.raises(BadPicture, match=r"becomes 4 frames of 6\d\d × 4\d\d .*--max-video-pixels"):
+        prepare_clip(large, data, bounds)
+
+
+class _Short:
+    """A file, of which so many packets and frames can be had before memory is out."""
+
+    def __init__(self, file: Any, packets: int, frames: int) -> None:
+        self._file = file
+        self._packets = packets
+        self._frames = frames
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def demux(self) -> Iterator[Any]:
+        return _until(self._file.demux(), self._packets)
+
+    def decode(self, stream: Any) -> Iterator[Any]:
+        return _until(self._file.decode(stream), self._frames)
+
+
+def _until(found: Iterator[Any], count: int) -> Iterator[Any]:
+    import av
+
+    yield from islice(found, count)
+    raise av.error.MemoryError(12, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize(("packets", "frames"), [(5, 100), (100, 1), (100, 5)])
+def test_out_of_memory_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch, packets: int, frames: int
+) -> None:
+    """What would be made up then, frames that are repeated, would be kept for later requests."""
+    pytest.importorskip("av")
+    from penstock.media.clip import Clip
+
+    opened = Clip._opened
+    monkeypatch.setattr(Clip, "_opened", lambda clip: _Short(opened(clip), packets, frames))
+    with pytest.raises(MemoryError):
+        prepare_clip(SIX, movie(), BOUNDS)
 
 
 @pytest.mark.parametrize(

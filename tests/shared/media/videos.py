@@ -27,15 +27,19 @@ def noise(count: int, height: int = 30, width: int = 44, seed: int = 0) -> np.nd
 
 @cache
 def movie(
-    codec: str = "libx264", kind: str = "mp4", count: int = 50, rate: int = 10, turned: int = 0
+    codec: str = "libx264",
+    kind: str = "mp4",
+    count: int = 50,
+    rate: int = 10,
+    size: tuple[int, int] = (96, 64),
 ) -> bytes:
-    """A file of frames that move, 96 x 64, with a key frame every 12."""
+    """A file of frames that move, with a key frame every 12. size: width and height."""
     import av
 
-    out, base = io.BytesIO(), noise(1, 64, 96)[0]
+    out, base = io.BytesIO(), noise(1, size[1], size[0])[0]
     with av.open(out, "w", format=kind) as file:
         stream = file.add_stream(codec, rate=rate)
-        stream.width, stream.height, stream.gop_size = 96, 64, 12
+        (stream.width, stream.height), stream.gop_size = size, 12
         stream.pix_fmt = {"mjpeg": "yuvj420p", "gif": "rgb8"}.get(codec, "yuv420p")
         for number in range(count):
             rows = np.roll(base, number * 2, axis=1)
