@@ -48,6 +48,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             raise StartupError(
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
+        self.model.check_encoder_cache(self.config.cache.encoder_cache_rows)
         budget = self.config.scheduler.max_num_batched_tokens
         if self.whole and wanted is not None and wanted > budget:
             raise StartupError(
@@ -230,6 +231,11 @@ def pooling_of(model: PreparedModel, settings: ModelSettings) -> PoolingConfig |
         return None
     if stated is None and settings.runner == "auto" and settings.convert == "auto":
         return None
+    if model.encoder_rows:
+        raise StartupError(
+            f"runner is {settings.runner} and convert {settings.convert}; {model.name} is an "
+            "encoder-decoder model and gives no vectors: leave both at auto"
+        )
     if stated is None:
         stated = PoolingConfig(mode="last", normalize=True, size=model.config.hidden_size)
     if settings.convert == "classify" and not stated.labels:

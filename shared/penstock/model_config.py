@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock.audio_spec import AudioSpec
-from penstock.errors import UnsupportedModel
+from penstock.errors import StartupError, UnsupportedModel
 from penstock.layer_spec import (
     CrossAttentionSpec,
     KVHeadsSpec,
@@ -273,6 +273,15 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     def encoder_rows(self) -> int:
         """See ModelConfig."""
         return 0 if isinstance(self.config, EncoderConfig) else self.config.encoder_rows
+
+    def check_encoder_cache(self, rows: int | None) -> None:
+        """Raises StartupError where so many rows of encodings hold none of the items that prompts
+        begin with. rows: the setting encoder_cache_rows; None: it isn't set."""
+        if rows is not None and rows < self.encoder_rows:
+            raise StartupError(
+                f"encoder_cache_rows is {rows}; each prompt of {self.name} begins with"
+                f" {self.encoder_rows} encoder rows, so at least {self.encoder_rows} are needed"
+            )
 
     @property
     def decoder(self) -> ModelConfig:

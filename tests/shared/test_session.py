@@ -85,7 +85,7 @@ async def test_a_turn_leaves_the_loop_to_others(engine, client, monkeypatch):
         spent.append(0)
         assert turns < 1_000_000
     assert sum(spent) >= 40
-    assert max(spent) <= 4
+    assert max(spent) <= 2 * 4, "two turns, at most, lie between two looks"
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from penstock import AsyncLLM
+from penstock.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
 from testing.serving import Server
@@ -61,6 +62,33 @@ def transcribed(server: Server, file: bytes, wishes: Wishes) -> Transcript:
             return await llm.transcribe(file, wishes)
 
     return asyncio.run(run())
+
+
+async def test_the_librarys_requests_have_terms_and_names(hearing: Server) -> None:
+    llm = AsyncLLM(engine_endpoint=endpoint(hearing))
+    once = Wishes(language="en", seed=5, temperature=0.3)
+    try:
+        heard = await llm.transcribe(SHORT, once)  # Which starts it.
+        with pytest.raises(DeadlineExceeded):
+            await llm.transcribe(LONG, deadline_ms=1)
+        work = asyncio.ensure_future(llm.transcribe(LONG, request_id="talk"))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidRequest, match="'talk' is in use"):
+            await llm.transcribe(SHORT, request_id="talk")
+        await llm.abort("talk")
+        with pytest.raises(RequestFailed, match="aborted"):
+            await work
+        left = asyncio.ensure_future(llm.transcribe(LONG))
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(InvalidRequest, match="priority is 3; the scheduling policy is fcfs"):
+            await llm.transcribe(SHORT, once, priority=3)
+        again = await llm.transcribe(SHORT, once, request_id="talk")
+        assert again.text == heard.text
+    finally:
+        await llm.close()
 
 
 @pytest.mark.parametrize(("language", "task"), [("en", "transcribe"), ("de", "translate")])
@@ -131,7 +159,7 @@ def test_openai_client_streams_and_names_what_is_wrong(hearing: Server) -> None:
 def test_a_text_depends_on_its_request_alone(hearing: Server) -> None:
     asked = [
         (LONG, {**ONCE, "chunking_strategy": "auto"}),
-        (SHORT, {"seed": 6}),  # Every temperature, and the language.
+        (SHORT, {}),  # Every temperature, and the language.
         (SHORT, {"seed": 7, "temperature": 0.7, "prompt": "names"}),
     ]
     alone = [post(hearing.url, file, **each).json() for file, each in asked]
@@ -179,8 +207,10 @@ def test_in_the_terminal(hearing: Server, tmp_path: Path) -> None:
     file = tmp_path / "talk.wav"
     file.write_bytes(SHORT)
     command = [sys.executable, "-m", "penstock", "transcribe", "--url", hearing.url, str(file)]
-    command += ["--language", "en", "--temperature", "0.3", "--format", "verbose_json"]
+    command += ["--language", "en", "--temperature", "0.3", "--seed", "5"]
+    command += ["--format", "verbose_json"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
+    assert found["text"] == post(hearing.url, SHORT, **ONCE).json()["text"]
     assert (found["duration"], found["language"]) == (1.5, "english")

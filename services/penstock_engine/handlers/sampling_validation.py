@@ -80,6 +80,9 @@ def _check_speech(rules: SpeechRules, vocab_size: int) -> None:
     times = rules.timestamps
     if times is not None:
         check_ids("timestamps", (times.first, times.text_end, times.none), vocab_size)
+        # Some id is no timestamp: samplers compare these with the others.
+        check_whole("timestamps.first", times.first, 1, vocab_size - 1)
+        check_whole("timestamps.text_end", times.text_end, 0, times.first)
         if times.max_initial is not None:
             check_whole("max_initial_timestamp_index", times.max_initial, 0, vocab_size)
 

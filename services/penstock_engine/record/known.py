@@ -22,6 +22,7 @@ from penstock import (
     model_config,
     quantised_checkpoint,
     recurrent_spec,
+    transcription_facts,
     vision_spec,
 )
 from penstock.config import settings
@@ -51,6 +52,7 @@ _MESSAGES = (
     model_config,
     quantised_checkpoint,
     recurrent_spec,
+    transcription_facts,
     vision_spec,
     common,
     from_frontend,

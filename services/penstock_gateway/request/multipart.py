@@ -39,6 +39,14 @@ class Form:
     file: bytes | None = None
     file_name: str = ""
 
+    def take_file(self) -> bytes:
+        """The file's bytes, which the form doesn't hold any more: what its taker lets go is free.
+        Raises RuntimeError where there are none."""
+        file, self.file = self.file, None
+        if file is None:
+            raise RuntimeError("the form has no file, or it was taken already")
+        return file
+
 
 def boundary_of(content_type: bytes) -> bytes:
     """What stands between parts. Raises InvalidRequest for a body of another type."""

@@ -65,7 +65,7 @@ class SpeechEndpoint:
             terms = request_terms(request, headers, arrived)
             lease.deadline = terms.deadline
             with service.answering():
-                course = Course(service, request, lease, terms, scope[REQUEST_ID])
+                course = Course(service, request, form, lease, terms, scope[REQUEST_ID])
                 await self._answer(course, scope, receive, send)
 
     async def _form(self, scope: Scope, receive: Receive, lease: MediaLease) -> Form:
@@ -109,12 +109,20 @@ class SpeechEndpoint:
 
 
 class Course:
-    """One request on its way. lease: holds its recording.  name: of its requests to the engine."""
+    """One request on its way. form: has its file, until it is begun.  lease: holds its recording.
+    name: of its requests to the engine."""
 
     def __init__(
-        self, service: Service, request: AnyRequest, lease: MediaLease, terms: Terms, name: str
+        self,
+        service: Service,
+        request: AnyRequest,
+        form: Form,
+        lease: MediaLease,
+        terms: Terms,
+        name: str,
     ) -> None:
         self.request = request
+        self._form = form
         self._service = service
         self._lease = lease
         self._terms = terms
@@ -149,10 +157,9 @@ class Course:
             streamed = bool(request.stream)
             params = wishes.params(wishes.temperature, facts.max_tokens)
             trace.asks(served, f"transcription-{name}", params, streamed=streamed)
-        data = request.file.taken()
-        self._lease.give(len(data))  # The desk takes it up, until it is prepared.
-        source = MediaSource(FILE, kind="audio", data=data)
-        del data
+        file = self._form.take_file()
+        self._lease.give(len(file))  # The desk takes it up, and nobody else holds it from now on.
+        source = MediaSource(FILE, kind="audio", data=file)
         transcriber = await begin(
             service.client,
             service.media,

@@ -18,21 +18,6 @@ FILE = "file"
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 STREAMED_FORMATS = ("json", "text")
 
-
-class Upload:
-    """A recording's bytes, until somebody takes them over."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data: bytes | None = data
-
-    def taken(self) -> bytes:
-        """They are forgotten here. Raises RuntimeError the second time."""
-        data, self._data = self._data, None
-        if data is None:
-            raise RuntimeError("a recording was taken already")
-        return data
-
-
 Recorded = Annotated[
     Any,
     Meta(
@@ -43,7 +28,7 @@ Recorded = Annotated[
 
 
 class SpeechFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both endpoints take. file: an Upload."""
+    """What both endpoints take. file: what its sender calls it; its bytes stay in the form."""
 
     # --- these work
     file: Recorded
@@ -90,15 +75,13 @@ AnyRequest = TranscriptionRequest | TranslationRequest
 
 
 def read_form(form: Form, kind: type[Any]) -> Any:
-    """The form as one of the structs above, which takes the file out of it. Raises
-    InvalidRequest."""
-    data, form.file = form.file, None
-    if data is None:
+    """The form as one of the structs above. Raises InvalidRequest."""
+    if form.file is None:
         raise InvalidRequest(f"{FILE} is missing", param=FILE, code="missing_required_parameter")
-    if not data:
+    if not form.file:
         raise InvalidRequest(f"{FILE} is empty", param=FILE)
     lists = _list_fields(kind)
-    values: dict[str, Any] = {FILE: Upload(data)}
+    values: dict[str, Any] = {FILE: form.file_name}
     for name, value in form.fields:
         name = name.removesuffix("[]")
         if name in lists:

@@ -28,7 +28,7 @@ from penstock_worker.loading.pooling import choose_pooling
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
-from penstock_worker.media.planning import told_of
+from penstock_worker.media.planning import check_media, told_of
 from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
@@ -73,6 +73,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         )
     if setup.pooling is not None:
         return _load_pooling(_text_only(prepared), setup, threads, begun, phases)
+    check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
@@ -241,8 +242,11 @@ def _load_pooling(
 
 
 def _text_only(prepared: PreparedModel) -> PreparedModel:
-    """Vectors are made of text."""
+    """Vectors are made of text. Raises StartupError for an encoder-decoder model, whose prompts
+    all begin with a sound."""
     config = prepared.config
+    if prepared.encoder_rows:
+        raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")
     if not isinstance(config, ModelConfig) or not config.takes_media:
         return prepared
     config = msgspec.structs.replace(config, vision=None, audio=None)

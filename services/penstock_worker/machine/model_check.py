@@ -56,6 +56,9 @@ def examine_model(
 def _media(prepared: PreparedModel) -> list[Finding]:
     """What media take, if the model takes any."""
     config = prepared.decoder
+    if config.encoder_rows and prepared.media is None:
+        said = "all prompts begin with a sound, and its files don't say how sounds are prepared"
+        return [Finding("media", False, said, "missing")]
     if not config.takes_media:
         return []
     if prepared.media is None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from penstock import logs
+from penstock.errors import StartupError
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import HeldMedia
@@ -14,6 +15,18 @@ from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.memory import load_bytes, media_rows
 
 log = logs.get(__name__)
+
+
+def check_media(prepared: PreparedModel, setup: Setup) -> None:
+    """Raises StartupError where prompts have to begin with an item and none can be taken, or none
+    fits."""
+    config = prepared.decoder
+    if config.encoder_rows and (prepared.media is None or not config.takes_media):
+        raise StartupError(
+            f"{prepared.name} is an encoder-decoder model, and its prepared folder doesn't say how"
+            " sounds are prepared: prepare it again from a folder with preprocessor_config.json"
+        )
+    prepared.check_encoder_cache(setup.encoder_cache_rows)
 
 
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:

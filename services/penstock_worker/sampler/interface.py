@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock.protocol.common import ErrorCode, TokenLogprobs, TokenSampling
+from penstock_worker.sampler.adjusted_row import adjusted_values
 from penstock_worker.sampler.adjustments import SequenceAdjustments
 
 IMPOSSIBLE = -1e30
@@ -58,11 +59,13 @@ class SampleRequest(msgspec.Struct, frozen=True):
         return np.flatnonzero(~(kept if kept.any() else rest)).astype(np.int32)
 
     def held_from(self, row: np.ndarray) -> Sequence[int] | np.ndarray:
-        """Returns the same, where it also depends on the row's logits, [vocab] float32."""
+        """Returns the same, where it also depends on the row's logits, [vocab] float32, not yet
+        adjusted."""
         held = self.held_back()
-        if self.adjustments is None or self.adjustments.speech is None:
+        speech = None if self.adjustments is None else self.adjustments.speech
+        if self.adjustments is None or speech is None or speech.timestamps is None:
             return held
-        return self.adjustments.speech.held_from(row, held)
+        return speech.held_from(adjusted_values(row, self.adjustments), held)
 
     def judge(self, choice: SampledToken) -> SampledToken:
         """Turns the sampler's choice into an error if it is a forbidden id, which happens where no

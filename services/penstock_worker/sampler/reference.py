@@ -10,7 +10,7 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenLogprobs
 from penstock_kernels import reference as ops
-from penstock_worker.sampler.adjustments import SequenceAdjustments
+from penstock_worker.sampler.adjusted_row import adjust_row
 from penstock_worker.sampler.interface import IMPOSSIBLE, NOT_FINITE, SampledToken, SampleRequest
 
 
@@ -66,7 +66,7 @@ def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) ->
     if len(held_back):
         logits = _without(logits, held_back)
     if request.adjustments is not None:
-        logits = ops.adjust_row(logits, _row_adjustments(request.adjustments))
+        logits = adjust_row(logits, request.adjustments)
     if sampling.temperature == 0.0:
         changed = len(held_back) or request.adjustments is not None
         return int(logits.numpy().argmax()) if changed else argmax
@@ -74,16 +74,6 @@ def _choose(logits: Tensor, request: SampleRequest, argmax: int, draw: float) ->
         sampling.temperature, max(sampling.top_k, 0), sampling.top_p, sampling.min_p
     )
     return ops.sample_row(logits, cuts, draw)
-
-
-def _row_adjustments(adjustments: SequenceAdjustments) -> ops.RowAdjustments:
-    penalties = adjustments.penalties
-    if penalties is None:
-        return ops.RowAdjustments(adjustments.bias)
-    counts = dict(zip(penalties.ids.tolist(), penalties.counts.tolist(), strict=True))
-    return ops.RowAdjustments(
-        adjustments.bias, counts, penalties.presence, penalties.frequency, penalties.repetition
-    )
 
 
 def _without(logits: Tensor, held_back: np.ndarray) -> Tensor:

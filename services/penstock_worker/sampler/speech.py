@@ -48,7 +48,8 @@ class SpeechBans:
         self, row: np.ndarray, held: Sequence[int] | np.ndarray
     ) -> Sequence[int] | np.ndarray:
         """`held`, and all but the timestamps where these are more probable together than any other
-        token that is left. row: [vocab] logits."""
+        token that is left. row: [vocab] logits after biases and penalties, which transformers
+        applies before these rules."""
         rules = self._rules.timestamps
         if rules is None:
             return held

@@ -47,6 +47,9 @@ def add(parser: Parser) -> None:
         help="Of sampling; 0: the likeliest tokens, and others where these can't be right.",
     )
     parser.add_argument(
+        "--seed", type=int, metavar="N", help="Of sampling; the same seed gives the same text."
+    )
+    parser.add_argument(
         "--pauses", action="store_true", help="Cut a long recording at quiet places."
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="Default: text.")
@@ -97,6 +100,7 @@ def _remote(arguments: argparse.Namespace, model: str, file: str, data: bytes) -
         "language": arguments.language,
         "prompt": arguments.prompt,
         "temperature": arguments.temperature,
+        "seed": arguments.seed,
         "chunking_strategy": "auto" if arguments.pauses else None,
     }
     given = {name: str(value) for name, value in fields.items() if value not in (None, "")}
@@ -136,6 +140,7 @@ def _wishes(arguments: argparse.Namespace) -> Wishes:
         "language": arguments.language,
         "prompt": arguments.prompt,
         "temperature": arguments.temperature,
+        "seed": arguments.seed,
     }
     given = {name: value for name, value in stated.items() if value is not None}
     return Wishes(

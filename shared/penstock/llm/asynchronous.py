@@ -39,6 +39,7 @@ from penstock.llm.prompts import (
     with_salt,
     with_template,
 )
+from penstock.llm.running_transcript import RunningTranscript
 from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
 from penstock.media.sources import MediaSource
@@ -86,7 +87,7 @@ class AsyncLLM(AsyncPooling):
         self._endpoint = engine_endpoint
         self._engine_log = engine_log
         self._starting = asyncio.Lock()
-        self._running: dict[str, Generation] = {}
+        self._running: dict[str, Generation | RunningTranscript] = {}
         self._engine: LaunchedEngine | None = None
         self._client: EngineClient | None = None
         self._desk = MediaDesk(self._config.media)
@@ -277,28 +278,45 @@ class AsyncLLM(AsyncPooling):
         )
 
     async def transcribe(
-        self, audio: str | os.PathLike[str] | bytes, wishes: Wishes | None = None
+        self,
+        audio: str | os.PathLike[str] | bytes,
+        wishes: Wishes | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        deadline_ms: float | None = None,
     ) -> Transcript:
-        """The text of a recording: a file's path, or its bytes. Raises InvalidRequest for what is
-        no recording, and for a model that doesn't transcribe."""
+        """The text of a recording: a file's path, or its bytes. request_id, priority and
+        deadline_ms: as generate has them.
+
+        Cancelling it aborts what runs.  Raises InvalidRequest for what is no recording, and for a
+        model that doesn't transcribe; DeadlineExceeded; RequestFailed where `abort` ended it.
+        """
+        await self.start()
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
         data, path = (audio, None) if isinstance(audio, bytes) else (None, Path(audio))
         source = MediaSource("audio", kind="audio", data=data, path=path)
-        with self._desk.lease("") as lease:
-            name = f"library-{next(self._numbers)}"
+        name = self._free_name(request_id)
+        running = RunningTranscript(self._transcript(source, wishes or Wishes(), name, terms))
+        self._running[name] = running
+        try:
+            return await running.whole()
+        finally:
+            self._running.pop(name, None)
+
+    async def _transcript(
+        self, source: MediaSource, wishes: Wishes, name: str, terms: Terms
+    ) -> Transcript:
+        client, desk = self._started(), self._desk
+        with desk.lease(terms.tenant, terms.deadline) as lease:
             transcriber = await begin(
-                self._started(),
-                self._desk,
-                self.text,
-                source,
-                lease,
-                wishes or Wishes(),
-                name=name,
-                terms=Terms(),
+                client, desk, self.text, source, lease, wishes, name=name, terms=terms
             )
             return await Transcript(transcriber).filled()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Ends open requests; their streams end with finish_reason "abort". Others are ignored."""
+        """Ends open requests; their streams end with finish_reason "abort", and a transcript with
+        RequestFailed. Others are ignored."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
             generation = self._running.get(name)
             if generation is not None:
@@ -349,9 +367,7 @@ class AsyncLLM(AsyncPooling):
         request_id: str | None,
         terms: Terms,
     ) -> AsyncIterator[RequestOutput]:
-        name = request_id if request_id is not None else f"library-{next(self._numbers)}"
-        if name in self._running:
-            raise InvalidRequest(f"request_id {name!r} is in use by an open request")
+        name = self._free_name(request_id)
         client = self._started()
         # A copy: what the caller does to theirs from now on is about the next request.
         own = self.default_sampling_params if params is None else params.clone()
@@ -398,6 +414,13 @@ class AsyncLLM(AsyncPooling):
                 await asyncio.sleep(wait if left is None else min(wait, left / 1000))
             except DeadlineExceeded:
                 return timed_out_output(name, prompt.text, prompt.prompt_token_ids, params)
+
+    def _free_name(self, request_id: str | None) -> str:
+        """Raises InvalidRequest for one that is in use."""
+        name = request_id if request_id is not None else f"library-{next(self._numbers)}"
+        if name in self._running:
+            raise InvalidRequest(f"request_id {name!r} is in use by an open request")
+        return name
 
     def _started(self) -> EngineClient:
         if self._client is None:

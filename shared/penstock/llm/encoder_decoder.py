@@ -9,6 +9,8 @@ from penstock.errors import InvalidRequest
 from penstock.llm.media_given import MEDIA_FIELDS
 
 HALVES = ("encoder_prompt", "decoder_prompt")
+_SALT = "cache_salt"
+_ENCODER_FIELDS = ("prompt", *MEDIA_FIELDS, _SALT)
 
 
 def joined(prompt: Any) -> Any:
@@ -24,14 +26,31 @@ def joined(prompt: Any) -> Any:
             'encoder_prompt must be a dict with multi_modal_data, and "prompt" "" if any: only '
             "sounds are encoded here"
         )
+    others = sorted(map(str, encoder.keys() - set(_ENCODER_FIELDS)))
+    if others:
+        raise InvalidRequest(
+            f"encoder_prompt has no field {others[0][:80]!r}; there are "
+            f"{', '.join(_ENCODER_FIELDS)}"
+        )
     if isinstance(decoder, str):
         decoder = {"prompt": decoder}
     elif isinstance(decoder, (list, tuple)):
         decoder = {"prompt_token_ids": list(decoder)}
     if not isinstance(decoder, Mapping) or _media(decoder):
         raise InvalidRequest("decoder_prompt must be a text, token ids, or a dict of either")
-    return {**decoder, **_media(encoder)}
+    return {**decoder, **_media(encoder), **_salt(encoder, decoder)}
 
 
 def _media(half: Mapping[str, Any]) -> dict[str, Any]:
     return {name: half[name] for name in MEDIA_FIELDS if half.get(name) is not None}
+
+
+def _salt(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole prompt's, which either half may bring."""
+    given = [half[_SALT] for half in (encoder, decoder) if half.get(_SALT) is not None]
+    if len(given) == 2 and given[0] != given[1]:
+        raise InvalidRequest(
+            f"{' and '.join(HALVES)} have different cache_salts; a prompt has one",
+            param=_SALT,
+        )
+    return {_SALT: given[0]} if given else {}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any
 
 from penstock.errors import InvalidRequest
+from penstock.media.sound_frames import MAX_RATE, MIN_RATE
 
 WANTED = "(array, rate), a path, a URL or a file's bytes is needed"
 
 
 def is_sound_array(given: Any) -> bool:
     """Whether it is one sound, and not several."""
-    return isinstance(given, tuple) and len(given) == 2 and _is_rate(given[1])
+    return isinstance(given, tuple) and len(given) == 2 and _is_number(given[1])
 
 
 def sound_fields(given: Any, where: str) -> dict[str, Any]:
@@ -21,11 +24,20 @@ def sound_fields(given: Any, where: str) -> dict[str, Any]:
     if not is_sound_array(given):
         raise InvalidRequest(f"{where} is {type(given).__name__}; {WANTED}")
     samples, rate = given
-    return {"samples": (_samples(samples, where), int(rate))}
+    return {"samples": (_samples(samples, where), _rate(rate, where))}
 
 
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+def _is_number(value: Any) -> bool:
+    """numpy's count too."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _rate(value: Any, where: str) -> int:
+    if not (math.isfinite(value) and value == int(value) and MIN_RATE <= value <= MAX_RATE):
+        raise InvalidRequest(
+            f"{where} has the rate {value}; a whole number of {MIN_RATE} to {MAX_RATE} Hz is needed"
+        )
+    return int(value)
 
 
 def _samples(given: Any, where: str) -> bytes:

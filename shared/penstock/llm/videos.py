@@ -13,8 +13,15 @@ WANTED = "frames (uint8 [frames, height, width, 3], or a list of PIL.Image), a p
 WANTED += "file's bytes is needed"
 USUAL_RATE = 2.0
 """Frames per second, where nothing is said: what Qwen's own tools take."""
-_KNOWN = ("fps", "total_num_frames", "frames_indices", "duration", "video_backend")
-"""What may be said of frames; the first three count."""
+_KNOWN = (
+    "fps",
+    "total_num_frames",
+    "frames_indices",
+    "duration",
+    "video_backend",
+    "do_sample_frames",
+)
+"""What may be said of frames; the first three count, and the others are for vLLM's metadata."""
 
 
 def is_one_video(given: Any) -> bool:

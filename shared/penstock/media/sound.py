@@ -11,13 +11,12 @@ import soundfile
 import soxr
 
 from penstock.media.ogg_pages import is_chained
+from penstock.media.sound_frames import MAX_RATE, MIN_RATE
 from penstock.media.wav_head import missing_bytes
 
 FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 """What is read, for people."""
 MAX_CHANNELS = 16
-MIN_RATE, MAX_RATE = 1_000, 384_000
-"""Hz."""
 _READ = {"WAV", "WAVEX", "FLAC", "OGG", "MP3"}
 """By libsndfile's names."""
 _BLOCK = 1 << 18

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from penstock.media_facts import LogMel
 
+MIN_RATE, MAX_RATE = 1_000, 384_000
+"""Hz, of what is read."""
+
 
 class BadLength(ValueError):
     """A sound is too short or too long; says what is allowed, to follow "the sound"."""

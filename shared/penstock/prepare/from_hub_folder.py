@@ -35,6 +35,8 @@ from penstock.prepare.inputs import (
     CONFIG,
     GENERATION_CONFIG,
     MAX_JSON_BYTES,
+    PREPROCESSOR,
+    PROCESSOR,
     TEMPLATE,
     TEMPLATE_JSON,
     TOKENIZER,
@@ -92,11 +94,23 @@ def read_hub_folder(
 def _media(
     path: Path, stated: Fields, config: ModelConfig | EncoderConfig, tokenizer_json: bytes
 ) -> MediaFacts | None:
-    """None where no tower is part of the model that is described."""
-    if not isinstance(config, ModelConfig) or not config.takes_media:
+    """None where no tower is part of the model that is described, or nothing says how media are
+    prepared. Raises UnsupportedModel for an encoder-decoder model then: it can't do without."""
+    if not isinstance(config, ModelConfig):
+        return None
+    if not config.takes_media:
+        if config.encoder_rows:
+            raise UnsupportedModel(
+                f"{path} holds an encoder-decoder model, which isn't served as a pooling model"
+            )
         return None
     media = read_media(path, stated, tokenizer_json, config.audio)
     if media is None:
+        if config.encoder_rows:
+            raise UnsupportedModel(
+                f"{path} holds no {PREPROCESSOR}, nor a {PROCESSOR} with a feature_extractor: an "
+                "encoder-decoder model isn't served unless one says how sounds are prepared"
+            )
         return None
     transcription = read_transcription(path, stated, tokenizer_json, media)
     return msgspec.structs.replace(media, transcription=transcription)

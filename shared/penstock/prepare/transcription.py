@@ -41,6 +41,8 @@ def read_transcription(
     no_timestamps = tokens.one("no_timestamps_token_id", "<|notimestamps|>")
     if start is None or end is None or no_timestamps is None or no_timestamps + 1 >= vocab:
         return None
+    if end > no_timestamps:  # It would be a time itself.
+        return None
     tasks = tokens.table("task_to_id")
     languages = tokens.languages()
     return TranscriptionFacts(

@@ -49,5 +49,7 @@ async def begin(
         raise TypeError("a model has facts of transcribing in those of its media")
     check(wishes, facts, tokenizer)  # Before anything is decoded.
     recording = await record(desk, media, facts, source, lease)
-    decoder = WindowDecoder(client, tokenizer, facts, wishes, name=name, terms=terms)
+    decoder = WindowDecoder(
+        client, tokenizer, facts, wishes, recording.seed, name=name, terms=terms
+    )
     return Transcriber(recording, decoder, facts, tokenizer, wishes)

@@ -39,7 +39,8 @@ class _Sampled:
 
 
 class WindowDecoder:
-    """Asks the engine for the windows of one recording. name, terms: of the request."""
+    """Asks the engine for the windows of one recording. seed: the recording's own.  name, terms: of
+    the request."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class WindowDecoder:
         tokenizer: Tokenizer,
         facts: TranscriptionFacts,
         wishes: Wishes,
+        seed: int,
         *,
         name: str,
         terms: Terms,
@@ -55,6 +57,7 @@ class WindowDecoder:
         self._tokenizer = tokenizer
         self._facts = facts
         self._wishes = wishes
+        self._seed = seed
         self._name = name
         self._terms = terms
         self._rules = rules_of(facts)
@@ -74,7 +77,7 @@ class WindowDecoder:
         if self._wishes.silence:
             silence = await self._silence(start)
         for temperature in self._wishes.temperatures:
-            params = self._wishes.params(temperature, room)
+            params = self._wishes.params(temperature, room, own_seed=self._seed)
             sampled = await self._sample(prompt, params, self._rules)
             found = self._judged(sampled)
             if found.is_guessed and silence is None:
@@ -94,8 +97,16 @@ class WindowDecoder:
         return math.exp((await self._one_of(start, [token])).logprobs[0])
 
     def _judged(self, sampled: _Sampled) -> Quality:
-        text = self._tokenizer.decode([t for t in sampled.token_ids if t < self._facts.end])
-        average = sum(sampled.logprobs) / max(1, len(sampled.logprobs))
+        """Log-probabilities are those of the raw distribution. A timestamp's says little there: it
+        is shared with its neighbours, and with what the rules forbid in its place."""
+        ids, facts = sampled.token_ids, self._facts
+        text = self._tokenizer.decode([token for token in ids if token < facts.end])
+        counted = [
+            logprob
+            for token, logprob in zip(ids, sampled.logprobs, strict=True)
+            if token < facts.first_timestamp
+        ]
+        average = sum(counted) / max(1, len(counted))
         return Quality(compression_ratio(text.strip()), average)
 
     def _without_end(self, token_ids: list[int]) -> list[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np  # Below where it is needed: who never transcribes starts without it.
 
 SEARCHED = 1 / 6
 """Of a window, counted from its end, where a quiet place is looked for."""
@@ -17,7 +20,7 @@ def windows(mel: np.ndarray, window: int, frames_per_second: int) -> list[tuple[
     mel: [bins, frames] float32, logarithms of power.
     """
     total = mel.shape[1]
-    loudness = _smoothed(mel.mean(axis=0, dtype=np.float64), frames_per_second)
+    loudness = _smoothed(mel.mean(axis=0, dtype="float64"), frames_per_second)
     found = []
     begin = 0
     while total - begin > window:
@@ -31,6 +34,8 @@ def windows(mel: np.ndarray, window: int, frames_per_second: int) -> list[tuple[
 
 def _smoothed(loudness: np.ndarray, frames_per_second: int) -> np.ndarray:
     """[frames] float64: means around each frame."""
+    import numpy as np
+
     half = max(1, round(SMOOTHED_SECONDS * frames_per_second / 2))
     sums = np.concatenate(([0.0], np.cumsum(loudness)))
     at = np.arange(len(loudness))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from penstock.media import prepared
 from penstock.media.budget import MediaLease
 from penstock.media.cache import PreparedItem
 from penstock.media.desk import MediaDesk
 from penstock.media.items import PreparedItems
 from penstock.media.layout import layout
-from penstock.media.log_mel import LOG_MEL
 from penstock.media.sources import MediaSource
 from penstock.media_facts import LogMel, MediaFacts, Spectrogram
 from penstock.transcription_facts import TranscriptionFacts
+
+if TYPE_CHECKING:
+    import numpy as np  # Below where it is needed: who never transcribes starts without it.
 
 
 async def record(
@@ -43,11 +43,16 @@ class Recording:
     def __init__(
         self, item: PreparedItem, mel: LogMel, facts: TranscriptionFacts, media: MediaFacts
     ) -> None:
+        from penstock.media import prepared
+        from penstock.media.log_mel import LOG_MEL
+
         self.mel: np.ndarray = prepared.read(item.data)[LOG_MEL][0]
         (samples,) = item.shape
         self.seconds = samples / mel.sampling_rate
         self.frames = min(-(-samples // mel.hop), self.mel.shape[1])
         self._name = item.name
+        self.seed = int(_sha256(f"seed of {item.name}".encode())[:8], 16)
+        """Follows from what is heard: the same for the same recording."""
         self._preparation = mel
         self._facts = facts
         self._media = media
@@ -58,6 +63,11 @@ class Recording:
         return PreparedItems(self._media, (item,), (layout(self._media, "audio", item.shape),))
 
     def _item(self, begin: int, end: int) -> PreparedItem:
+        import numpy as np
+
+        from penstock.media import prepared
+        from penstock.media.log_mel import LOG_MEL
+
         whole = np.zeros((1, len(self.mel), self._facts.window_frames), np.float32)
         # A short recording's silence is the preparation's own.
         end = self.mel.shape[1] if end >= self.frames else end

@@ -26,7 +26,7 @@ class DurationUsage(msgspec.Struct, frozen=True, kw_only=True):
 class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
     """start, end: seconds.  seek: where its window begins, hundredths of seconds.  tokens: ids,
     timestamps included.  The last four are its window's; avg_logprob is of the raw
-    distribution."""
+    distribution, timestamps left out."""
 
     id: int
     seek: int

@@ -19,8 +19,10 @@ MAX_PROMPT = 16_384
 class Wishes:
     """language: a code or an English name; None: it is detected.  prompt: text that stands before
     each window as if it had been said before.  temperature: 0 begins there, and tries higher ones
-    where what comes out isn't to be believed.  pauses: whether a long recording is cut at quiet
-    places; else each window begins where the one before was heard to its end.
+    where what comes out isn't to be believed.  seed: of what is drawn; None: above temperature 0
+    another one each time, at 0 one that follows from the recording.  pauses: whether a long
+    recording is cut at quiet places; else each window begins where the one before was heard to its
+    end.
     """
 
     language: str | None = None
@@ -42,14 +44,18 @@ class Wishes:
         again = self.fallback and self.temperature == 0.0
         return TEMPERATURES if again else (self.temperature,)
 
-    def params(self, temperature: float, max_tokens: int) -> SamplingParams:
-        """Of one attempt. Raises InvalidRequest."""
+    def params(
+        self, temperature: float, max_tokens: int, *, own_seed: int | None = None
+    ) -> SamplingParams:
+        """Of one attempt. own_seed: the recording's, for who asked for the likeliest tokens and
+        for no seed: the same text each time, whatever has to be tried.  Raises InvalidRequest."""
+        seed = own_seed if self.seed is None and self.temperature == 0.0 else self.seed
         return SamplingParams(
             temperature=temperature,
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
-            seed=self.seed,
+            seed=seed,
             max_tokens=max_tokens,
             logprobs=0,
             skip_special_tokens=False,

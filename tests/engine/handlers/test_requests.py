@@ -196,6 +196,14 @@ def adjusted(**fields: object) -> dict[str, object]:
         ),
         (adjusted(speech=SpeechRules(timestamps=TimestampRules(40, 3, 4))), "timestamps: token id"),
         (
+            adjusted(speech=SpeechRules(timestamps=TimestampRules(0, 0, 4))),
+            "timestamps.first must lie in 1 to 39, not 0",
+        ),
+        (
+            adjusted(speech=SpeechRules(timestamps=TimestampRules(30, 31, 4))),
+            "timestamps.text_end must lie in 0 to 30, not 31",
+        ),
+        (
             adjusted(speech=SpeechRules(timestamps=TimestampRules(30, 3, 4, -1))),
             "max_initial_timestamp_index",
         ),

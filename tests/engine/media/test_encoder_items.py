@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.config.settings import RecordSettings
+from penstock.errors import StartupError
+from penstock.layer_spec import CrossAttentionSpec
 from penstock.protocol.common import Media, MediaSpan
+from penstock_engine.facts import EngineFacts
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
 from tests.engine.media.test_media import error_of, finish_of
+from tests.engine.small_facts import facts
 from tests.engine.test_walk import Seeded
 from tests.engine.test_walk_media import MediaWalker
 
@@ -44,6 +50,32 @@ def test_a_prompt_that_begins_with_its_item_is_served_and_its_blocks_are_shared(
     assert [score.cached for score in scores] == [0, 4]
     assert h.worker is not None
     assert sum(h.worker.media.encoded.values()) == 1
+
+
+def whispers(**settings: Any) -> EngineFacts:
+    """Facts of an encoder-decoder model. settings: parts of the engine's, with fields to change."""
+    made = facts()
+    cross = CrossAttentionSpec(rows=ROWS)
+    config = msgspec.structs.replace(made.model.config, cross_attention=cross)
+    parts = {
+        part: msgspec.structs.replace(getattr(made.config, part), **changes)
+        for part, changes in settings.items()
+    }
+    return msgspec.structs.replace(
+        made,
+        model=msgspec.structs.replace(made.model, config=config),
+        config=msgspec.structs.replace(made.config, **parts),
+    )
+
+
+def test_settings_under_which_it_cant_be_served_are_refused_at_the_start() -> None:
+    for rows in (ROWS, None):
+        kept = whispers(cache={"encoder_cache_rows": rows}).setup(1).encoder_cache_rows
+        assert kept == rows
+    with pytest.raises(StartupError, match=r"encoder_cache_rows is 4; .*at least 5 are needed"):
+        whispers(cache={"encoder_cache_rows": ROWS - 1})
+    with pytest.raises(StartupError, match="convert embed; tiny is an encoder-decoder model"):
+        whispers(model={"convert": "embed"})
 
 
 BAD: dict[str, tuple[list[int], Media | None]] = {

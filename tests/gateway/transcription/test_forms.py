@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig, MediaSettings
+from penstock.media.sources import MediaSource
 from penstock_gateway.app import create_app
 from penstock_gateway.service import Service
+from penstock_gateway.transcription import endpoint
 from tests.gateway.fake_engine import FakeEngineClient
 
 PATH = "/v1/audio/transcriptions"
@@ -103,4 +107,35 @@ async def test_large_files_and_bodies_are_refused(app: Any, client: httpx.AsyncC
     service.draining = True
     status, error = await refused(client, **form())
     assert (status, error["code"]) == (503, "shutting_down")
+    assert service.media.budget.held == 0
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+async def test_a_file_is_let_go_once_it_is_prepared(
+    app: Any, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """From then on the lease doesn't count its bytes."""
+    files: list[Any] = []
+    holders: list[int] = []
+
+    class Deaf:
+        """Hears nothing, and looks who still holds the file."""
+
+        seconds = 1.0
+
+        async def segments(self) -> AsyncIterator[list[Any]]:
+            holders.append(sys.getrefcount(files[0]))
+            yield []
+
+    async def begin(*given: Any, **more: Any) -> Deaf:
+        files.append(next(each.data for each in given if isinstance(each, MediaSource)))
+        return Deaf()
+
+    monkeypatch.setattr(endpoint, "facts_of", lambda text: SimpleNamespace(max_tokens=9))
+    monkeypatch.setattr(endpoint, "begin", begin)
+    reply = await client.post(PATH, **form(b"a recording", stream=stream))
+    assert reply.status_code == 200, reply.text
+    nobody = [b"".join([b"other ", b"bytes"])]
+    assert (files, holders) == ([b"a recording"], [sys.getrefcount(nobody[0])])
+    service: Service = app.state.service
     assert service.media.budget.held == 0

@@ -19,6 +19,7 @@ from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.layer_spec import NormSpec
+from penstock.llm.media_given import sources_of
 from penstock.llm.media_prompts import library_chat, library_prompt
 from penstock.media.desk import MediaDesk
 from penstock.media.expansion import with_rows, with_runs
@@ -82,6 +83,9 @@ async def test_every_form_of_a_sound(text: ModelText, desk: MediaDesk, tmp_path:
         one = {"prompt": "<|AUDIO|>", "multi_modal_data": {"audio": whole_numbers}}
         _, found = await library_prompt(one, text).ready(desk, text, lease)
         assert found is not None
+        for rate in (np.int64(RATE), np.float32(RATE), float(RATE)):
+            (source,) = sources_of({"multi_modal_data": {"audio": (made, rate)}})
+            assert source.raw == (made.tobytes(), (RATE,))
         (data,) = found.prepared.values()
         assert np.abs(read(data)["mel"] - wanted).max() < 0.01
         parts = [
@@ -101,6 +105,17 @@ BAD: list[tuple[Any, str]] = [
     ((np.zeros((2, 2), np.float32), RATE), r"\[2, 2\]; \[samples\] of one channel"),
     ((np.zeros(4, np.uint8), RATE), "an array of uint8; floats"),
     ((np.zeros(0, np.float32), RATE), r"shape \[0\]"),
+    *(
+        ((np.zeros(4, np.float32), rate), f"has the rate {shown}; a whole number of 1000 to 384000")
+        for rate, shown in (
+            (float("nan"), "nan"),
+            (float("inf"), "inf"),
+            (16_000.5, "16000.5"),
+            (np.int64(999), "999"),
+            (10**30, "10{30}"),
+            (0, "0"),
+        )
+    ),
 ]
 
 

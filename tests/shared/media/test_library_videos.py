@@ -30,6 +30,7 @@ PICTURES = [Image.fromarray(frame) for frame in FRAMES]
         ([FRAMES], (2, 1)),
         ((FRAMES, {"fps": 0.5}), (1, 2)),
         ((FRAMES, {"fps": 29.97}), (2997, 100)),
+        ((FRAMES, {"fps": 2, "do_sample_frames": False, "video_backend": "opencv"}), (2, 1)),
         ((PICTURES, {"fps": 30, "total_num_frames": 90, "frames_indices": [0, 30, 60]}), (1, 1)),
     ],
 )

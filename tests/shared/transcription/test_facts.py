@@ -73,6 +73,8 @@ def test_a_model_of_one_language(tmp_path: Path) -> None:
 
 def test_others_dont_transcribe(tmp_path: Path) -> None:
     assert read(tmp_path, None, architectures=["Qwen2AudioForConditionalGeneration"]) is None
+    ends_in_time = {**generation_config(IDS), "eos_token_id": IDS["<|0.02|>"]}
+    assert read(tmp_path, ends_in_time) is None
 
 
 @pytest.mark.parametrize(

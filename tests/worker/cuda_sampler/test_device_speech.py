@@ -19,6 +19,10 @@ def test_rows_with_rules_beside_rows_without(temperature: float, device: torch.d
     rng = np.random.default_rng(11)
     states = [[], [FIRST], [FIRST, 4], [FIRST, 4, FIRST + 9], [FIRST, 4, FIRST + 9, FIRST + 9]]
     asked = [ask(rules(5), state, temperature, seed) for seed, state in enumerate(states)]
+    for repetition in (0.5, 1.0, 3.0):
+        bias = {7: 4.0, FIRST + 20: -5.0} if repetition > 0.5 else {}
+        output = [FIRST, 4, 7, 9]
+        asked.append(ask(rules(None), output, temperature, len(asked), bias, repetition))
     asked.append(SampleRequest(TokenSampling(6, temperature, logprobs=0), 0, 0))
     logits = torch.from_numpy(np.stack(outputs(rng, len(asked))))
     device_sampler = DeviceSampler(device, VOCAB, len(asked))

@@ -7,6 +7,8 @@ import pytest
 import torch
 from transformers import GenerationConfig
 from transformers.generation.logits_process import (
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
     WhisperTimeStampLogitsProcessor,
@@ -26,9 +28,13 @@ def rules(max_initial: int | None) -> SpeechRules:
 
 
 def kept_by_transformers(
-    wanted: SpeechRules, output: list[int], logits: np.ndarray
+    wanted: SpeechRules,
+    output: list[int],
+    logits: np.ndarray,
+    bias: dict[int, float] | None = None,
+    repetition: float = 1.0,
 ) -> dict[int, float]:
-    """Ids that its processors leave, and their logits."""
+    """Ids that its processors leave, and their logits. In the order of its `generate`."""
     times = wanted.timestamps
     assert times is not None
     config = GenerationConfig(no_timestamps_token_id=times.none, eos_token_id=times.text_end)
@@ -36,7 +42,10 @@ def kept_by_transformers(
     begin = len(PROMPT)
     ids = torch.tensor([PROMPT + output])
     scores = torch.from_numpy(logits[None])
+    biased = {(token,): value for token, value in (bias or {NONE: 0.0}).items()}
     for processor in (
+        SequenceBiasLogitsProcessor(biased),
+        RepetitionPenaltyLogitsProcessor(repetition),
         SuppressTokensAtBeginLogitsProcessor(list(wanted.suppressed_first), begin),
         SuppressTokensLogitsProcessor(list(wanted.suppressed)),
         WhisperTimeStampLogitsProcessor(config, begin),
@@ -46,8 +55,15 @@ def kept_by_transformers(
     return {token: value for token, value in enumerate(row) if value != -np.inf}
 
 
-def ask(wanted: SpeechRules, output: list[int], temperature: float, seed: int) -> SampleRequest:
-    adjustments = LogitsAdjustments(speech=wanted)
+def ask(
+    wanted: SpeechRules,
+    output: list[int],
+    temperature: float,
+    seed: int,
+    bias: dict[int, float] | None = None,
+    repetition: float = 1.0,
+) -> SampleRequest:
+    adjustments = LogitsAdjustments(bias=bias or {}, repetition=repetition, speech=wanted)
     sampling = TokenSampling(seed, temperature, logprobs=0, adjustments=adjustments)
     made = adjustments_of(sampling, PROMPT + output, len(PROMPT), VOCAB)
     return SampleRequest(sampling, 0, len(output), None, made)
@@ -89,6 +105,28 @@ def test_a_greedy_transcript_is_that_of_transformers(
             assert np.array_equal(request.adjustments.banned_ids, again.banned_ids)
             seen.add("end" if choice.token == END else "time" if choice.token >= FIRST else "text")
     assert seen == {"end", "time", "text"}
+
+
+@pytest.mark.parametrize("sampler", [CPUSampler(1), ReferenceSampler()], ids=["cpu", "reference"])
+@pytest.mark.parametrize(
+    ("bias", "repetition"),
+    [({7: 6.0, FIRST + 20: -5.0, END: 2.0}, 1.0), ({}, 3.0), ({8: 3.0}, 2.0)],
+)
+def test_times_are_weighed_after_biases_and_penalties(
+    sampler: CPUSampler | ReferenceSampler, bias: dict[int, float], repetition: float
+) -> None:
+    rng = np.random.default_rng(5)
+    wanted, flipped = rules(None), 0
+    text = [6, 7, 9, 11, 13]
+    for logits in outputs(rng, 60):
+        output = [FIRST, *rng.choice(text, 3).tolist()]
+        logits[text] += 3
+        kept = kept_by_transformers(wanted, output, logits, bias, repetition)
+        asked = ask(wanted, output, 0.0, 1, bias, repetition)
+        (choice,) = sampler.sample(torch.from_numpy(logits[None]), [asked])
+        assert choice.token == max(kept, key=lambda token: (kept[token], -token))
+        flipped += kept.keys() != kept_by_transformers(wanted, output, logits).keys()
+    assert flipped
 
 
 def test_draws_keep_the_rules_beside_rows_without_any() -> None:

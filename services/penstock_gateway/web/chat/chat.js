@@ -28,8 +28,8 @@ export class Chat {
     this.key = new KeyDialog(() => this.model.load());
     this.settings = new SettingsDialog((settings) => this.#set(settings));
     this.attaching = new Attaching({ kept: () => this.current.attached(), changed: () => this.composer.attached() });
-    const busy = () => this.#running.has(this.current.id);
-    this.composer = new Composer({ send: (text, files) => this.send(text, files), stop: () => this.stop(), busy }, this.attaching);
+    const does = { send: (text, files) => this.send(text, files), stop: () => this.stop(), busy: () => this.#running.has(this.current.id) };
+    this.composer = new Composer(does, this.attaching);
     this.transcript = new Transcript({
       running: (node) => this.#running.get(this.current.id)?.node === node,
       edit: (node, text) => this.edit(node, text),
@@ -142,12 +142,11 @@ export class Chat {
       const message = current.add(current.path().at(-1)?.id ?? "", "user", text, { attached: files.map(([each]) => each) });
       history.replaceState(null, "", `#chat/${current.id}`);
       this.#generate(current.add(message.id, "assistant", "", OPEN));
+      this.transcript.toEnd();
+      return true;
     } catch (error) {
-      notify(error.message, { bad: true });
-      return false;
+      return notify(error.message, { bad: true }), false;
     }
-    this.transcript.toEnd();
-    return true;
   }
 
   async #keepFiles(id, files) {
