@@ -129,11 +129,12 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
 
 def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparation:
     """`changed` for a request: what it may cost is the operator's to say, so pictures can become
-    smaller than by `image`, and frames fewer, never larger or more. Raises InvalidRequest."""
+    smaller than by `image`, and frames fewer, never larger or more; `min_pixels` enlarges small
+    pictures, up to the operator's `max_pixels`. Raises InvalidRequest."""
     made = changed(image, given, where)
     wider = _larger(image, made)
     if wider is None and isinstance(image, VideoFrames) and isinstance(made, VideoFrames):
-        wider = _more_frames(image, made)
+        wider = _beyond(image, made)
     if wider is not None:
         raise InvalidRequest(
             f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
@@ -153,13 +154,15 @@ def _larger(image: Preparation, made: Preparation) -> str | None:
     return None
 
 
-def _more_frames(image: VideoFrames, made: VideoFrames) -> str | None:
+def _beyond(image: VideoFrames, made: VideoFrames) -> str | None:
     ours, theirs = image.sampling, made.sampling
     most = min(ours.num_frames or ours.max_frames, ours.max_frames)
     if theirs.num_frames > most:
         return f"num_frames is {theirs.num_frames}; at most {most} are accepted"
     if ours.fps and theirs.fps > ours.fps:
         return f"fps is {theirs.fps:g}; at most {ours.fps:g} is accepted"
+    if made.min_pixels > image.min_pixels:  # All frames of a long video have at least so many.
+        return f"min_pixels is {made.min_pixels}; at most {image.min_pixels} is accepted for videos"
     return None
 
 

@@ -141,6 +141,18 @@ def test_no_request_lifts_the_operators_frames() -> None:
                 facts_with(facts, {}, given, {"video"})
 
 
+def test_a_request_lifts_the_least_size_of_pictures_and_of_no_videos() -> None:
+    """A long video's frames have at least 1.05 times as many, whatever else bounds them."""
+    least, most = pixels(BOTH, "video")
+    with pytest.raises(InvalidRequest, match=f"at most {least} is accepted for videos"):
+        facts_with(BOTH, {}, {"min_pixels": least + 1}, {"video"})
+    found = facts_with(BOTH, {}, {"min_pixels": least // 2, "max_pixels": most}, {"video"})
+    assert pixels(found, "video") == (least // 2, most)
+    least, _ = pixels(BOTH, "image")
+    found = facts_with(BOTH, {}, {"min_pixels": least + 1}, {"image"})
+    assert pixels(found, "image")[0] == least + 1
+
+
 def pixels(facts: MediaFacts, kind: MediaKind) -> tuple[int, int]:
     found = facts.kinds[kind].preparation
     assert isinstance(found, (PatchImages, VideoFrames))
