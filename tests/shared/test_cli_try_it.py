@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 
+import msgspec
 import pytest
 
-from penstock.cli.try_it import CHAT, CLASSIFICATION, COMPLETION, EMBEDDING, curl_line, example_for
+from penstock.cli.try_it import (
+    CHAT,
+    CLASSIFICATION,
+    COMPLETION,
+    EMBEDDING,
+    TRANSCRIPTION,
+    curl_line,
+    example_for,
+)
 from penstock.config.settings import ModelSettings
+from penstock.media_facts import MediaFacts
 from penstock.model_config import (
     GenerationDefaults,
     PoolingConfig,
     PreparedModel,
     WeightFiles,
 )
+from penstock.transcription_facts import TranscriptionFacts
 from testing.model_configs import llama_config
 
 VECTORS = PoolingConfig(mode="mean", normalize=True, size=8)
@@ -65,3 +76,16 @@ def test_a_shell_reads_the_line_as_it_is_meant() -> None:
     assert "authorization" not in " ".join(words)
     keyed = curl_line("http://h:1", "m", EMBEDDING, has_keys=True)
     assert '-H "authorization: Bearer $PENSTOCK_API_KEY"' in keyed
+
+
+def test_a_model_that_transcribes_is_sent_a_recording() -> None:
+    facts = TranscriptionFacts(
+        start=1, end=2, no_timestamps=3, first_timestamp=4, max_tokens=5, window_frames=6,
+        frames_per_second=7, timestamp_frames=8,
+    )  # fmt: skip
+    served = msgspec.structs.replace(model(), media=MediaFacts(kinds={}, transcription=facts))
+    assert example_for(served, ModelSettings()) is TRANSCRIPTION
+    words = shlex.split(curl_line("http://127.0.0.1:8000", "m", TRANSCRIPTION, has_keys=True))
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/audio/transcriptions"]
+    assert words[-4:-2] == ["-H", "authorization: Bearer $PENSTOCK_API_KEY"]
+    assert words[-2:] == ["-F", "file=@recording.wav"]
