@@ -76,6 +76,11 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     media: Media | None = None
     """What the prompt's placeholders stand for; None for a prompt of text. The front end keeps the
     prepared items until the request ends, and sends one whenever NeedMedia asks for it."""
+    adapter: str = ""
+    """Digest of the adapter that is applied, one that the engine core knows; empty for none."""
+    prediction: list[int] = []
+    """Token ids that the output is expected to resemble (OpenAI's `prediction`). They change no
+    output."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

@@ -70,6 +70,16 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     NewSequence.prompt_from asks for them."""
     vectors: Vectors | None = None
     """What a pooling model computed, in place of a sampled token; `token` is 0 then."""
+    more: list[int] = []
+    """Tokens behind `token`, each sampled behind drafted ones that were right: `token` equals the
+    first that was drafted, and each of these but the last equals the next one."""
+    more_logprobs: list[TokenLogprobs] | None = None
+    """Of `more`, where `logprobs` were asked for."""
+    drafted: int = 0
+    """Drafted tokens that were computed, at most SlotWork.draft; len(more) of them were right."""
+    proposed: int = 0
+    """Tokens that the worker can propose to follow the slot's now, without computing anything; a
+    hint for the next plans."""
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
@@ -128,6 +138,20 @@ class MediaFailed(msgspec.Struct, frozen=True, tag="media_failed"):
     code: MediaFailure
 
 
+class AdapterReady(msgspec.Struct, frozen=True, tag="adapter_ready"):
+    """The answer to LoadAdapter: sequences may be admitted with this adapter."""
+
+    adapter: str
+
+
+class AdapterFailed(msgspec.Struct, frozen=True, tag="adapter_failed"):
+    """The answer to LoadAdapter if it failed. Nothing of it is kept."""
+
+    adapter: str
+    reason: str
+    """For people, without paths."""
+
+
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """Sent during a long step, so that the engine core can tell it from one that is stuck."""
 
@@ -164,4 +188,6 @@ FromWorker = (
     | MediaTaken
     | MediaReady
     | MediaFailed
+    | AdapterReady
+    | AdapterFailed
 )

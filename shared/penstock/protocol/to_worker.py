@@ -9,6 +9,7 @@ import msgspec
 from penstock.media_facts import MediaKind
 from penstock.model_config import PoolingConfig
 from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
+from penstock.speculation import SpeculativeConfig
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,12 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     media_load_bytes: int = 0
     """The most bytes of prepared items that the engine core will have wait at a time; 0 if it
     doesn't say. See Ready.media_bytes."""
+    speculation: SpeculativeConfig | None = None
+    """How tokens are drafted; None: not at all."""
+    max_loras: int = 0
+    """Adapters that steps may use at a time; 0: none are served."""
+    max_lora_rank: int = 0
+    """The highest rank of an adapter's factors."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -149,6 +156,24 @@ class DropMedia(msgspec.Struct, frozen=True, tag="drop_media"):
     name: str
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    """An adapter that steps are going to use. Answered by every rank, with AdapterReady or
+    AdapterFailed, while steps continue. At most Setup.max_loras are loaded at a time."""
+
+    adapter: str
+    """The digest of its contents, 64 hexadecimal digits."""
+    path: str
+    """The adapter's folder or file, which the worker reads and whose digest it checks."""
+
+
+class DropAdapter(msgspec.Struct, frozen=True, tag="drop_adapter"):
+    """No sequence will be admitted with this adapter any more, unless it is loaded again. It stays
+    until the slots that use it are released. Not answered; it may be unknown, as one that
+    failed."""
+
+    adapter: str
+
+
 class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     """A sequence that takes a slot, in full. Later plans only send changes."""
 
@@ -190,6 +215,15 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     media: Media | None = None
     """What placeholders of its prompt stand for; None for none, and in a sequence that is like
     another. Items have their names between engine core and workers (LoadMedia.name)."""
+    adapter: str = ""
+    """Digest of the adapter that is applied to all its tokens, which was answered by AdapterReady;
+    empty for none, and in a sequence that is like another."""
+    draft_scope: bytes = b""
+    """Sequences of the same scope may be drafted from one another's tokens. Empty, too, in a
+    sequence that is like another."""
+    prediction: list[int] = []
+    """Token ids that its output is expected to resemble; empty for none, and in a sequence that is
+    like another."""
 
 
 class SlotWork(msgspec.Struct, frozen=True, array_like=True):
@@ -214,6 +248,11 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     states: list[int] = []
     """Blocks of the checkpoints that are to be written within `new_blocks`: see
     NewSequence.states."""
+    draft: int = 0
+    """Tokens that may be drafted behind the slot's, where the work reaches their end: the block
+    table has room for them, and the slot has no other work until the result is known. The worker
+    computes as many as it can propose, checks each by sampling as if those before it were right,
+    and keeps the ones that were sampled, and the token after them."""
 
 
 class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
@@ -242,5 +281,14 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 ToWorker = (
-    Setup | Plan | CompileGrammar | DropGrammar | LoadMedia | LoadMediaChunk | DropMedia | Stop
+    Setup
+    | Plan
+    | CompileGrammar
+    | DropGrammar
+    | LoadMedia
+    | LoadMediaChunk
+    | DropMedia
+    | LoadAdapter
+    | DropAdapter
+    | Stop
 )

@@ -1,0 +1,33 @@
+"""How tokens are drafted ahead of the model (speculative decoding).
+
+A drafted token costs a row of a step, and saves a step if the model would have sampled the same one
+there. Each is checked by sampling its position as usual, so no output depends on any of this.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's `--speculative-config`."""
+
+    method: DraftMethod = "suffix"
+    """ngram: what followed the output's last tokens earlier in the request (prompt lookup, Saxena
+    2023). suffix: what mostly followed them in the request, and in recent outputs of the same
+    tenant and salt (SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975). draft_model: a small
+    model with the same vocabulary. eagle3 (Li et al. 2025, arXiv:2503.01840), mtp: heads that come
+    with the model."""
+    num_speculative_tokens: int = 8
+    """The most drafted tokens of a sequence and step. How many there are follows from what was
+    kept so far and from what steps cost."""
+    prompt_lookup_min: int = 2
+    """Shortest run of tokens that ngram and suffix look for."""
+    prompt_lookup_max: int = 8
+    """The longest."""
+    model: str = ""
+    """Of draft_model, eagle3: the prepared folder of the model that drafts."""
