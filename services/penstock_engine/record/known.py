@@ -39,6 +39,7 @@ from penstock_engine import (
     request,
     scheduler,
     sessions,
+    speculation,
     waiting,
 )
 from penstock_engine.metrics import counts
@@ -62,7 +63,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
 
 
