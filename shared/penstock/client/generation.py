@@ -52,7 +52,6 @@ class Generation:
     where it waits for one; the client renews both on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
     cached_tokens: of the prompt, found in the KV cache when the request started; None before.
-    drafted, kept: tokens that were drafted ahead for its sequences, and those that were right.
 
     prompt_logprobs: None unless they were asked for; else one for each token of the prompt, with
     None for the first; whole before the first delta comes, unless the request ends early.
@@ -88,7 +87,6 @@ class Generation:
         self.media = media
         self.blame = Blame()
         self.cached_tokens: int | None = None
-        self.drafted = self.kept = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
@@ -243,9 +241,6 @@ class Generation:
             self._wake.set()
         if self.timing is not None and output.finish is not None:
             self.timing.hear(output.sequence, output.timeline)
-        if output.drafted:
-            self.drafted += output.drafted
-            self.kept += max(0, len(output.tokens) - 1)
         sequence = self._open.get(output.sequence)
         if sequence is not None and output.error_code is not None and not self.prepared.done():
             # Nothing was sent to the client yet: it is simply a bad request.
