@@ -87,6 +87,10 @@ class Generation:
         self.terms = terms
         self.media = media
         self.prediction = prediction
+        self.drafted = 0
+        """Tokens that were drafted ahead of the model, of all sequences."""
+        self.kept = 0
+        """Of `drafted`, those that became a part of the output."""
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -332,6 +336,9 @@ class Generation:
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
+        if output.drafted:
+            self.drafted += output.drafted
+            self.kept += max(0, len(output.tokens) - 1)
         if output.tokens:
             self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)
