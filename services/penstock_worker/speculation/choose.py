@@ -11,8 +11,10 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock.speculation import DraftMethod, SpeculativeConfig
 from penstock_worker.batch.slots import Slots
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.speculation.lookup import Lookup, LookupProposer, Reach
 from penstock_worker.speculation.ngram import PromptLookup
@@ -30,10 +32,14 @@ def drafting_for(
     place: RankPlace,
     groups: tuple[KVGroup, ...],
     *,
+    grammars: SlotGrammars,
     runs_ahead: bool = False,
 ) -> Drafting:
-    """Returns what drafts for a model. For the parameters see `choose_proposer`."""
+    """Returns what drafts for a model. For the other parameters see `choose_proposer`."""
     proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
+    config = setup.speculation
+    if config is not None and proposer is not NO_PROPOSER and place.ranks == 1:
+        proposer = ForcedTokens(grammars, proposer, config.num_speculative_tokens)
     ends = prepared.generation.eos_token_ids
     return Drafting(slots, proposer, ends=ends, together=place.ranks > 1)
 
