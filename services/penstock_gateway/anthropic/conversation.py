@@ -37,10 +37,10 @@ class Conversation:
     def __init__(self, request: ConversationFields, **own: Any) -> None:
         """`own`: further fields of the chat request, in chat's names."""
         self._messages: list[dict[str, Any]] = []
-        self._sources: list[str] = []
-        """Of each message, where it comes from."""
+        self._sources: list[tuple[str, list[str]]] = []
+        """Of each message where it comes from, and each of its parts."""
         if request.system:
-            self._add("system", _texts(request.system, "system"), "system")
+            self._add("system", _texts(request.system, "system"), "system", "system")
         for place, message in enumerate(request.messages or ()):
             self._take(message, f"messages[{place}]")
         prefilled = self._messages[-1]["role"] == "assistant"
@@ -69,9 +69,10 @@ class Conversation:
         for name, own in _RENAMED:
             if param.startswith(name):
                 param, message = own + param[len(name) :], message.replace(name, own)
-        place = re.match(r"messages\[(\d+)\]", param)
+        place = re.match(r"messages\[(\d+)\](?:\.content(?:\[(\d+)\])?)?", param)
         if place is not None and int(place[1]) < len(self._sources):
-            own = self._sources[int(place[1])]
+            whole, parts = self._sources[int(place[1])]
+            own = whole if place[2] is None else parts[int(place[2])]
             param, message = param.replace(place[0], own), message.replace(place[0], own)
         tool = re.match(r"tools\[(\d+)\]\.function\b(?:\.parameters)?", param)
         if tool is not None:
@@ -79,15 +80,18 @@ class Conversation:
             param, message = param.replace(tool[0], own), message.replace(tool[0], own)
         return type(error)(message, param=param or None, code=error.code)
 
-    def _add(self, role: str, parts: list[dict[str, Any]], where: str) -> dict[str, Any]:
+    def _add(
+        self, role: str, parts: list[dict[str, Any]], where: str, *places: str
+    ) -> dict[str, Any]:
         """Adds parts to the last message if it is of that role, and has no calls; else a message
-        of its own."""
+        of its own. `places`: where each part comes from; one may stand for all."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != role or last.get("tool_calls"):
             last = {"role": role, "content": []}
             self._messages.append(last)
-            self._sources.append(where)
+            self._sources.append((where, []))
         last["content"] += parts
+        self._sources[-1][1].extend(places * len(parts) if len(places) == 1 else places)
         return last
 
     def _take(self, message: InputMessage, where: str) -> None:
@@ -99,9 +103,9 @@ class Conversation:
             )
         place = f"{where}.content"
         if isinstance(message.content, str):
-            self._add(message.role, [_text(message.content)], where)
+            self._add(message.role, [_text(message.content)], where, place)
         elif message.role == "system":
-            self._add("system", _texts(message.content, place), where)
+            self._add("system", _texts(message.content, place), where, place)
         elif message.role == "user":
             self._take_user(message.content, where)
         else:
@@ -109,16 +113,15 @@ class Conversation:
 
     def _take_user(self, blocks: list[ContentBlock], where: str) -> None:
         """Results of calls are messages of their own, and come first."""
-        shown: list[dict[str, Any]] = []
-        for number, block in enumerate(blocks):
-            place = f"{where}.content[{number}]"
-            if block.type == "tool_result":
-                shown += self._take_result(block, place)
-        for number, block in enumerate(blocks):
+        placed = [(block, f"{where}.content[{n}]") for n, block in enumerate(blocks)]
+        results = [(block, place) for block, place in placed if block.type == "tool_result"]
+        pictures = [(self._take_result(block, place), place) for block, place in results]
+        for parts, place in pictures:
+            if parts:
+                self._add("user", parts, where, place)
+        for block, place in placed:
             if block.type != "tool_result":
-                shown.append(_shown(block, f"{where}.content[{number}]"))
-        if shown:
-            self._add("user", shown, where)
+                self._add("user", [_shown(block, place)], where, place)
 
     def _take_result(self, block: ContentBlock, where: str) -> list[dict[str, Any]]:
         """Returns its pictures, which follow as the user's: a tool's message holds text alone."""
@@ -128,7 +131,7 @@ class Conversation:
         parts = [] if given is None else _parts(given, f"{where}.content")
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
         self._messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
-        self._sources.append(where)
+        self._sources.append((where, []))
         return [part for part in parts if part["type"] != "text"]
 
     def _take_assistant(self, blocks: list[ContentBlock], where: str) -> None:
@@ -145,6 +148,7 @@ class Conversation:
                     message.setdefault("tool_calls", []).append(_call(block, place))
                 case _:
                     message["content"].append(_shown(block, place))
+                    self._sources[-1][1].append(place)
         if thoughts:
             # A template may show the model those of the turn that is going on.
             message["reasoning_content"] = "\n".join(thoughts)

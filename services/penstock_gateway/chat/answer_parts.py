@@ -13,7 +13,7 @@ Whole = TypeVar("Whole", covariant=True)
 """What an endpoint makes of a part that has ended."""
 
 
-class Part(Protocol[Whole]):
+class AnswerPart(Protocol[Whole]):
     """One part, which grows."""
 
     def begin(self) -> None: ...
@@ -27,11 +27,11 @@ class Part(Protocol[Whole]):
 class PartKinds(Protocol[Whole]):
     """How an endpoint shows each kind of part. index: its place among the parts."""
 
-    def text(self, index: int) -> Part[Whole]: ...
+    def text(self, index: int) -> AnswerPart[Whole]: ...
 
-    def thoughts(self, index: int) -> Part[Whole]: ...
+    def thoughts(self, index: int) -> AnswerPart[Whole]: ...
 
-    def call(self, index: int, call_id: str, name: str) -> Part[Whole]:
+    def call(self, index: int, call_id: str, name: str) -> AnswerPart[Whole]:
         """Its text is its arguments, as JSON."""
 
 
@@ -46,7 +46,7 @@ class AnswerParts(Generic[Whole]):
         self._parsing = parsing
         self._parser: OutputParser | None = parsing.make() if parsing is not None else None
         self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
-        self._open: Part[Whole] | None = None
+        self._open: AnswerPart[Whole] | None = None
         self._kind: type[Event] | None = None
         """Of the open part."""
         self._done: list[Whole] = []
@@ -98,17 +98,17 @@ class AnswerParts(Generic[Whole]):
         most = self._parsing.most if self._parsing is not None else None
         return most is None or self.calls <= most
 
-    def _text(self) -> Part[Whole]:
+    def _text(self) -> AnswerPart[Whole]:
         if self._open is not None and self._kind is Content:
             return self._open
         return self._begin(Content, self._kinds.text(self._next))
 
-    def _thoughts(self) -> Part[Whole]:
+    def _thoughts(self) -> AnswerPart[Whole]:
         if self._open is not None and self._kind is Reasoning:
             return self._open
         return self._begin(Reasoning, self._kinds.thoughts(self._next))
 
-    def _call(self, name: str) -> Part[Whole]:
+    def _call(self, name: str) -> AnswerPart[Whole]:
         new_id = self._parsing.new_id() if self._parsing is not None else ""
         return self._kinds.call(self._next, new_id, name)
 
@@ -117,7 +117,7 @@ class AnswerParts(Generic[Whole]):
         """The place of a part that begins now."""
         return len(self._done) + (self._open is not None)
 
-    def _begin(self, kind: type[Event], part: Part[Whole]) -> Part[Whole]:
+    def _begin(self, kind: type[Event], part: AnswerPart[Whole]) -> AnswerPart[Whole]:
         self._close("completed")
         self._open, self._kind = part, kind
         part.begin()
