@@ -71,9 +71,9 @@ class DraftPolicy:
 
     Drafts are added in the order of their chances to be right.  Each one that is right saves a
     decode's part of a step of decodes: that is what time is worth, also in a step with prefill,
-    whose tokens have to be computed anyway.  All of them cost their rows.  And as nothing can follow a
-    sequence before it is known which were right, either everybody waits for the next step (the gap
-    between two steps that aren't queued), or only those with drafts do, and miss one.
+    whose tokens have to be computed anyway.  All of them cost their rows.  And as nothing can
+    follow a sequence before it is known which were right, either everybody waits for the next step
+    (the gap between two steps that aren't queued), or only those with drafts do, and miss one.
 
     It can be wrong: about chances, because texts change, and about seconds, because machines do. So
     there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
