@@ -303,6 +303,24 @@ def test_steps_tell_prefill_from_decode_and_how_long_they_took() -> None:
     assert [row.number for row in rows] == [1, 2, 3, 4]
 
 
+def test_drafted_and_kept_tokens_are_shown() -> None:
+    harness, view = watched(max_num_batched_tokens=8)
+    harness.proposes = lambda: 4
+    harness.drafts = lambda most: (most, min(most, 1))
+    harness.start_worker()
+    score = harness.submit(harness.fronts[0], [3, 4], max_tokens=12, ignore_eos=True)
+    shown = view.snapshot(harness.now)
+    while harness.plan is not None:
+        shown = view.snapshot(harness.now)
+        harness.run_step()
+    steps, (row,), sequence = view.snapshot(harness.now).steps, shown.batch.rows, score.sequences[0]
+    assert (steps.drafted, steps.kept) == (sequence.drafted, sequence.kept)
+    assert sequence.drafted > sequence.kept > 2
+    assert sum(step.drafted for step in steps.rows) == sequence.drafted
+    assert sum(step.kept for step in steps.rows) == sequence.kept
+    assert 0 < row.kept < row.drafted <= sequence.drafted
+
+
 def test_steps_are_counted_as_the_core_counts_them_and_forgotten_after_some() -> None:
     harness, view = watched(max_model_len=400, max_steps_in_flight=2)
     harness.start_worker()

@@ -23,12 +23,21 @@ from tests.engine.walker import Walker, make_harness
 
 
 def recorded_walk(
-    folder: Path, seed: int, length: int, *, measured: bool = True, **settings: Any
+    folder: Path,
+    seed: int,
+    length: int,
+    *,
+    measured: bool = True,
+    drafts: bool = False,
+    **settings: Any,
 ) -> Walker:
     """A walk over a core that is recorded; the recording is closed. measured: whether the worker
-    may say what steps took."""
+    may say what steps took; drafts: whether it can draft."""
     choose = Seeded(seed)
     walker = Walker(make_harness(choose), choose)
+    if drafts:
+        walker.h.proposes = lambda: choose.whole(0, 4)
+        walker.h.drafts = lambda most: (most, choose.whole(0, most))
     if not measured:
         walker.h.step_seconds = lambda: 0.0
     options = RecordSettings(record_dir=str(folder), **settings)
@@ -49,7 +58,8 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
-    recorded_walk(tmp_path, seed, 500)
+    walker = recorded_walk(tmp_path, seed, 500, drafts=seed % 2 == 1)
+    assert (walker.h.core.state.counts.kept_tokens > 0) == (seed % 2 == 1)
     (path,) = log_files([str(tmp_path)])
     done = replay(path)
     assert done.difference is None

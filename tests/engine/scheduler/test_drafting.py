@@ -257,3 +257,21 @@ def test_log_probabilities_have_to_be_as_many_as_tokens() -> None:
     h.start_worker()
     h.run()
     assert score.sequences[0].terminal is not None
+
+
+def test_a_tenant_is_charged_for_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As generated tokens where they were right, as a prompt's where not."""
+    h = drafting(proposed=3)
+    h.drafts = lambda most: (most, min(most, 1))
+    charged: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        h.core.state.scheduling.policy,
+        "charge",
+        lambda sequence, prompt, generated, held: charged.append((prompt, generated)),
+    )
+    h.start_worker()
+    sequence = ask(h, [5, 6], tokens=30).sequences[0]
+    h.run()
+    assert sequence.drafted > sequence.kept > 4
+    assert sum(prompt for prompt, _ in charged) == 2 + sequence.drafted - sequence.kept
+    assert sum(generated for _, generated in charged) == len(sequence.tokens)

@@ -111,6 +111,26 @@ def test_nothing_is_lost_under_preemption_and_deaths() -> None:
         assert report.output_tokens == sum(request.output_tokens for request in trace)
 
 
+def test_drafts_save_steps_and_say_the_same_again() -> None:
+    cost = StepCost(base_ms=20.0, token_ms=0.2)
+
+    def drafted(acceptance: float, tokens: int = 4) -> SimulationReport:
+        trace = synthetic(Synthetic(rate=1.0, requests=60, output=64, prompt=32))
+        options = {"cost": cost, "draft_tokens": tokens, "acceptance": acceptance}
+        return report_of(simulate(trace, config(), check_every=20, **options))
+
+    without, good, bad = drafted(0.0, tokens=0), drafted(0.9), drafted(0.05)
+    assert good.drafted_tokens > good.kept_tokens > 0.7 * good.drafted_tokens
+    assert good.steps < 0.6 * without.steps
+    assert good.e2e.mean is not None
+    assert without.e2e.mean is not None
+    assert bad.e2e.mean is not None
+    assert good.e2e.mean < 0.6 * without.e2e.mean
+    assert bad.e2e.mean < 1.03 * without.e2e.mean
+    assert good.output_tokens == bad.output_tokens == without.output_tokens
+    assert drafted(0.9).digest == good.digest
+
+
 @pytest.mark.slow
 def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
     one, two = busy(deaths_per_hour=60.0), busy(deaths_per_hour=60.0)
@@ -166,6 +186,8 @@ def test_broken_books_end_the_run() -> None:
     ("options", "words"),
     [
         ({"replicas": 0}, "1 to 100000 replicas"),
+        ({"draft_tokens": 65}, "0 to 64 tokens are drafted, not 65"),
+        ({"acceptance": 1.5}, "acceptance is a share"),
         ({"routing": "random"}, "no routing policy is called 'random'; there are round-robin"),
     ],
 )
