@@ -36,8 +36,12 @@ FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
 many rows as the largest one it may have."""
 
-RENEW = 128
+RENEW = 32
 """After so many steps with drafts one has none: what it takes is what they are compared with."""
+
+AGAIN = 512
+"""After so many steps without drafts the few that there were say nothing any more of what drafts
+cost: they may have met a machine that was busy."""
 
 GAP_WEIGHT = 0.1
 """Of the newest step in what is known of the time between steps."""
@@ -89,6 +93,7 @@ class DraftPolicy:
         was under way, and of others."""
         self._credit = MOST_CREDIT
         self._in_a_row = 0
+        self._without = 0  # steps since the last with drafts
         self._each = 0.0
 
     # ---- what is learnt
@@ -120,6 +125,10 @@ class DraftPolicy:
         self._each = each
         if seconds <= 0.0:
             return
+        self._without = 0 if drafted else self._without + 1
+        if self._without == AGAIN:
+            self._without = 0
+            self._seconds.forget_rare()
         if not size.prefill:
             self._seconds.observe(size.decodes + drafted, seconds)
         self._gaps[behind] += GAP_WEIGHT * (gap - self._gaps[behind])

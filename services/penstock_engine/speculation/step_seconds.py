@@ -8,21 +8,27 @@ EXACT = 16
 """Up to so many rows each number of them is told apart; above, quarters of a power of two."""
 
 BUCKETS = 64
-WEIGHT = 0.2
-"""Of the newest step in what is known of its like."""
+WEIGHT = 0.05
+"""Of the newest step in what is known of its like, once there were as many as that says."""
+
+FEW = 20
+"""Steps that are enough to be sure of what their like take."""
 
 
 class StepSeconds:
     """A curve through the steps that were seen. It needn't be straight: where weights are read for
     many rows as fast as for one, further ones cost nothing up to some number of them."""
 
-    __slots__ = ("_rows", "_seconds", "largest")
+    __slots__ = ("_rows", "_seconds", "_steps", "largest")
 
     def __init__(self) -> None:
         self.largest = 0  # rows of the largest step that was seen
-        # By bucket, blended; 0 rows: no step was seen.
+        # By bucket, blended; 0 rows: no step was seen.  Of seconds it is their logarithm that is
+        # blended: a machine that is busy with something else has steps that last many times as
+        # long, and one of them says little.
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
+        self._steps = [0] * BUCKETS
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows was computed in so many seconds; 0: unknown, and not counted."""
@@ -30,9 +36,19 @@ class StepSeconds:
             return
         self.largest = max(self.largest, rows)
         at = _bucket(rows)
-        weight = WEIGHT if self._rows[at] else 1.0
+        self._steps[at] += 1
+        weight = max(WEIGHT, 1.0 / self._steps[at])
         self._rows[at] += weight * (rows - self._rows[at])
-        self._seconds[at] += weight * (seconds - self._seconds[at])
+        if self._steps[at] == 1:
+            self._seconds[at] = seconds
+        else:
+            self._seconds[at] *= (seconds / self._seconds[at]) ** weight
+
+    def forget_rare(self) -> None:
+        """What was seen only a few times, as it may have been slow for another reason."""
+        for at, steps in enumerate(self._steps):
+            if steps < FEW:
+                self._steps[at], self._rows[at] = 0, 0.0
 
     def of(self, rows: int, each: float) -> float:
         """Seconds of a step of so many rows; 0.0: none was seen. each: seconds of a further row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from penstock_engine.speculation.acceptance import Acceptance
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from penstock_engine.speculation.history import SequenceDrafts
-from penstock_engine.speculation.step_seconds import StepSeconds
+from penstock_engine.speculation.step_seconds import FEW, StepSeconds
 from tests.engine.speculation.closed_loop import ClosedLoop, Machine, Stream
 
 MACHINES: dict[str, Callable[[int], float]] = {
@@ -83,6 +84,30 @@ def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
     chance, before = 0.0, loop.drafted
     loop.run(10.0)
     assert loop.drafted - before < 100
+
+
+def test_a_machine_that_is_busy_with_something_else_does_not_make_drafts_look_cheap() -> None:
+    noise = random.Random(1)
+
+    def step(rows: int) -> float:
+        return (0.008 + 0.002 * rows) * noise.lognormvariate(0.0, 1.0)
+
+    def drafted(chance: float) -> int:
+        loop = ClosedLoop(Machine(step, gap=0.002), [Stream(lambda place: chance)])
+        loop.run(20.0)
+        return loop.drafted
+
+    assert drafted(0.2) < 100
+    assert drafted(0.95) > 500
+
+
+def test_what_was_seen_once_is_forgotten_after_a_while() -> None:
+    seconds = StepSeconds()
+    for _ in range(FEW):
+        seconds.observe(1, 1.0)
+    seconds.observe(9, 50.0)
+    seconds.forget_rare()
+    assert [seconds.of(rows, 0.0) for rows in (1, 9)] == [1.0, 1.0]
 
 
 def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> None:
