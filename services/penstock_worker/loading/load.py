@@ -75,6 +75,9 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         return _load_pooling(_text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
+    draft = draft_loader(prepared, recipe, setup, threads, ranks)
+    if draft is not None:
+        recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
