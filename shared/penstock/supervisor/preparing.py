@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.config.settings import LogSettings, ModelSettings
+import msgspec
+
+from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
 from penstock.prepare import find_prepared
 from penstock.supervisor.child import ChildSpec, read_failure, start
@@ -61,3 +63,19 @@ class Preparation:
                 read_failure(self.failure) or f"model {model.model!r} could not be prepared"
             )
         return Path(output.decode().strip())
+
+
+async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> EngineConfig:
+    """Returns a configuration that names a draft model by its prepared folder, made if it isn't
+    there. Raises StartupError or Stopped."""
+    wanted = config.speculation.config
+    if wanted is None or wanted.method != "draft_model":
+        return config
+    if not wanted.model:
+        raise StartupError(
+            "speculative_config has the method draft_model and no model: name the one that drafts"
+        )
+    own = msgspec.structs.replace(config.model, model=wanted.model, language_model_only=False)
+    folder = await preparation.folder(own)
+    speculation = config.speculation.with_model(str(folder))
+    return msgspec.structs.replace(config, speculation=speculation)

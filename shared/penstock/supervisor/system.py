@@ -21,7 +21,7 @@ from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec
-from penstock.supervisor.preparing import Preparation, Stopped
+from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
@@ -128,7 +128,8 @@ class System:
         if self._stop.is_set():
             preparation.stop()
         folder = await preparation.folder(self.config.engine.model)
-        self.config = await with_draft_folder(self.config, preparation)
+        engine = await with_draft_folder(self.config.engine, preparation)
+        self.config = msgspec.structs.replace(self.config, engine=engine)
         return folder
 
     async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
