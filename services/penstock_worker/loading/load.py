@@ -33,6 +33,7 @@ from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -137,6 +138,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         together=ranks.place.ranks > 1,
         states=recipe.states or STATELESS,
         media=media,
+        drafting=drafting_for(prepared, setup, slots, ranks.place, recipe.kv_groups),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -201,6 +203,9 @@ def _load_on_device(
         check=ranks.check,
         states=recipe.states or STATELESS,
         media=recipe.media or NO_MEDIA,
+        drafting=drafting_for(
+            prepared, setup, slots, ranks.place, recipe.kv_groups, runs_ahead=True
+        ),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)

@@ -32,6 +32,10 @@ class Proposer(Protocol):
         """Returns how many ids `propose` could give for this slot now (SlotResult.proposed).
         Called when the slot's tokens of a step are known, and quick."""
 
+    def first(self, slot: int) -> int | None:
+        """Returns the first of the ids that `proposed` has counted last for this slot; None if
+        there were none, or if they are not known before they are computed."""
+
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Called when a launch has failed, before its works are launched once more."""
 
@@ -50,6 +54,9 @@ class NoProposer:
 
     def proposed(self, slot: int) -> int:
         return 0
+
+    def first(self, slot: int) -> int | None:
+        return None
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """There is nothing to undo."""
