@@ -34,6 +34,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
+from penstock_worker.speculation.draft_loading import draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -119,6 +120,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         seconds=ready.load_seconds,
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
+        **({} if draft is None else draft.told),
     )
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
@@ -138,7 +140,14 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         together=ranks.place.ranks > 1,
         states=recipe.states or STATELESS,
         media=media,
-        drafting=drafting_for(prepared, setup, slots, ranks.place, recipe.kv_groups),
+        drafting=drafting_for(
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
+        ),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -267,27 +276,6 @@ def _with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
         return setup
     pooling = msgspec.structs.replace(setup.pooling, dense=prepared.pooling.dense)
     return msgspec.structs.replace(setup, pooling=pooling)
-
-
-def same_model(loaded: Loaded, setup: Setup) -> bool:
-    """Returns whether the loaded model can serve this setup as it is."""
-    return _without_session(setup) == _without_session(loaded.setup)
-
-
-def _without_session(setup: Setup) -> Setup:
-    """Returns the setup without what changes from session to session."""
-    group = setup.group
-    if group is not None:
-        group = msgspec.structs.replace(group, rendezvous="", number=0)
-    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
-
-
-def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
-    """Returns the Ready of a loaded model that joins another group. A rank that is new there may
-    have less room for KV blocks; what this rank has beyond that stays unused."""
-    ready = loaded.ready
-    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
-    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

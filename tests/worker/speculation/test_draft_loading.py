@@ -12,6 +12,7 @@ from penstock.errors import ModelNotFound, StartupError
 from penstock.layer_spec import AttentionSpec, LayerSpec
 from penstock.model_config import ModelConfig
 from penstock.prepare import load_manifest
+from penstock.recurrent_spec import ShortConvSpec
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Recipe
 from penstock_worker.loading.load import load
@@ -19,7 +20,6 @@ from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.draft_loading import BesideDraft, DraftLoader, draft_loader
 from testing.model_configs import varied
 from tests.shared.tiny_models import byte_level_tokenizer
-from tests.worker.models.recurrent_cases import CASES as RECURRENT
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
 
 SMALL = varied(SERVED, hidden_size=32, num_heads=2, num_kv_heads=1, num_layers=1)
@@ -76,12 +76,8 @@ def test_layers_must_see_the_whole_context(tmp_path: Path) -> None:
 
 def test_a_recurrent_model_drafts_for_none(tmp_path: Path) -> None:
     served = write_folder(tmp_path / "served")
-    draft = write_folder(tmp_path / "draft")
-    prepared = load_manifest(draft)
-    config = msgspec.structs.replace(
-        next(iter(RECURRENT.values())).config, vocab_size=SERVED.vocab_size
-    )
-    _rewrite(draft, msgspec.structs.replace(prepared, config=config))
+    layer = LayerSpec(recurrent=ShortConvSpec(width=32, kernel=3))
+    draft = write_folder(tmp_path / "draft", with_layers(SMALL, layer, LayerSpec()))
     with pytest.raises(StartupError, match="draft can't be a draft model: it has recurrent layers"):
         load(draft_setup(served, draft))
 
@@ -95,7 +91,9 @@ def tokenizer_with(*more: str) -> bytes:
     return tokenizer.to_str().encode()
 
 
-def vocabularies(tmp_path: Path, first: bytes, second: bytes, sizes: tuple[int, int]) -> DraftLoader:
+def vocabularies(
+    tmp_path: Path, first: bytes, second: bytes, sizes: tuple[int, int]
+) -> DraftLoader:
     folders = [
         write_folder(
             tmp_path / name,
@@ -116,7 +114,9 @@ def test_a_tokenizer_may_know_more_and_rows_may_be_padded(tmp_path: Path) -> Non
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     plain = tokenizer_with()
     other = plain.replace(b"<|im_start|>", b"<|begin_of|>")
-    with pytest.raises(StartupError, match="draft can't draft for served: of 600 and 600 tokens, 599"):
+    with pytest.raises(
+        StartupError, match="draft can't draft for served: of 600 and 600 tokens, 599"
+    ):
         vocabularies(tmp_path, plain, other, (640, 640))
 
 
