@@ -48,8 +48,8 @@ def run(folders: dict[str, Path], backend: str, draft: str, **whims: int) -> lis
     loaded = load(setup)
     try:
         options = {
-            "num_blocks": 32,
-            "slots": 8,
+            "num_blocks": 80,
+            "slots": 12,
             "budget": 64,
             "draft": 0 if draft == "served" else 4,
         }
