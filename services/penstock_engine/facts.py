@@ -202,6 +202,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             group=group,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
+            speculation=None if self.pooling is not None else config.speculation.config,
         )
 
 

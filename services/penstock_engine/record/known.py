@@ -32,6 +32,7 @@ from penstock.config import (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
 )
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -57,6 +58,7 @@ _MESSAGES = (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
     audio_spec,
     kv_layout,
     layer_spec,

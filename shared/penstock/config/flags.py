@@ -177,7 +177,9 @@ def resolve(arguments: argparse.Namespace) -> ServeConfig:
         for name, value in vars(arguments).items()
         if name.startswith(_PREFIX)
     }
-    return replace_settings(config, given)
+    config = replace_settings(config, given)
+    _ = config.engine.speculation.config  # What it says wrongly is said before anything starts.
+    return config
 
 
 def as_table() -> str:
