@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from penstock.errors import StartupError
+from penstock.errors import ModelNotFound, StartupError
 from penstock.kv_layout import KVGroup, state_of
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest
@@ -65,7 +65,7 @@ class DraftLoader:
         """`prepared`, `served`: of the model that is served. Raises StartupError where the other
         can't draft for it."""
         folder = "" if setup.speculation is None else setup.speculation.model
-        draft = without_media(load_manifest(folder))
+        draft = without_media(_manifest(folder))
         name = served.backend.split()[0]
         check_served(served, name, draft, ranks)
         check_vocabularies((prepared, setup.model_dir), (draft, folder))
@@ -129,6 +129,17 @@ class DraftLoader:
         rows = DraftRows(blocks, host_blocks, self._setup.block_size)
         groups = len(self._recipe.kv_groups)
         return DraftModel(forward, sampler, slots, rows, limits, groups)
+
+
+def _manifest(folder: str) -> PreparedModel:
+    """Raises ModelNotFound or UnsupportedModel."""
+    try:
+        return load_manifest(folder)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"speculative_config: the draft model {error}; an engine core that is started by itself"
+            " is told the folder that `penstock prepare` prints"
+        ) from None
 
 
 def draft_loader(

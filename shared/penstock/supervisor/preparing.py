@@ -71,10 +71,6 @@ async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> E
     wanted = config.speculation.config
     if wanted is None or wanted.method != "draft_model":
         return config
-    if not wanted.model:
-        raise StartupError(
-            "speculative_config has the method draft_model and no model: name the one that drafts"
-        )
     own = msgspec.structs.replace(config.model, model=wanted.model, language_model_only=False)
     folder = await preparation.folder(own)
     speculation = config.speculation.with_model(str(folder))
