@@ -47,6 +47,7 @@ from penstock_engine import (
     request,
     scheduler,
     sessions,
+    speculation,
     waiting,
 )
 from penstock_engine.metrics import counts
@@ -76,7 +77,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
 
 
