@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -61,6 +61,8 @@ class Job:
     search: Search | None = None
     media: PromptMedia | None = None
     """Of the one prompt that it has then."""
+    prediction: Sequence[int] = ()
+    """Token ids that each output is expected to resemble."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -206,6 +208,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             terms=terms,
             timed=recorder.wanted,
             media=job.media,
+            prediction=job.prediction,
         )
 
 

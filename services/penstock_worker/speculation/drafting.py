@@ -71,7 +71,12 @@ class Drafting:
 
     def _hint(self, result: SlotResult) -> SlotResult:
         try:
-            return msgspec.structs.replace(result, proposed=self.proposer.proposed(result.slot))
+            first = self.proposer.first(result.slot)
+            return msgspec.structs.replace(
+                result,
+                proposed=self.proposer.proposed(result.slot),
+                guessed=None if first is None or result.drafted else first == result.token,
+            )
         except Exception:
             log.error("nothing can be proposed", exception=True, slot=result.slot)
             return result

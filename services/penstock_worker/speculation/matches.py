@@ -10,6 +10,8 @@ from penstock_worker.speculation.token_index import TokenIndex
 CANDIDATES = 24
 """Earlier runs that are compared with a sequence's last tokens, in each list: a text that repeats
 itself throughout costs no more than any other."""
+ENOUGH = 8
+"""Matches as long as can be, behind which no others are looked for."""
 SEPARATOR = -1
 """In place of a token: what follows has nothing to do with what was before."""
 
@@ -45,12 +47,16 @@ def longest_matches(index: TokenIndex, tail: Sequence[int]) -> list[Match]:
             best, found = length, []
         if length == best and length >= width:
             found.append(Match(length, place, tokens))
+            if length == len(tail) and len(found) == ENOUGH:
+                break
     return found
 
 
 def _common(tokens: Sequence[int], place: int, tail: Sequence[int]) -> int:
     """Returns how many tokens up to `place` equal the end of `tail`."""
     most = min(len(tail), place + 1)
+    if tokens[place + 1 - most : place + 1] == tail[-most:]:
+        return most
     for length in range(most):
         if tokens[place - length] != tail[-1 - length]:
             return length
