@@ -17,6 +17,7 @@ from penstock.config.settings import (
     SchedulerSettings,
     WorkerSettings,
 )
+from penstock.config.speculative_settings import SpeculativeSettings
 from penstock.prepare import load_manifest
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
@@ -39,6 +40,9 @@ class Heard:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: bool = False
+    drafted: int = 0
+    kept: int = 0
+    """Of those that were drafted."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Way:
     steps: int = 2
     checkpoints: int | None = None
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
+    speculative_config: str = SpeculativeSettings().speculative_config
 
 
 class System:
@@ -125,6 +130,8 @@ class System:
             heard.tokens += output.tokens
             heard.logprobs += output.logprobs or []
             heard.prompt_logprobs += output.prompt_logprobs or []
+            heard.drafted += output.drafted
+            heard.kept += max(0, len(output.tokens) - 1)
             heard.finished = output.finish is not None
             assert output.finish in (None, "length"), output
 
@@ -151,6 +158,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             preemption_mode=way.preemption,
             max_steps_in_flight=way.steps,
         ),
+        speculation=SpeculativeSettings(speculative_config=way.speculative_config),
     )
     return EngineFacts(
         config=config,
