@@ -11,8 +11,8 @@ from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.speculation.choose import lookup_proposer
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
