@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
+from deploy.local import free_port
 from penstock.config.settings import PreemptionMode
 from penstock.layer_spec import AttentionSpec
 from penstock.model_config import ModelConfig
 from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
 from testing.model_configs import varied
+from testing.serving import Server, wait_until
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, results, submit_crowd
+from tests.system.test_recovery import stream_text
 from tests.worker.checkpoints import TINY
 from tests.worker.speculation.draft_folders import write_folder
 
@@ -129,3 +135,46 @@ def test_no_bit_depends_on_a_draft_model(
         assert kept > 0.6 * drafted  # Penalties are unknown to the draft model.
     else:
         assert kept < 0.2 * drafted
+
+
+@pytest.mark.parametrize("victim", ["worker 0", "engine"])
+def test_a_stream_goes_on_when_a_process_is_killed(victim: str, drafting: Drafting) -> None:
+    """Whoever is started again has the draft model, too."""
+    server = drafting.server
+    wait_until(server.ready)
+    undisturbed = stream_text(server.url)
+    first = server.child(victim)
+
+    def kill_once(count: int) -> None:
+        if count == 8:
+            os.kill(first, signal.SIGKILL)
+
+    assert stream_text(server.url, kill_once) == undisturbed
+    wait_until(lambda: server.children().get(f"penstock: {victim}") not in (None, first))
+    wait_until(server.ready)
+    assert stream_text(server.url) == undisturbed
+    assert drafting.drafted() > 0
+
+
+@dataclass(frozen=True)
+class Drafting:
+    server: Server
+    metrics_port: int
+
+    def drafted(self) -> float:
+        """Tokens that were drafted since the engine core was started."""
+        shown = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60).text
+        name = "vllm:spec_decode_num_draft_tokens_total"
+        (line,) = [line for line in shown.splitlines() if line.startswith(name)]
+        return float(line.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[Drafting]:
+    """The default model drafts for itself."""
+    asked = json.dumps({"model": "smollm2-135m", "num_speculative_tokens": 3})
+    port = free_port()
+    options = ("--max-model-len", "512", "--num-kv-blocks", "128", "--max-num-seqs", "4")
+    ports = ("--engine-metrics-port", str(port))
+    with Server(*options, *ports, "--speculative-config", asked) as server:
+        yield Drafting(server, port)
