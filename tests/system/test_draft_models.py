@@ -84,7 +84,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Un
         folder = write_folder(tmp_path_factory.mktemp("models") / "served", config)
         found: Results = {}
         for number, ours in OURS.items():
-            way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1, speculative_config="off")
+            way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1)
             system = System(folder, Numerics(backend, "float32"), way)
             system.submit(number, *ours)
             system.run()
@@ -116,7 +116,7 @@ def test_no_bit_depends_on_a_draft_model(
         case.blocks,
         preemption=case.mode,
         host_kib=8192 if case.mode == "swap" else 0,
-        speculative_config=json.dumps(asked),
+        speculation=json.dumps(asked),
     )
     numerics = Numerics(case.backend, "float32")
     system = System(true.folder, numerics, way)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
@@ -24,7 +23,7 @@ from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
-from penstock_worker.loading.pooling import choose_pooling
+from penstock_worker.loading.pooling import choose_pooling, text_only, with_own_files
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
@@ -74,7 +73,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f" the engine core serves ({setup.digest[:12]})"
         )
     if setup.pooling is not None:
-        return _load_pooling(_text_only(prepared), setup, threads, begun, phases)
+        return _load_pooling(text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
     draft = draft_loader(prepared, recipe, setup, threads, ranks)
@@ -130,13 +129,14 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if not ranks.place.last:
         stage = EarlierStage(forward, slots, timed, media, recipe.states or STATELESS)
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         forward,
         HostSampler(phases.watch(sampler, "sample", "sample")),
         slots,
         copies=timed,
-        grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
+        grammars=phases.watch(grammars, "masks", "masks"),
         together=ranks.place.ranks > 1,
         states=recipe.states or STATELESS,
         media=media,
@@ -146,6 +146,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             slots,
             ranks.place,
             recipe.kv_groups,
+            grammars=grammars,
             model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
         ),
     )
@@ -200,20 +201,27 @@ def _load_on_device(
         stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         parts.forward,
         parts.sampler,
         slots,
         copies=parts.copies,
-        grammars=_grammars(prepared, setup, ranks),
+        grammars=grammars,
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
         states=recipe.states or STATELESS,
         media=recipe.media or NO_MEDIA,
         drafting=drafting_for(
-            prepared, setup, slots, ranks.place, recipe.kv_groups, runs_ahead=True
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            grammars=grammars,
+            runs_ahead=True,
         ),
     )
     runner = StepRunner(queue, generate, phases=phases)
@@ -232,7 +240,7 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
-    recipe = choose_pooling(prepared, _with_own_files(prepared, setup), threads)
+    recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)
     ready = Ready(
@@ -256,26 +264,6 @@ def _load_pooling(
         seconds=ready.load_seconds,
     )
     return Loaded(setup, parts.runner, ready, parts.kv_bytes)
-
-
-def _text_only(prepared: PreparedModel) -> PreparedModel:
-    """Vectors are made of text. Raises StartupError for an encoder-decoder model, whose prompts
-    all begin with a sound."""
-    config = prepared.config
-    if prepared.encoder_rows:
-        raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")
-    if not isinstance(config, ModelConfig) or not config.takes_media:
-        return prepared
-    config = msgspec.structs.replace(config, vision=None, audio=None)
-    return msgspec.structs.replace(prepared, config=config, media=None)
-
-
-def _with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
-    """Returns the setup with the files that this worker has: the engine's may lie elsewhere."""
-    if setup.pooling is None or prepared.pooling is None:
-        return setup
-    pooling = msgspec.structs.replace(setup.pooling, dense=prepared.pooling.dense)
-    return msgspec.structs.replace(setup, pooling=pooling)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

@@ -11,9 +11,11 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock.speculation import DraftMethod, SpeculativeConfig
 from penstock_worker.batch.slots import Slots
+from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.speculation.lookup import Lookup, LookupProposer, Reach
 from penstock_worker.speculation.lookup_first import LookupFirst
@@ -32,16 +34,20 @@ def drafting_for(
     place: RankPlace,
     groups: tuple[KVGroup, ...],
     *,
+    grammars: SlotGrammars,
     runs_ahead: bool = False,
     model: DraftModel | None = None,
 ) -> Drafting:
     """Returns what drafts for a model. `model` drafts where nothing can be looked up. For the other
     parameters see `choose_proposer`."""
-    if model is None or setup.speculation is None:
+    config = setup.speculation
+    if model is None or config is None:
         proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
     else:
-        lookup = _beside_model(setup.speculation, slots, together=place.ranks > 1)
+        lookup = _beside_model(config, slots, together=place.ranks > 1)
         proposer = LookupFirst(lookup, model)
+    if config is not None and proposer is not NO_PROPOSER and place.ranks == 1:
+        proposer = ForcedTokens(grammars, proposer, config.num_speculative_tokens)
     ends = prepared.generation.eos_token_ids
     return Drafting(slots, proposer, ends=ends, together=place.ranks > 1)
 

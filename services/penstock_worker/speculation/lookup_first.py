@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.speculation.draft_model import DraftModel
+from penstock_worker.speculation.interface import proposed_otherwise
 from penstock_worker.speculation.lookup import LookupProposer
 
 
@@ -23,13 +22,7 @@ class LookupFirst:
         self._model.take(plan)
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
-        found = self._lookup.propose(scheduled)
-        rest = [
-            msgspec.structs.replace(work, draft=0) if ids else work
-            for work, ids in zip(scheduled, found, strict=True)
-        ]
-        computed = self._model.propose(rest)
-        return [ids or drafts for ids, drafts in zip(found, computed, strict=True)]
+        return proposed_otherwise(self._model, scheduled, self._lookup.propose(scheduled))
 
     def proposed(self, slot: int) -> int:
         return self._model.proposed(slot)

@@ -177,9 +177,7 @@ def resolve(arguments: argparse.Namespace) -> ServeConfig:
         for name, value in vars(arguments).items()
         if name.startswith(_PREFIX)
     }
-    config = replace_settings(config, given)
-    _ = config.engine.speculation.config  # What it says wrongly is said before anything starts.
-    return config
+    return replace_settings(config, given)
 
 
 def as_table() -> str:

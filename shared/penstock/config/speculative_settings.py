@@ -44,6 +44,7 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             given = msgspec.json.decode(text, type=dict[str, Any])
             if "method" not in given and given.get("model"):
                 given["method"] = "draft_model"  # As in vLLM.
+            _check_method(given.get("method", SpeculativeConfig().method))
             config = msgspec.convert(given, SpeculativeConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             fields = ", ".join(each.name for each in msgspec.structs.fields(SpeculativeConfig))
@@ -60,9 +61,12 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         return SpeculativeSettings(speculative_config=msgspec.json.encode(config).decode())
 
 
+def _check_method(method: object) -> None:
+    if method not in SERVED:
+        raise _refused(f"method {method!r} is not served; allowed are {', '.join(SERVED)}")
+
+
 def _check(config: SpeculativeConfig) -> None:
-    if config.method not in SERVED:
-        raise _refused(f"method {config.method} is not served; allowed are {', '.join(SERVED)}")
     if not 1 <= config.num_speculative_tokens <= MAX_DRAFT:
         raise _refused(
             f"num_speculative_tokens is {config.num_speculative_tokens}; allowed are 1 to"

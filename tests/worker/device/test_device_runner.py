@@ -109,7 +109,7 @@ def test_tokens_are_those_of_the_plain_runner(
 def test_drafts_change_nothing_while_other_steps_are_in_flight(
     make_machine: Make, alone: tuple[list[Job], list[list[TokenLogprobs]]], depth: int
 ) -> None:
-    truth, told = alone
+    truth, _ = alone
     outputs = [job.prompt + job.tokens for job in truth]
     machine = make_machine(evens(), proposer=lambda slots: Oracle(slots, outputs))
     ahead = Ahead(machine.runner, depth=depth, budget=64, seed=depth, preempt_every=11, draft=3)

@@ -101,7 +101,7 @@ def test_what_is_looked_up(model: DecoderModel | CPUModel, alone: list[Job], met
     config = SpeculativeConfig(method=method)
     known = [*jobs(b"ours"), *jobs(b"ours"), *jobs(b"theirs")]
     for job, true in zip(known[14:], alone, strict=True):
-        job.prediction = true.tokens[:4] + [2] + true.tokens[4:]
+        job.prediction = [*true.tokens[:4], 2, *true.tokens[4:]]
 
     def one_after_another(slots: Slots) -> Proposer:
         return lookup_proposer(config, slots)
