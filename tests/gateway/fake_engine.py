@@ -16,6 +16,7 @@ from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
+from penstock.media.items import PromptMedia
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import FinishReason, TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
@@ -198,6 +199,7 @@ class FakeEngineClient:
         name: str,
         terms: Terms,
         timed: bool = False,
+        media: PromptMedia | None = None,
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.structured_outputs import PARAM
@@ -48,11 +48,13 @@ class GenerationBatch:
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
-            more: dict[str, Any] = {}
-            if media is not None:
-                more = {"media": media.media, "prepared": media.prepared}
             generation = await client.submit(
-                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed, **more
+                prompt_token_ids[0],
+                params[0],
+                name=name,
+                terms=terms,
+                timed=timed,
+                media=media,
             )
             return cls([generation], n)
         attempts = [
