@@ -9,6 +9,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
+from penstock.media.changes import check_operators
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
@@ -49,6 +50,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
         self.model.check_encoder_cache(self.config.cache.encoder_cache_rows)
+        if self.model.media is not None:
+            check_operators(self.model.media, self.config.media)
         budget = self.config.scheduler.max_num_batched_tokens
         if self.whole and wanted is not None and wanted > budget:
             raise StartupError(
