@@ -3,6 +3,7 @@ and after any process died under it."""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
@@ -122,6 +123,29 @@ def test_the_same_answers_in_company_and_again(
     prepared = [line for line in metrics.splitlines() if "media_prepared_total{" in line]
     # Three pictures in all, however often they came.
     assert [float(line.split()[-1]) for line in prepared] == [3.0]
+
+
+def test_other_apis_say_the_same_of_a_picture(seeing: Server) -> None:
+    shown_to, file = "xy", saved(picture(seed=1))
+    question = [text(shown_to), image(data_uri(file))]
+    told = ask(seeing.url, *question, ignore_eos=False)["choices"][0]["message"]["content"]
+    encoded = base64.b64encode(file).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": encoded}
+    content = [{"type": "text", "text": shown_to}, {"type": "image", "source": source}]
+    asked = {
+        "max_tokens": COUNT,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": content}],
+    }
+    reply = httpx.post(f"{seeing.url}/v1/messages", json=asked, timeout=120).json()
+    assert "".join(block["text"] for block in reply["content"]) == told
+    # Ollama has pictures before the text.
+    first = ask(seeing.url, question[1], question[0], ignore_eos=False)["choices"][0]["message"]
+    messages = [{"role": "user", "content": shown_to, "images": [encoded]}]
+    options = {"num_predict": COUNT, "temperature": 0}
+    given = {"messages": messages, "options": options, "stream": False}
+    answer = httpx.post(f"{seeing.url}/api/chat", json=given, timeout=120).json()
+    assert answer["message"]["content"] == first["content"]
 
 
 def test_pictures_are_counted_without_being_shown(seeing: Server) -> None:

@@ -28,7 +28,7 @@ from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.disconnect import stream_while_connected, while_connected
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.events import EventStream, failed_stream
+from penstock_gateway.http.events import SERVER_SENT_EVENTS, EventStream, failed_stream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -71,6 +71,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     id_prefix: str
     """Of the ids in its replies."""
+    stream_form = SERVER_SENT_EVENTS
 
     @abstractmethod
     def check(self, request: Fields) -> None:
@@ -106,6 +107,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     keepalive=service.config.keepalive_interval,
                     room=room_of(scope),
                     failure=self.failure,
+                    form=self.stream_form,
                 )
                 work = self._stream(request, terms, recorder, events)
                 await stream_while_connected(work, receive, events)
