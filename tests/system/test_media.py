@@ -4,10 +4,8 @@ and after any process died under it."""
 from __future__ import annotations
 
 import base64
-import os
 import re
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from openai import OpenAI
 
 from penstock import LLM, SamplingParams
-from testing.serving import Server, wait_until
+from testing.serving import Server
 from tests.gateway.media import data_uri, image, text
 from tests.shared.media.pictures import picture, saved
+from tests.system.killed_streams import check_a_killed_stream
 from tests.system.seeing_models import ROWS, said_by_transformers, write_llava
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -163,42 +161,12 @@ def test_a_bad_picture_is_the_clients_fault_and_nobody_elses(seeing: Server) -> 
     assert before.items() <= seeing.processes().items()
 
 
-STREAMED = {"max_tokens": 64, "temperature": 0.8, "seed": 5}
-
-
-def streamed(url: str, on_chunk: Callable[[int], None] = lambda count: None) -> list[int]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=240, max_retries=0) as client:
-        model = client.models.list().data[0].id
-        messages: Any = [{"role": "user", "content": QUESTIONS[2][1]}]
-        chunks = client.chat.completions.create(
-            model=model,
-            messages=messages,
-            stream=True,
-            extra_body={"ignore_eos": True, "return_token_ids": True},
-            **STREAMED,  # type: ignore[call-overload]
-        )
-        ids: list[int] = []
-        for count, chunk in enumerate(chunks):
-            ids += [i for c in chunk.choices for i in (c.model_extra or {}).get("token_ids") or ()]
-            on_chunk(count)
-        return ids
-
-
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])
 def test_a_stream_about_pictures_goes_on_when_a_process_is_killed(
     seeing: Server, victim: str
 ) -> None:
-    wait_until(seeing.ready)
-    undisturbed = streamed(seeing.url)
-    assert len(undisturbed) == STREAMED["max_tokens"]
-    first = seeing.child(victim)
-
-    def kill_once(count: int) -> None:
-        if count == 6:
-            os.kill(first, signal.SIGKILL)
-
-    assert streamed(seeing.url, kill_once) == undisturbed
-    wait_until(lambda: seeing.children().get(f"penstock: {victim}") not in (None, first))
+    messages = [{"role": "user", "content": QUESTIONS[2][1]}]
+    check_a_killed_stream(seeing, victim, messages, 64)
 
 
 def test_the_library_says_the_same(folder: Path, wanted: list[tuple[list[int], list[int]]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from testing.recordings import tones, wav
 from testing.serving import Server
 from tests.system.page.attaching import (
     CIRCLE,
@@ -19,7 +20,6 @@ from tests.system.page.attaching import (
     Shown,
     data_uri,
     png,
-    wav,
 )
 from tests.system.page.driving import Tab
 from tests.system.page.test_axe import DESK, PHONE, check
@@ -208,7 +208,7 @@ def test_sounds_are_attached_where_the_model_hears(
     tab.load(tab.page.reload)
     chat = Shown(tab)
     chat.page.get_by_role("button", name="Attach sounds").wait_for()
-    sound = wav()
+    sound = wav(tones(0.1, 1))
     chat.attach("seven.wav", sound, "audio/wav")
     chat.page.locator("#attached").get_by_label("seven.wav", exact=True).wait_for()
     chat.attach("eight.wav", sound, "audio/wav")
