@@ -18,6 +18,7 @@ from penstock.protocol.common import (
     GrammarKind,
     PoolingTask,
 )
+from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.policies.tenants import Tenants
@@ -67,6 +68,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         config = self.config
         limits, most = config.limits, config.transport.max_message_bytes
         ids = limits.max_allowed_token_ids + limits.max_bad_words_tokens + 4 * limits.max_logit_bias
+        ids += min(MAX_PREDICTION_TOKENS, self.max_model_len)
         tokens = max(limits.max_request_tokens, self.max_model_len)
         step = config.scheduler.max_carried_tokens + self.max_model_len
         blocks = self._plan_blocks(step)
@@ -205,6 +207,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             group=group,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
+            speculation=None if self.pooling is not None else config.speculation.config,
         )
 
 

@@ -32,6 +32,7 @@ from penstock.config import (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
 )
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -46,6 +47,7 @@ from penstock_engine import (
     request,
     scheduler,
     sessions,
+    speculation,
     waiting,
 )
 from penstock_engine.metrics import counts
@@ -57,6 +59,7 @@ _MESSAGES = (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
     audio_spec,
     kv_layout,
     layer_spec,
@@ -74,7 +77,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -60,6 +60,8 @@ class Job:
     search: Search | None = None
     media: PromptMedia | None = None
     """Of the one prompt that it has then."""
+    prediction: Sequence[int] = ()
+    """Token ids that each output is expected to resemble."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -188,6 +190,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             terms=terms,
             timed=recorder.wanted,
             media=job.media,
+            prediction=job.prediction,
         )
 
 

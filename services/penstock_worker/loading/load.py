@@ -33,6 +33,7 @@ from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.choose import drafting_for
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -124,16 +125,20 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if not ranks.place.last:
         stage = EarlierStage(forward, slots, timed, media, recipe.states or STATELESS)
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         forward,
         HostSampler(phases.watch(sampler, "sample", "sample")),
         slots,
         copies=timed,
-        grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
+        grammars=phases.watch(grammars, "masks", "masks"),
         together=ranks.place.ranks > 1,
         states=recipe.states or STATELESS,
         media=media,
+        drafting=drafting_for(
+            prepared, setup, slots, ranks.place, recipe.kv_groups, grammars=grammars
+        ),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -186,18 +191,28 @@ def _load_on_device(
         stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         parts.forward,
         parts.sampler,
         slots,
         copies=parts.copies,
-        grammars=_grammars(prepared, setup, ranks),
+        grammars=grammars,
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
         states=recipe.states or STATELESS,
         media=recipe.media or NO_MEDIA,
+        drafting=drafting_for(
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            grammars=grammars,
+            runs_ahead=True,
+        ),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)

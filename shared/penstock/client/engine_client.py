@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.client_view import ClientView
@@ -147,12 +148,14 @@ class EngineClient(ClientView):
         timed: bool = False,
         media: PromptMedia | None = None,
         speech: SpeechRules | None = None,
+        prediction: Sequence[int] = (),
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
 
         media: what placeholders of the prompt stand for, of whose bytes references are held until
-        the request ends.  speech: what its tokens may be where it transcribes.
+        the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
+        ids that the output is expected to resemble.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -185,6 +188,7 @@ class EngineClient(ClientView):
             on_due=self._dispatch.due.append,
             timed=timed or observed.timed,
             observed=observed,
+            prediction=prediction,
         )
         self._dispatch.place_new(generation)
         try:

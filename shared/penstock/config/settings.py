@@ -30,6 +30,7 @@ from penstock.config.scheduler_settings import (
     SchedulerSettings,
     SchedulingPolicy,
 )
+from penstock.config.speculative_settings import SpeculativeSettings
 
 __all__ = [
     "AccessLog",
@@ -60,6 +61,7 @@ __all__ = [
     "SchedulerSettings",
     "SchedulingPolicy",
     "ServeConfig",
+    "SpeculativeSettings",
     "TransportSettings",
     "UnknownFields",
     "WorkerSettings",
@@ -211,6 +213,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()
     media: MediaSettings = MediaSettings()
+    speculation: SpeculativeSettings = SpeculativeSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
     metrics: MetricsSettings = MetricsSettings()

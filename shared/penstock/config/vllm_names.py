@@ -88,7 +88,6 @@ FOREIGN: dict[str, Foreign] = {
     "disable_sliding_window": Foreign(False, (False,)),
     "disable_cascade_attn": Foreign(False),
     "enable_lora": Foreign(False, (False,)),
-    "speculative_config": Foreign(None, (None,)),
     "async_scheduling": Foreign(None, (None, True, False)),
 }
 

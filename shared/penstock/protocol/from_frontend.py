@@ -6,6 +6,9 @@ import msgspec
 
 from penstock.protocol.common import Grammar, Grant, Media, Pooling, Stopping, TokenSampling
 
+MAX_PREDICTION_TOKENS = 16_384
+"""Of Submit.prediction, or as many as the context has, if that is less."""
+
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a session."""
@@ -79,8 +82,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     adapter: str = ""
     """Digest of the adapter that is applied, one that the engine core knows; empty for none."""
     prediction: list[int] = []
-    """Token ids that the output is expected to resemble (OpenAI's `prediction`). They change no
-    output."""
+    """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
+    MAX_PREDICTION_TOKENS. They change no output."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

@@ -18,6 +18,8 @@ from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.speculation.forced import ForcedTokens
+from penstock_worker.speculation.interface import NO_PROPOSER
 from tests.thinning import part
 from tests.worker.cpu_model import CPUModel
 from tests.worker.driver import Driver, Job, make_runner
@@ -107,13 +109,26 @@ def jobs(tokenizer: Tokenizer, eos: tuple[int, ...]) -> list[Job]:
     return [*made, Job(ids, 40, greedy)]
 
 
+class Patient(SlotGrammars):
+    """Waits for what is forced."""
+
+    def forced(self, slot: int, seconds: float = 0.0) -> list[int]:
+        return super().forced(slot, 60.0)
+
+
 def run(
     compiler: Compiler, model: CPUModel, work: list[Job], patience: float, **options: int
 ) -> list[Job]:
-    grammars = SlotGrammars(compiler, budget=patience)
+    """Drafts what grammars force, where `draft` allows it."""
+    grammars = Patient(compiler, budget=patience)
     for number, definition in GRAMMARS.items():
         assert compile_now(grammars, number, definition) is None
-    runner = make_runner(model, grammars=grammars, threads=2)
+    runner = make_runner(
+        model,
+        grammars=grammars,
+        threads=2,
+        proposer=lambda slots: ForcedTokens(grammars, NO_PROPOSER, 8),
+    )
     try:
         return Driver(runner, **options).run(work)
     finally:
@@ -141,6 +156,26 @@ def test_outputs_conform_and_do_not_depend_on_the_company(
         assert other.error is None
         assert other.tokens == one.tokens
         assert other.logprobs == one.logprobs
+
+
+def test_what_a_grammar_forces_is_drafted(
+    compiler: Compiler,
+    model: CPUModel,
+    default_model: PreparedModel,
+    default_tokenizer: Tokenizer,
+) -> None:
+    eos = default_model.generation.eos_token_ids
+    ids = default_tokenizer.encode(PROMPT)
+    greedy = TokenSampling(0, temperature=0.0, logprobs=2)
+
+    def person() -> list[Job]:
+        return [Job(ids, 120, greedy, grammar=1, ends=eos)]
+
+    [alone] = run(compiler, model, person(), 60.0)
+    [found] = run(compiler, model, person(), 60.0, draft=8)
+    assert (found.tokens, found.logprobs) == (alone.tokens, alone.logprobs)
+    assert found.kept == found.drafted >= 5  # The names of the properties, and more.
+    assert found.steps == alone.steps - found.kept
 
 
 def test_any_json_object(compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer) -> None:
