@@ -103,7 +103,7 @@ class EngineCore:
     def num_waiting(self) -> int:
         """Sequences that wait, for whatever it is."""
         state = self.state
-        parked = (state.grammars, state.media, state.remote_kv)
+        parked = (state.grammars, state.media, state.remote_kv, state.adapters)
         return state.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
 
     def step(self, now: float) -> Effects:
@@ -132,6 +132,7 @@ class EngineCore:
             self.state.grammars.next_deadline(),
             self.state.remote_kv.next_deadline(),
             self.state.media.loads.next_deadline(),
+            self.state.adapters.next_deadline(),
             self._from_workers.next_deadline(),
         )
         return due if first is None else min(first, due)

@@ -15,6 +15,7 @@ from penstock.protocol.common import (
     MAX_MEDIA_ITEMS,
     MAX_MEDIA_SPANS,
     GrammarKind,
+    NamedAdapter,
     PoolingTask,
 )
 from penstock.protocol.to_frontend import Limits, Welcome
@@ -40,6 +41,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     template: bytes  # of its chat template; empty: none
     boot: str  # hexadecimal id of this life
     created: int  # Unix time of its start
+    adapters: tuple[NamedAdapter, ...] = ()  # of the settings, read and found sound
 
     def __post_init__(self) -> None:
         wanted = self.config.model.max_model_len
@@ -132,6 +134,16 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
 
     @property
+    def max_loras(self) -> int:
+        """Adapters that steps may use at a time; 0: none are served."""
+        return self.config.lora.max_loras if self.config.lora.enable_lora else 0
+
+    @property
+    def max_lora_rank(self) -> int:
+        """The highest rank of adapters; 0: none are served."""
+        return self.config.lora.max_lora_rank if self.config.lora.enable_lora else 0
+
+    @property
     def served_name(self) -> str:
         """What requests call the model, and replies."""
         return self.served_names[0]
@@ -167,6 +179,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             live=True,
             other_names=self.served_names[1:],
             media=self.model.media,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -202,6 +215,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             group=group,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
 

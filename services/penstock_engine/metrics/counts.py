@@ -33,7 +33,8 @@ class EngineCounts:
     workers that are gone.  prompt_tokens, generation_tokens: by tenant; of requests that were
     accepted here first, and of sequences that have ended.  media_encoded, media_found: items of
     prompts that were encoded, and whose encoding was there or not needed; media_bytes: of items
-    that were sent to workers.
+    that were sent to workers.  adapters_loaded, adapters_failed: by workers; adapter_seconds: that
+    the former took together.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,8 @@ class EngineCounts:
         self.resumed = 0
         self.worker_deaths = 0
         self.media_encoded = self.media_found = self.media_bytes = 0
+        self.adapters_loaded = self.adapters_failed = 0
+        self.adapter_seconds = 0.0
         self.swapped_out = self.swapped_in = 0
         self.prompt_tokens: dict[str, int] = {}
         self.generation_tokens: dict[str, int] = {}
@@ -76,6 +79,11 @@ class EngineCounts:
         if self._lost_at is not None:
             self.recovery_seconds.observe(now - self._lost_at)
             self._lost_at = None
+
+    def adapter_loaded(self, seconds: float) -> None:
+        """Workers have loaded an adapter."""
+        self.adapters_loaded += 1
+        self.adapter_seconds += seconds
 
     # ---- requests
 

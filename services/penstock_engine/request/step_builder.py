@@ -261,4 +261,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
         media=None if sequence.request.media is None else sequence.request.media.media,
+        adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )
