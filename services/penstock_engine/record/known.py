@@ -25,7 +25,14 @@ from penstock import (
     transcription_facts,
     vision_spec,
 )
-from penstock.config import settings
+from penstock.config import (
+    cache_settings,
+    gateway_settings,
+    media_settings,
+    model_settings,
+    scheduler_settings,
+    settings,
+)
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
@@ -44,6 +51,11 @@ from penstock_engine import (
 from penstock_engine.metrics import counts
 
 _MESSAGES = (
+    cache_settings,
+    gateway_settings,
+    media_settings,
+    model_settings,
+    scheduler_settings,
     settings,
     audio_spec,
     kv_layout,
