@@ -130,6 +130,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
     # pydantic would else go through the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
+        from penstock_gateway.adapters.loading import AdapterFolders
         from penstock_gateway.process import main
 
     config = resolve(arguments)
@@ -140,6 +141,9 @@ def _gateway(arguments: argparse.Namespace) -> int:
         arguments.fd,
         transport=config.engine.transport,
         media=config.engine.media,
+        adapters=AdapterFolders(
+            config.engine.lora.lora_allowed_folder, config.engine.model.cache_dir
+        ),
         gateways=config.gateways,
     )
     return 0

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from penstock.config.cache_settings import CacheDtype, CacheSettings
 from penstock.config.gateway_settings import AccessLog, GatewayConfig, Routing, UnknownFields
+from penstock.config.lora_settings import LoraSettings
 from penstock.config.media_settings import MediaSettings
 from penstock.config.model_settings import (
     Convert,
@@ -47,6 +48,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "LogSettings",
+    "LoraSettings",
     "MediaSettings",
     "MetricsSettings",
     "ModelImpl",
@@ -211,6 +213,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()
     media: MediaSettings = MediaSettings()
+    lora: LoraSettings = LoraSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
     metrics: MetricsSettings = MetricsSettings()
