@@ -60,6 +60,12 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.pooling
         self.tenants()
         self._check_messages()
+        lora = self.config.lora
+        if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
+            raise StartupError(
+                f"max_cpu_loras is {lora.max_cpu_loras}; it must be at least max_loras, "
+                f"{lora.max_loras}"
+            )
 
     def _check_messages(self) -> None:
         """Whatever one request may bring, and one plan may carry, has to fit a message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.http.operations import OperationRoute
@@ -23,6 +24,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     transcription.routes,
     tokenize.routes,
     models.routes,
+    adapters.routes,
     embeddings.routes,
     pooling.routes,
     score.routes,

@@ -29,7 +29,9 @@ class LoRARequest(msgspec.Struct, frozen=True):
                 f"lora_int_id is {self.lora_int_id}; it must be 1 or greater", param="lora_int_id"
             )
         if not self.lora_path:
-            raise InvalidRequest("lora_path is empty; a folder or file is needed", param="lora_path")
+            raise InvalidRequest(
+                "lora_path is empty; a folder or file is needed", param="lora_path"
+            )
 
     @property
     def name(self) -> str:
@@ -95,9 +97,7 @@ def _modules(word: str) -> list[LoraModule]:
     for module in found:
         check_adapter_name(module.name, "lora_modules")
         if not module.path:
-            raise InvalidRequest(
-                f"lora_modules: {module.name!r} has no path", param="lora_modules"
-            )
+            raise InvalidRequest(f"lora_modules: {module.name!r} has no path", param="lora_modules")
     return found
 
 

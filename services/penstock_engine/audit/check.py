@@ -55,8 +55,8 @@ def check_requests(
     requests: Iterable[Request],
 ) -> None:
     """Raises BrokenState unless each live sequence is queued, runs, or waits for its grammar, for
-    media, for its adapter or for remote KV, and does only one of these; and unless each grammar has the holders it
-    counts."""
+    media, for its adapter or for remote KV, and does only one of these; and unless each grammar has
+    the holders it counts."""
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())

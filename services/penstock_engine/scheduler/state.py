@@ -27,7 +27,6 @@ from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.scheduler.start_gate import StartGate
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 
-
 SET_ASIDE = (SequenceState.WAITING_FOR_MEDIA, SequenceState.WAITING_FOR_ADAPTER)
 """States of those that have left the queue for a while, and not the policy."""
 

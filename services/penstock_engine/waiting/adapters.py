@@ -173,9 +173,9 @@ class AdapterManager(StartGate):
     def forget_unused(self, digest: str) -> None:
         """Nobody calls an adapter by its name any more: where nobody uses it, its place is free."""
         entry = self.places.loaded.get(digest)
-        if entry is not None and entry.stage is AdapterStage.READY and not entry.holders:
-            if not entry.running:
-                self._drop(entry)
+        idle = entry is not None and not entry.holders and not entry.running
+        if entry is not None and idle and entry.stage is AdapterStage.READY:
+            self._drop(entry)
 
     def _drop(self, entry: AdapterEntry) -> None:
         self._workers.send(DropAdapter(entry.file.digest))

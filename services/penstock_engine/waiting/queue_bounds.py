@@ -41,7 +41,7 @@ class QueueBounds:
     ) -> str | None:
         """Why a tenant's request of that size can't be taken now, or None.
 
-        aside: what waits for media or adapters, and not in the queue; of one tenant, if one is named.
+        aside: what waits for media or adapters, beside the queue; of one tenant, if one is named.
         starting: says who of the queue can start; asked only of a queue that is full with them.
         """
         added = Part(1, num_sequences, num_sequences * prompt_tokens)

@@ -142,7 +142,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         transport=config.engine.transport,
         media=config.engine.media,
         adapters=AdapterFolders(
-            config.engine.lora.lora_allowed_folder, config.engine.model.cache_dir
+            allowed=config.engine.lora.lora_allowed_folder, cache=config.engine.model.cache_dir
         ),
         gateways=config.gateways,
     )

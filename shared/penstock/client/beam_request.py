@@ -119,6 +119,7 @@ class BeamRequest:
             grant=self.terms.grant,
             beams=self._beams,
             media=None if self.media is None else self.media.media,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:

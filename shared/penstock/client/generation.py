@@ -166,6 +166,7 @@ class Generation:
             grant=self.terms.grant,
             prompt_delivered=len(self.prompt_logprobs or ()),
             media=None if self.media is None else self.media.media,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:

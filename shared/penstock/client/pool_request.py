@@ -130,6 +130,7 @@ class PoolRequest:
             timeline=self.timing is not None,
             grant=self.terms.grant,
             media=None if self.media is None else self.media.media,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Leaf:
     """One setting. path: field names from the root.  kind: int, float, bool or str.
     choices: the allowed words, if they are listed.  optional: None is a value.
-    separator: of a list of words, which a flag takes as words of their own too; empty: one value."""
+    separator: of a list of words, which a flag takes as words of their own too; empty: none is."""
 
     path: tuple[str, ...]
     kind: type

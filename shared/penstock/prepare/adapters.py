@@ -100,18 +100,21 @@ def _copied(
     single = "" if len(files) > 1 else "adapter.gguf"
     try:
         for file in files:
-            with open_regular(file.resolve()) as source:
-                target = making / (single or file.name)
-                with target.open("wb") as copy:
-                    shutil.copyfileobj(source, copy, 1 << 20)
+            target = making / (single or file.name)
+            with open_regular(file.resolve()) as source, target.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+    except UnsupportedModel:
+        raise InvalidRequest(
+            f"{given[:200]}: {file.name} is no regular file", param="lora_path"
+        ) from None
     except OSError as error:
         raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
     try:
-        adapter = read_adapter(making / single if single else making)
-        digest = adapter.digest()
-    except (UnfitAdapter, UnsupportedModel) as error:
-        reason = str(error).replace(str(making), given[:200])
-        raise InvalidRequest(reason, param="lora_path", code="invalid_adapter") from None
+        digest, adapter = read_adapter(making / single if single else making)
+    except UnfitAdapter as error:
+        raise InvalidRequest(
+            f"{given[:200]}: {error}", param="lora_path", code="invalid_adapter"
+        ) from None
     if adapter.rank > max_rank:
         raise InvalidRequest(
             f"the adapter has rank {adapter.rank}; at most {max_rank} is served (--max-lora-rank)",
