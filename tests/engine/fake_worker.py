@@ -17,6 +17,7 @@ from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
 from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
+from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_media import FakeMedia, Mark, marks
 
 VOCAB = 40
@@ -64,6 +65,7 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
         grammar=other.grammar,
         pooling=other.pooling,
         media=other.media,
+        adapter=other.adapter,
         like=None,
     )
 
@@ -109,6 +111,7 @@ class FakeWorker:
     """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     media: FakeMedia = field(default_factory=lambda: FakeMedia(0))
+    adapters: FakeAdapters = field(default_factory=lambda: FakeAdapters(0))
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -147,6 +150,7 @@ class FakeWorker:
         for number in plan.released:
             del self.slots[number]
         whole = [self._admit(new) for new in plan.admitted]
+        self.adapters.check_used(new.adapter for new in whole)
         self.log.append(msgspec.structs.replace(plan, admitted=whole))
         assert 0 < sum(work.count for work in plan.work) <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
@@ -289,7 +293,8 @@ class FakeWorker:
         if slot.grammar is not None and self.late():
             slot.computed -= 1
             return SlotResult(number, deferred=True, prompt_logprobs=told)
-        result = self._sample(slot, number, marks(prompt, slot.new.media))
+        seen = adapted(marks(prompt, slot.new.media), slot.new.adapter)
+        result = self._sample(slot, number, seen)
         return msgspec.structs.replace(result, prompt_logprobs=told)
 
     def _told(
@@ -319,4 +324,4 @@ class FakeWorker:
 
 def _marks(slot: Slot) -> list[Mark]:
     """Its tokens, and in place of placeholders what they stand for."""
-    return marks(slot.tokens, slot.new.media)
+    return adapted(marks(slot.tokens, slot.new.media), slot.new.adapter)

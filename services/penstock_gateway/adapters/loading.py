@@ -53,6 +53,7 @@ class AdapterLoader:
                 max_rank=max_rank,
                 cache_dir=self.folders.cache,
                 within=allowed,
+                shown=path,
             )
             self._check_free(name, in_place=in_place)
             stamp = self.client.adapters.stamp(name)

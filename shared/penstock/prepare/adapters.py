@@ -47,16 +47,18 @@ def prepare_adapter(
     max_rank: int,
     cache_dir: str | os.PathLike[str] | None = None,
     within: Path | None = None,
+    shown: str | None = None,
 ) -> PreparedAdapter:
     """Copies an adapter, and reads the copy.
 
     source: a folder in PEFT's format, or a .gguf file.  max_rank: the highest that is served.
     within: the folder, without links in its path, below which all of its files must lie.
+    shown: what messages call it; default: as `source`.
 
     Raises InvalidRequest for an adapter that can't be served, and StartupError where the copy can't
-    be written. Messages name no path but `source`.
+    be written. Messages name no other path.
     """
-    given, path = str(source), Path(source).expanduser()
+    given, path = shown or str(source), Path(source).expanduser()
     parent = (default_cache_dir() if cache_dir is None else Path(cache_dir)).absolute() / FOLDER
     try:
         files = _files(path, within)
