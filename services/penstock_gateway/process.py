@@ -49,7 +49,8 @@ def main(
     *,
     transport: TransportSettings | None = None,
     media: MediaSettings | None = None,
-    adapters: AdapterFolders | None = None,
+    adapter_folder: str | None = None,
+    cache_dir: str | None = None,
     gateways: int = 1,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
@@ -70,6 +71,7 @@ def main(
     client = EngineClient(
         engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
     )
+    adapters = AdapterFolders(allowed=adapter_folder, cache=cache_dir)
     app = create_app(client, config, gateways=gateways, media=media, adapters=adapters)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)

@@ -130,7 +130,6 @@ def _gateway(arguments: argparse.Namespace) -> int:
     # pydantic would else go through the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with uncollected():
-        from penstock_gateway.adapters.loading import AdapterFolders
         from penstock_gateway.process import main
 
     config = resolve(arguments)
@@ -141,9 +140,8 @@ def _gateway(arguments: argparse.Namespace) -> int:
         arguments.fd,
         transport=config.engine.transport,
         media=config.engine.media,
-        adapters=AdapterFolders(
-            allowed=config.engine.lora.lora_allowed_folder, cache=config.engine.model.cache_dir
-        ),
+        adapter_folder=config.engine.lora.lora_allowed_folder,
+        cache_dir=config.engine.model.cache_dir,
         gateways=config.gateways,
     )
     return 0
