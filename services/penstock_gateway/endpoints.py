@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock_gateway.adapters import endpoint as adapters
+from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.http.operations import OperationRoute
@@ -21,6 +22,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     responses.routes,
+    anthropic.routes,
     transcription.routes,
     tokenize.routes,
     models.routes,
