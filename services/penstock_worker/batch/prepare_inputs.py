@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 
 
 def prepare_inputs(
-    scheduled: Sequence[SlotWork], slots: Slots, media: StepMedia = NO_MEDIA
+    scheduled: Sequence[SlotWork],
+    slots: Slots,
+    media: StepMedia = NO_MEDIA,
+    adapters: StepAdapters = NO_ADAPTERS,
 ) -> Batch:
     """Returns the input of a forward pass over these works, in their order."""
     tokens: list[int] = []
@@ -35,4 +39,5 @@ def prepare_inputs(
         more_tables=tuple(others),
         slots=numbers,
         media=media.of_batch(scheduled, slots),
+        adapters=adapters.of_batch(scheduled),
     )
