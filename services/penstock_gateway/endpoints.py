@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
@@ -31,6 +32,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     transcription.routes,
     tokenize.routes,
     models.routes,
+    adapters.routes,
     embeddings.routes,
     pooling.routes,
     score.routes,

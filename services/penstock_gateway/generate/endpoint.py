@@ -10,15 +10,17 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia
+from penstock.protocol.common import AdapterFile
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
@@ -62,6 +64,8 @@ class Job:
     """Of the one prompt that it has then."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
+    adapter: AdapterFile | None = None
+    """What is applied to the model."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -122,6 +126,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             return await self._answered(await self._job(request, lease), terms, recorder)
 
     async def _answered(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> bytes:
+        terms = msgspec.structs.replace(terms, adapter=job.adapter)
         with _blaming(job.blame):
             if job.search is not None:
                 found = await search_all(
@@ -155,6 +160,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
+        terms = msgspec.structs.replace(terms, adapter=job.adapter)
         with _blaming(job.blame):
             async with await self._submit(job, terms, recorder) as batch:
                 answer = StreamedAnswer(
@@ -165,15 +171,17 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _job(self, request: Fields, lease: MediaLease) -> Job:
         engine = self._service.engine()
-        served = self._service.check_model(request.model)
+        served, adapter = self._service.check_model(request.model)
         check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
             served,
             status.fingerprint if status is not None else None,
+            "" if adapter is None else adapter.digest,
         )
         job = await self.prepare(request, engine, head, lease)
+        job = replace(job, adapter=adapter)
         if job.media is not None:
             _refuse_beside_media(request)
         trace = tracing.current.get()

@@ -9,6 +9,7 @@ import time
 import uuid
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
@@ -139,7 +140,7 @@ class Course:
     async def _begun(self) -> Transcript:
         service, request = self._service, self.request
         engine = service.engine()
-        served = service.check_model(request.model)
+        served, adapter = service.check_model(request.model)
         check_generates(engine.welcome)
         facts = facts_of(engine.text)
         wishes = wishes_of(request)
@@ -160,7 +161,7 @@ class Course:
             self._lease,
             wishes,
             name=self._name,
-            terms=self._terms,
+            terms=msgspec.structs.replace(self._terms, adapter=adapter),
         )
         return Transcript(transcriber)
 

@@ -117,6 +117,7 @@ class BeamRequest:
             timeline=self.timing is not None and not self.timing.complete,
             grant=self.terms.grant,
             beams=self._beams,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:

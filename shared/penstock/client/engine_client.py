@@ -29,7 +29,7 @@ from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
-from penstock.protocol.common import Media, Pooling, SpeechRules, TokenSampling
+from penstock.protocol.common import Media, NamedAdapter, Pooling, SpeechRules, TokenSampling
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -91,6 +91,10 @@ class EngineClient(ClientView):
         """Requests from now on use no KV blocks of earlier ones, whose blocks go as others need
         the room."""
         self._resets += 1
+
+    def name_adapters(self, adapters: list[NamedAdapter]) -> None:
+        """Has all engine cores, and so all front ends, know adapters by these names."""
+        self._dispatch.name_adapters(adapters)
 
     @property
     def takes_requests(self) -> bool:
@@ -295,6 +299,9 @@ class EngineClient(ClientView):
 
 
 def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None = None) -> Placement:
+    adapter = "" if terms.adapter is None else terms.adapter.digest
     return Placement(
-        RoutingRequest(prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media)
+        RoutingRequest(
+            prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media, adapter
+        )
     )

@@ -128,6 +128,7 @@ class PoolRequest:
             pooling=self._pooling,
             timeline=self.timing is not None,
             grant=self.terms.grant,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:
