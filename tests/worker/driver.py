@@ -61,6 +61,7 @@ class Job:
 
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
     media: of the prompt.  whole_spans: whether no step may end within a span of it.
+    adapter: digest of a loaded one.
     """
 
     prompt: list[int]
@@ -80,6 +81,7 @@ class Job:
     steps: int = 0
     media: Media | None = None
     whole_spans: bool = False
+    adapter: str = ""
 
     @property
     def done(self) -> bool:
@@ -174,6 +176,7 @@ class Driver:
                         blocks=blocks,
                         grammar=job.grammar,
                         media=job.media,
+                        adapter=job.adapter,
                     )
                 )
                 blocks = []
