@@ -13,7 +13,7 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
-from penstock_worker.adapters.rows import TorchAdapters, RowAdapters
+from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
