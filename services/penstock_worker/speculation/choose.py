@@ -94,7 +94,7 @@ def _beside_model(config: SpeculativeConfig, slots: Slots, *, together: bool) ->
     """Returns what looks up drafts that are better than a draft model's: those behind long runs,
     and in what the request says will come."""
     long = config.prompt_lookup_max
-    ways = [
+    ways: list[Lookup] = [
         PredictionLookup(_reach(config)),
         SuffixLookup(Reach(long, long), RecentOutputs(long)),
     ]
