@@ -25,6 +25,7 @@ SHARES = {
     "tests/kernels/test_row_invariance.py": 1 / 4,
     "tests/kernels/triton/test_quick_interpreter.py": 1,
     "tests/system/page/test_axe.py": 1 / 4,
+    "tests/system/page/test_pictures.py::test_axe_finds": 1 / 4,
     "tests/system/test_beam_search.py::test_beams_are_those_of_transformers": 1 / 3,
     "tests/system/test_blame.py::test_engine_cores_that_stand_still_accuse_nobody": 1 / 2,
     "tests/system/test_invariance.py": 1 / 40,
