@@ -60,7 +60,11 @@ BAD = {
     "structural_tag needs format": Grammar("structural_tag", "{}"),
     "has the type 'poem'": Grammar("structural_tag", '{"format": {"type": "poem"}}'),
 }
-AMBIGUOUS = Grammar("lark", 'start: e\ne: e e e | e e | "a" | "b"\n')
+AMBIGUOUS = Grammar(
+    "lark",
+    "start: e\ne: " + " | ".join(["e " * count for count in (8, 6, 5, 4, 3, 2)]) + '| "a" | "b"\n',
+)
+"""Of its first 40 masks most take tens of milliseconds; then there are too many ways of reading."""
 PROMPT = "Describe a person: "
 
 
