@@ -15,6 +15,8 @@ from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
@@ -120,6 +122,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
         **({} if draft is None else draft.told),
+        **({} if recipe.adapters is None else {"adapters": mib(recipe.adapters.nbytes)}),
     )
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
@@ -127,7 +130,10 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if recipe.media is not None:
         media = phases.watch(recipe.media, "encode", "encode")
     if not ranks.place.last:
-        stage = EarlierStage(forward, slots, timed, media, recipe.states or STATELESS)
+        states = recipe.states or STATELESS
+        stage = EarlierStage(
+            forward, slots, timed, media, states, _adapters(recipe, prepared, setup)
+        )
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
     grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
@@ -149,6 +155,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             grammars=grammars,
             model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
         ),
+        adapters=_adapters(recipe, prepared, setup),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -237,9 +244,18 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
     return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
+def _adapters(recipe: Recipe, prepared: PreparedModel, setup: Setup) -> StepAdapters:
+    if recipe.adapters is None:
+        return NO_ADAPTERS
+    bounds = AdapterBounds(setup.max_loras, setup.max_lora_rank)
+    return SlotAdapters(recipe.adapters, prepared.decoder, bounds)
+
+
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
+    if setup.max_loras:
+        raise StartupError("adapters (enable_lora) are served for models that generate text")
     recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)
@@ -274,7 +290,8 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         raise StartupError(f"not enough memory for the weights: {error}") from error
     states = planned_bytes(recipe.states, setup)
     media = 0 if recipe.media is None else recipe.media.nbytes
-    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media)
+    adapters = 0 if recipe.adapters is None else recipe.adapters.nbytes
+    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media, adapters)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:

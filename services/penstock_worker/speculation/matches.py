@@ -39,8 +39,9 @@ class Match(NamedTuple):
 def longest_matches(index: TokenIndex, tail: Sequence[int]) -> list[Match]:
     """Returns the runs that have the most of the last tokens in common with `tail`, at least
     `index.width`, the newest first. `tail` has at least as many."""
-    best, found = index.width, []
+    found: list[Match] = []
     tokens, width = index.tokens, index.width
+    best = width
     for place in index.runs(tail, CANDIDATES):
         length = _common(tokens, place, tail)
         if length > best:
