@@ -16,7 +16,7 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
-from penstock_worker.speculation.lookup import Lookup, LookupProposer, Reach
+from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
 from penstock_worker.speculation.ngram import PromptLookup
 from penstock_worker.speculation.prediction import PredictionLookup
 from penstock_worker.speculation.recent import RecentOutputs
@@ -91,8 +91,8 @@ def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
     return None
 
 
-def _reach(config: SpeculativeConfig) -> Reach:
-    return Reach(config.prompt_lookup_min, config.prompt_lookup_max)
+def _reach(config: SpeculativeConfig) -> RunLengths:
+    return RunLengths(config.prompt_lookup_min, config.prompt_lookup_max)
 
 
 def _ngram(config: SpeculativeConfig, shared: bool) -> list[Lookup]:
