@@ -9,6 +9,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
+from penstock.media.changes import check_operators
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
@@ -18,6 +19,7 @@ from penstock.protocol.common import (
     NamedAdapter,
     PoolingTask,
 )
+from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_engine.policies.tenants import Tenants
@@ -51,6 +53,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
         self.model.check_encoder_cache(self.config.cache.encoder_cache_rows)
+        if self.model.media is not None:
+            check_operators(self.model.media, self.config.media)
         budget = self.config.scheduler.max_num_batched_tokens
         if self.whole and wanted is not None and wanted > budget:
             raise StartupError(
@@ -72,6 +76,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         config = self.config
         limits, most = config.limits, config.transport.max_message_bytes
         ids = limits.max_allowed_token_ids + limits.max_bad_words_tokens + 4 * limits.max_logit_bias
+        ids += min(MAX_PREDICTION_TOKENS, self.max_model_len)
         tokens = max(limits.max_request_tokens, self.max_model_len)
         step = config.scheduler.max_carried_tokens + self.max_model_len
         blocks = self._plan_blocks(step)
@@ -221,6 +226,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             group=group,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
+            speculation=None if self.pooling is not None else config.speculation.config,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
         )

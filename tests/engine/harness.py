@@ -83,6 +83,10 @@ class Harness:
         """Steps in flight, each with what it works on."""
         self.compile_at_once = True
         self.late: Callable[[], bool] = lambda: False
+        self.proposes: Callable[[], int] = lambda: 0
+        """Tokens that the worker could draft next."""
+        self.drafts: Callable[[int], tuple[int, int]] = lambda most: (most, most)
+        """How many it drafts of so many at most, and how many of these are right."""
         self.step_seconds: Callable[[], float] = lambda: 0.0
         """That the worker says a step took; 0: it says nothing of it."""
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
@@ -365,6 +369,7 @@ class Harness:
         time_left_ms: int | None = None,
         timeline: bool = False,
         media: Media | None = None,
+        prediction: list[int] | None = None,
         adapter: AdapterFile | None = None,
         **stopping: Any,
     ) -> RequestScore:
@@ -395,6 +400,7 @@ class Harness:
             timeline=timeline,
             prompt_delivered=delivered,
             media=media,
+            prediction=prediction or [],
             adapter=adapter,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
@@ -473,6 +479,8 @@ class Harness:
         self._salts.num_groups = len(paged(self.kv_groups))
         self._salts.state_blocks = 0 if state is None else state.blocks
         self.worker.late = lambda: self.late()
+        self.worker.proposes = lambda: self.proposes()
+        self.worker.drafts = lambda most: self.drafts(most)
         ready = Ready(
             num_kv_blocks=self.worker.num_blocks,
             device="cpu",

@@ -55,6 +55,8 @@ class SequenceScore:
     terminal: SequenceOutput | None = None
     finished_by_us: bool = False
     deaths: int = 0
+    drafted: int = 0
+    kept: int = 0
 
 
 @dataclass
@@ -87,6 +89,8 @@ class RequestScore:
             assert self.cached is None, "told twice"
             self.cached = output.cached_tokens
         score.tokens += output.tokens
+        score.drafted += output.drafted
+        score.kept += max(0, len(output.tokens) - 1)
         self._take_prompt(score, output)
         if self.submit.sampling.logprobs is not None and output.tokens:
             assert output.logprobs is not None
@@ -95,7 +99,8 @@ class RequestScore:
         expected, finish, stop = undisturbed(self.submit, output.sequence, longest)
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
-            assert len(output.tokens) == 1 or output.prompt_logprobs
+            assert output.tokens or output.prompt_logprobs
+            assert len(output.tokens) <= 1 + output.drafted
             return
         score.terminal = output
         if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
+from penstock.media.items import PromptMedia
 from penstock.model_config import GenerationDefaults
 from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
@@ -95,6 +96,8 @@ class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
     cached_tokens = 0
+    drafted = kept = 0
+    prediction: Sequence[int] = ()
     timing: RequestTiming | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
@@ -203,6 +206,8 @@ class FakeEngineClient:
         name: str,
         terms: Terms,
         timed: bool = False,
+        media: PromptMedia | None = None,
+        prediction: Sequence[int] = (),
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)
@@ -212,6 +217,9 @@ class FakeEngineClient:
             raise self.refusal
         self.submitted.append((prompt_token_ids, params, name))
         generation = FakeGeneration(self.script(prompt_token_ids, params), params.n, observed)
+        generation.prediction = prediction
+        if prediction:
+            generation.drafted, generation.kept = 9, 7
         self.begin(generation, params.n, timed=timed or observed.timed)
         observed.accepted(generation.timing, params.max_tokens or CONTEXT - len(prompt_token_ids))
         observed.entered()

@@ -102,6 +102,7 @@ def _check_holders(scheduling: SchedulerState) -> None:
         _demand(
             scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
         )
+    drafts = _drafts_in_flight(scheduling)
     for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
         where, progress = f"slot {slot}", sequence.progress
         _demand(scheduling.pool is not None, f"{where} is held without a worker")
@@ -115,7 +116,9 @@ def _check_holders(scheduling: SchedulerState) -> None:
             progress.expected,
         )
         _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
-        _demand(progress.scheduled <= capacity, f"{where}: KV beyond its blocks")
+        _demand(progress.scheduled + progress.drafts <= capacity, f"{where}: KV beyond its blocks")
+        given = drafts.get(slot, 0)
+        _demand(progress.drafts == given, f"{where}: {progress.drafts} drafts; {given} were sent")
         _demand(not sequence.ticket, f"{where} is in the queue too")
         tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
         _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
@@ -128,6 +131,16 @@ def _check_holders(scheduling: SchedulerState) -> None:
             f"{where} is {sequence.state.name}",
         )
         _demand(running or progress.in_flight > 0, f"{where} is marked, but not in flight")
+
+
+def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
+    """By slot, the drafts of the latest step that works on it."""
+    return {
+        sequence.slot: step.drafts.get(sequence.slot, 0)
+        for step in scheduling.in_flight
+        for sequence, _, _ in step.items
+        if sequence.slot is not None
+    }
 
 
 def _check_queue(scheduling: SchedulerState) -> None:
@@ -148,7 +161,7 @@ def _check_queue(scheduling: SchedulerState) -> None:
         _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
         _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
         _demand(
-            not progress.scheduled and not progress.in_flight,
+            not progress.scheduled and not progress.in_flight and not progress.drafts,
             f"{name} is scheduled",
         )
         _demand(progress.expected == sequence.num_tokens, f"{name} expects tokens")

@@ -33,9 +33,10 @@ class Finisher:
         error_code: ErrorCode | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
         vectors: Vectors | None = None,
+        drafted: int = 0,
     ) -> None:
         """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
-        gave; vectors take the place of the terminal output."""
+        gave; vectors take the place of the terminal output.  drafted: see SequenceOutput."""
         if sequence.state is SequenceState.WAITING_FOR_GRAMMAR:
             self._state.grammars.unpark(sequence)
         elif sequence.state is SequenceState.WAITING_FOR_REMOTE_KV:
@@ -72,6 +73,7 @@ class Finisher:
                 error_code=error_code,
                 timeline=timeline,
                 prompt_logprobs=prompt_logprobs,
+                drafted=drafted,
             )
         )
 

@@ -35,7 +35,7 @@ from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.request.step_builder import UnfitResult
+from penstock_engine.request.step_in_flight import UnfitResult
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
 from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession

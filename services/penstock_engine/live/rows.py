@@ -97,6 +97,8 @@ def _runs(sequence: Sequence, now: float) -> BatchRow:
         flying=sequence.progress.in_flight,
         age=round(now - request.accepted, 3),
         preemptions=sequence.num_preemptions,
+        drafted=0 if sequence.drafts is None else sequence.drafts.drafted,
+        kept=0 if sequence.drafts is None else sequence.drafts.kept,
     )
 
 

@@ -17,6 +17,7 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     yield from _now(families, state, ready)
     yield from _room(families, state)
     yield from _steps(families, state)
+    yield from _drafts(families, state)
     yield from _requests(families, state)
     yield from _media(families, state)
     yield from _adapters(families, state)
@@ -120,6 +121,22 @@ def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         yield families.histogram(name, words, state.histograms[key])
     yield families.counter(
         "penstock:worker_deaths", "Workers lost, whatever the reason.", state.worker_deaths
+    )
+
+
+def _drafts(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    for name, words, key in (
+        ("num_drafts", "Times that tokens were drafted for a sequence.", "drafts"),
+        ("num_draft_tokens", "Drafted tokens computed.", "drafted"),
+        ("num_accepted_tokens", "Drafted tokens that were right.", "kept"),
+    ):
+        yield families.counter(f"vllm:spec_decode_{name}", words, state.drafts[key])
+    yield families.counters(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens that were right, by place in the draft, from 0; the last one stands for "
+        "all behind it.",
+        ["position"],
+        _keyed({str(place): count for place, count in enumerate(state.kept_at)}),
     )
 
 

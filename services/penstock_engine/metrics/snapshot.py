@@ -23,6 +23,8 @@ class TenantMetrics(NamedTuple):
 
 class MetricsSnapshot(NamedTuple):
     """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
+    drafts: works on a sequence that had drafts, drafted tokens, and those that were right; kept_at:
+    the latter by place.
     media: items of prompts that were encoded, and whose encodings were found; bytes that were sent
     to workers; sequences that wait for media.  encoder_rows: of the encoder cache.
     adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
@@ -55,6 +57,8 @@ class MetricsSnapshot(NamedTuple):
     ended: dict[str, int]
     rejected: dict[str, int]
     resumed: int
+    drafts: dict[str, int]
+    kept_at: list[int]
     media: dict[str, int]
     encoder_rows: dict[str, int]
     adapters: dict[str, int]
@@ -119,6 +123,12 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         ended=dict(counts.ended),
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
+        drafts={
+            "drafts": counts.drafts,
+            "drafted": counts.drafted_tokens,
+            "kept": counts.kept_tokens,
+        },
+        kept_at=list(counts.kept_at),
         media={
             "encoded": counts.media_encoded,
             "found": counts.media_found,

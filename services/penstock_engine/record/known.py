@@ -33,6 +33,7 @@ from penstock.config import (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
 )
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
@@ -47,6 +48,7 @@ from penstock_engine import (
     request,
     scheduler,
     sessions,
+    speculation,
     waiting,
 )
 from penstock_engine.metrics import counts
@@ -59,6 +61,7 @@ _MESSAGES = (
     model_settings,
     scheduler_settings,
     settings,
+    speculative_settings,
     audio_spec,
     kv_layout,
     layer_spec,
@@ -76,7 +79,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
 
 

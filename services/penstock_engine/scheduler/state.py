@@ -21,11 +21,13 @@ from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.request.step_builder import StepInFlight, UnfitResult
+from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
 from penstock_engine.scheduler.start_gate import StartGate
+from penstock_engine.scheduler.step_lessons import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
+from penstock_engine.speculation.draft_policy import DraftPolicy
 
 SET_ASIDE = (SequenceState.WAITING_FOR_MEDIA, SequenceState.WAITING_FOR_ADAPTER)
 """States of those that have left the queue for a while, and not the policy."""
@@ -81,6 +83,9 @@ class SchedulerState:
         self.step_cost = StepCostForecast()
         self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
+        self.draft_policy = DraftPolicy()
+        """How many tokens are drafted, and what was learnt of that."""
+        self._lessons = StepLessons(policy, self.step_cost, self.draft_policy)
         self.limit = ChunkLimit()
         """What may keep tokens of a sequence from being computed."""
         self.gate = StartGate()
@@ -172,7 +177,7 @@ class SchedulerState:
             for sequence, end, _ in step.items:
                 sequence.progress.in_flight = 0
                 if not sequence.finished:
-                    scheduled[sequence] = end
+                    scheduled[sequence] = end + sequence.progress.drafts
         self.in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
@@ -234,18 +239,15 @@ class SchedulerState:
         self.in_flight[0].verify(result, vocab_size)
         return self.in_flight[0]
 
-    def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
+    def apply(self, result: Result, gap: float = 0.0) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.
 
-        Returns the sequences that have a new token (appended already), log-probabilities of their
-        prompt, or an error, in the plan's order.  The caller decides which of them end.
+        gap: seconds that the step took beyond what the worker computed.  Returns the sequences that
+        have new tokens (appended already), log-probabilities of their prompt, or an error, in the
+        plan's order.  The caller decides which of them end, and has left out what comes behind.
         """
         step = self.in_flight[0]
-        # A step that encodes says little of what tokens cost; a worker may not know its parts.
-        seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
-        if not step.rows or result.encode_seconds:
-            self.step_cost.observe(step.tokens, seconds)
-            self.policy.pace.observe(step.decodes, step.tokens, seconds)
+        self._lessons.settled(step, result, gap)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
@@ -265,12 +267,13 @@ class SchedulerState:
                 elif outcome.prompt_logprobs:
                     advanced.append((sequence, outcome))
                 continue
-            progress.computed = end
+            if outcome.token is not None:
+                sequence.append(outcome.tokens)
+                self._lessons.sampled(sequence, outcome)
+            progress.settle(end, len(outcome.more))
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
             self.limit.computed(sequence)
-            if outcome.token is not None:
-                sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
         suspect = self.suspect if step.alone else None

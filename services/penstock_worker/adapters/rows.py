@@ -29,7 +29,7 @@ class TensorAdapter:
     factors: Mapping[str, tuple[Tensor, Tensor]]
 
 
-class HeldTensors:
+class TorchAdapters:
     """Makes adapters of tensors for one rank of a model."""
 
     def __init__(self, shard: Shard, most: int, rank: int) -> None:

@@ -13,7 +13,7 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
-from penstock_worker.adapters.rows import HeldTensors, RowAdapters
+from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
@@ -195,7 +195,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     adapters, rows_of = None, None
     if setup.max_loras:
         require_adaptable(config)
-        adapters = HeldTensors(shard, setup.max_loras, setup.max_lora_rank)
+        adapters = TorchAdapters(shard, setup.max_loras, setup.max_lora_rank)
         rows_of = RowAdapters()
 
     def build() -> Callable[[int], Forward]:

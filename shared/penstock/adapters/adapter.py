@@ -88,7 +88,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             for factor in (each.down, each.up):
                 add(f"{factor.format} {factor.shape[0]} {factor.shape[1]}".encode())
                 found.update(factor.data.nbytes.to_bytes(8, "little"))
-                found.update(factor.data)
+                found.update(factor.data.data)
         return found.hexdigest()
 
 

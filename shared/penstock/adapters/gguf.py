@@ -35,7 +35,7 @@ def read_gguf_adapter(path: Path) -> Adapter:
             f"the adapter has {_INVOKED}: one that acts from some token on only is not served"
         )
     alpha = said.get("adapter.lora.alpha")
-    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+    if type(alpha) is not float or not math.isfinite(alpha):
         raise UnfitAdapter(f"the adapter's adapter.lora.alpha is {alpha!r}; a number is needed")
     architecture = said.get("general.architecture")
     if not isinstance(architecture, str):

@@ -31,6 +31,7 @@ from penstock.config.scheduler_settings import (
     SchedulerSettings,
     SchedulingPolicy,
 )
+from penstock.config.speculative_settings import SpeculativeSettings
 
 __all__ = [
     "AccessLog",
@@ -62,6 +63,7 @@ __all__ = [
     "SchedulerSettings",
     "SchedulingPolicy",
     "ServeConfig",
+    "SpeculativeSettings",
     "TransportSettings",
     "UnknownFields",
     "WorkerSettings",
@@ -213,6 +215,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     parallel: ParallelSettings = ParallelSettings()
     grammar: GrammarSettings = GrammarSettings()
     media: MediaSettings = MediaSettings()
+    speculation: SpeculativeSettings = SpeculativeSettings()
     lora: LoraSettings = LoraSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()

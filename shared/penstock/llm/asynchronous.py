@@ -384,10 +384,7 @@ class AsyncLLM(AsyncPooling):
         client = self._started()
         # A copy: what the caller does to theirs from now on is about the next request.
         own = self.default_sampling_params if params is None else params.clone()
-        more: dict[str, Any] = {}
-        if media is not None:
-            more = {"media": media.media, "prepared": media.prepared}
-        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
+        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, media=media)
         self._running[name] = generation
         in_front = 0 if media is None else media.in_front
         assembly = Assembly(generation, prompt, self.text.tokenizer, in_front)

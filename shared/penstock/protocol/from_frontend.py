@@ -15,6 +15,9 @@ from penstock.protocol.common import (
     TokenSampling,
 )
 
+MAX_PREDICTION_TOKENS = 16_384
+"""Of Submit.prediction, or as many as the context has, if that is less."""
+
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of a session."""
@@ -89,8 +92,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """What is applied to all of its tokens; None for nothing. It stays with the request, whatever
     becomes of the adapter's name."""
     prediction: list[int] = []
-    """Token ids that the output is expected to resemble (OpenAI's `prediction`). They change no
-    output."""
+    """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
+    MAX_PREDICTION_TOKENS. They change no output."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

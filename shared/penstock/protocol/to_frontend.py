@@ -148,6 +148,10 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """Items of the prompt whose encoding was found in the encoder cache, or not needed."""
     media_bytes: int = 0
     """Bytes of prepared items that were sent to the worker for it."""
+    drafted: int = 0
+    """Tokens that were drafted for it, and computed."""
+    kept: int = 0
+    """Of `drafted`, those that were right, and so are part of its output."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -175,6 +179,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     """If requested, those of the next prompt tokens, in order. They begin with the second token,
     come before or with the sequence's first token, and only with sequence 0."""
+    drafted: int = 0
+    """Tokens that were drafted for it in this step; len(tokens) - 1 of them were right."""
 
 
 class Pooled(msgspec.Struct, frozen=True, tag="pooled"):

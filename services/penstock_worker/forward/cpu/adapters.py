@@ -111,7 +111,7 @@ class AdaptedPhases:
         return LowRankTargets(shapes, self.rank, self.kind)
 
 
-class HeldMatrices:
+class PackedAdapters:
     """Packs adapters for this rank's program."""
 
     def __init__(
@@ -153,7 +153,7 @@ class HeldMatrices:
             yield target, down.numpy(), up.numpy()
 
 
-def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> HeldMatrices | None:
+def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters | None:
     """Returns None if the setup asks for none. Factors are float32 beside float32 weights, else
     bfloat16: they are read as often as the weights, and are as fine as these. Raises Unable for a
     model that adapters can change nothing in."""
@@ -161,11 +161,11 @@ def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> HeldMatrices |
         return None
     require_adaptable(config)
     kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
-    return HeldMatrices(adaptable_modules(config), setup.max_loras, setup.max_lora_rank, kind)
+    return PackedAdapters(adaptable_modules(config), setup.max_loras, setup.max_lora_rank, kind)
 
 
 def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:
-    """Of a batch whose adapters HeldMatrices made."""
+    """Of a batch whose adapters PackedAdapters made."""
     if batch is None:
         return LowRankRows(())
     held = cast("tuple[LowRankAdapter, ...]", batch.held)
