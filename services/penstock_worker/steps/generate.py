@@ -118,7 +118,7 @@ class Generate(StepKind[Launch]):
     def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
         """Runs one forward pass over all of these works. Returns [rows, vocab], the logits of the
         given rows."""
-        batch = prepare_inputs(scheduled, self.slots, self.media, self.adapters)
+        batch = prepare_inputs(scheduled, self.slots, self.media, adapters=self.adapters)
         return self._forward.logits(batch, rows)
 
     def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:

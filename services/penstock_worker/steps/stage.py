@@ -66,7 +66,7 @@ class EarlierStage(StepKind[list[SlotWork]]):
         return {work.slot: SlotResult(work.slot) for work in queued}
 
     def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        batch = prepare_inputs(scheduled, self.slots, self.media, self.adapters)
+        batch = prepare_inputs(scheduled, self.slots, self.media, adapters=self.adapters)
         return self._forward.logits(batch, rows)
 
 
