@@ -180,7 +180,8 @@ class Worker:
             self._loaded.runner.reset()
 
     def _set_up(self, session: int, setup: Setup) -> None:
-        from penstock_worker.loading.load import load, ready_again, same_model
+        from penstock_worker.loading.again import ready_again, same_model
+        from penstock_worker.loading.load import load
 
         self._forget()
         self.counts.model = setup.served_name

@@ -16,8 +16,20 @@ import msgspec
 from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import Grammar, TokenLogprobs, TokenSampling
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady, Result, SlotResult
-from penstock.protocol.to_worker import CompileGrammar, Copy, DropGrammar, NewSequence, Plan, Setup
+from penstock.protocol.to_worker import (
+    CompileGrammar,
+    Copy,
+    DropGrammar,
+    NewSequence,
+    Plan,
+    Setup,
+    SlotWork,
+)
+from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_media import FakeMedia, Mark, marks
+
+WRONG = -1
+"""In place of a token that was drafted and is none of the sequence's."""
 
 VOCAB = 40
 STATE = -1
@@ -64,6 +76,7 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
         grammar=other.grammar,
         pooling=other.pooling,
         media=other.media,
+        adapter=other.adapter,
         like=None,
     )
 
@@ -105,10 +118,15 @@ class FakeWorker:
     bad: dict[int, Grammar] = field(default_factory=dict)
     grammars: dict[int, Grammar] = field(default_factory=dict)
     late: Callable[[], bool] = lambda: False
+    proposes: Callable[[], int] = lambda: 0
+    """Tokens that it could draft next, of some sequence."""
+    drafts: Callable[[int], tuple[int, int]] = lambda most: (most, most)
+    """How many it drafts of so many at most, and how many of these are right."""
     drops: list[tuple[int, int]] = field(default_factory=list)
     """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     media: FakeMedia = field(default_factory=lambda: FakeMedia(0))
+    adapters: FakeAdapters = field(default_factory=lambda: FakeAdapters(0))
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -147,8 +165,10 @@ class FakeWorker:
         for number in plan.released:
             del self.slots[number]
         whole = [self._admit(new) for new in plan.admitted]
+        self.adapters.check_used(new.adapter for new in whole)
         self.log.append(msgspec.structs.replace(plan, admitted=whole))
-        assert 0 < sum(work.count for work in plan.work) <= self.setup.max_num_batched_tokens
+        tokens = sum(work.count + work.draft for work in plan.work)
+        assert 0 < tokens <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         for work in plan.work:
             slot = self.slots[work.slot]
@@ -158,7 +178,7 @@ class FakeWorker:
             self._add_states(slot, work.states)
         self._check_blocks()
         self._drop()
-        return Result(plan.step, [self._work(w.slot, w.start, w.count) for w in plan.work])
+        return Result(plan.step, [self._work(work) for work in plan.work])
 
     def _copy(self, copy: Copy) -> None:
         source = self.host_rows if copy.kind == "in" else self.rows
@@ -257,7 +277,8 @@ class FakeWorker:
             assert len(set(held)) == len(held), "a block is twice in a table"
             assert all(0 <= block < self.num_blocks for block in held)
 
-    def _work(self, number: int, start: int, count: int) -> SlotResult:
+    def _work(self, work: SlotWork) -> SlotResult:
+        number, start, count = work.slot, work.start, work.count
         slot = self.slots[number]
         size = self.setup.block_size
         end = start + count
@@ -265,7 +286,7 @@ class FakeWorker:
         prompt = slot.tokens[: slot.new.num_prompt]
         if tuple(prompt) in self.fail_prompts:
             # Also a step that was sent before the first failure was known.
-            return SlotResult(number, error="this prompt always fails")
+            return SlotResult(number, error="this prompt always fails", drafted=work.draft)
         if slot.computed is not None:
             assert start == slot.computed, "tokens are skipped, or computed twice"
         assert end <= len(slot.tokens) <= self.setup.max_model_len
@@ -275,22 +296,63 @@ class FakeWorker:
         groups, known = paged(self.groups), _marks(slot)
         for number_of, (group, table) in enumerate(zip(groups, slot.tables, strict=True)):
             for at in range(start, end):
-                row = (number_of, tuple(known[: at + 1]))
-                rows = self.rows.setdefault(table[at // size], {})
-                rows.pop(STATE, None)
-                rows[at % size] = row
+                self._write(table, at, (number_of, tuple(known[: at + 1])))
             for at in range(group.first_seen(start), end):
                 row = (number_of, tuple(known[: at + 1]))
                 assert self.rows[table[at // size]][at % size] == row, "it is another's block"
         slot.computed = end
         told = self._told(slot, prompt, start, end)
         if end < len(slot.tokens):
+            assert not work.draft, "drafts where the newest token isn't computed"
             return SlotResult(number, prompt_logprobs=told)
+        drafted, right = self.drafts(work.draft) if work.draft else (0, 0)
+        assert 0 <= right <= drafted <= work.draft
         if slot.grammar is not None and self.late():
+            self._write_wrong(slot, end, end + drafted)
             slot.computed -= 1
-            return SlotResult(number, deferred=True, prompt_logprobs=told)
-        result = self._sample(slot, number, marks(prompt, slot.new.media))
-        return msgspec.structs.replace(result, prompt_logprobs=told)
+            return SlotResult(number, deferred=True, prompt_logprobs=told, drafted=drafted)
+        seen = adapted(marks(prompt, slot.new.media), slot.new.adapter)
+        result = self._sample(slot, number, seen)
+        more = self._more(slot, number, right)
+        self._write_wrong(slot, end + len(more), end + drafted)
+        return msgspec.structs.replace(
+            result,
+            prompt_logprobs=told,
+            more=[each.token for each in more],
+            more_logprobs=None if result.logprobs is None else [each.logprobs for each in more],
+            drafted=drafted,
+            proposed=self.proposes(),
+        )
+
+    def _more(self, slot: Slot, number: int, most: int) -> list[SlotResult]:
+        """Tokens behind as many right drafts. It goes on where a sequence would have ended, but for
+        EOS under a grammar; and a late mask is the end of it."""
+        found: list[SlotResult] = []
+        while len(found) < most and not (
+            slot.grammar is not None and (slot.tokens[-1] in EOS or self.late())
+        ):
+            at = len(slot.tokens) - 1
+            for number_of, table in enumerate(slot.tables):
+                row = (number_of, tuple(_marks(slot)))
+                self._write(table, at, row)
+            slot.computed = at + 1
+            prompt = marks(slot.tokens[: slot.new.num_prompt], slot.new.media)
+            found.append(self._sample(slot, number, adapted(prompt, slot.new.adapter)))
+        return found
+
+    def _write(self, table: list[int], at: int, row: tuple[int, tuple[Mark, ...]]) -> None:
+        """Row of token `at`."""
+        size = self.setup.block_size
+        assert at < len(table) * size, "no block for a token"
+        rows = self.rows.setdefault(table[at // size], {})
+        rows.pop(STATE, None)
+        rows[at % size] = row
+
+    def _write_wrong(self, slot: Slot, start: int, end: int) -> None:
+        """Drafts that were none of the sequence's tokens have been computed, too."""
+        for number, table in enumerate(slot.tables):
+            for at in range(start, end):
+                self._write(table, at, (number, (WRONG,)))
 
     def _told(
         self, slot: Slot, prompt: list[int], start: int, end: int
@@ -319,4 +381,4 @@ class FakeWorker:
 
 def _marks(slot: Slot) -> list[Mark]:
     """Its tokens, and in place of placeholders what they stand for."""
-    return marks(slot.tokens, slot.new.media)
+    return adapted(marks(slot.tokens, slot.new.media), slot.new.adapter)

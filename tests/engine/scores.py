@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_worker import EOS, next_token, told_of
 
@@ -25,6 +27,8 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
     ends = eos | frozenset(stopping.stop_token_ids)
     emitted: list[int] = []
     prompt = marks(submit.prompt_token_ids, submit.media)
+    if submit.adapter is not None:
+        prompt = adapted(prompt, submit.adapter.digest)
     while (
         len(emitted) < stopping.max_tokens and len(submit.prompt_token_ids) + len(emitted) < max_len
     ):
@@ -51,6 +55,8 @@ class SequenceScore:
     terminal: SequenceOutput | None = None
     finished_by_us: bool = False
     deaths: int = 0
+    drafted: int = 0
+    kept: int = 0
 
 
 @dataclass
@@ -83,6 +89,8 @@ class RequestScore:
             assert self.cached is None, "told twice"
             self.cached = output.cached_tokens
         score.tokens += output.tokens
+        score.drafted += output.drafted
+        score.kept += max(0, len(output.tokens) - 1)
         self._take_prompt(score, output)
         if self.submit.sampling.logprobs is not None and output.tokens:
             assert output.logprobs is not None
@@ -91,7 +99,8 @@ class RequestScore:
         expected, finish, stop = undisturbed(self.submit, output.sequence, longest)
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
-            assert len(output.tokens) == 1 or output.prompt_logprobs
+            assert output.tokens or output.prompt_logprobs
+            assert len(output.tokens) <= 1 + output.drafted
             return
         score.terminal = output
         if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
@@ -139,5 +148,7 @@ class Front:
     status: Status | None = None
     requests: dict[int, RequestScore] = field(default_factory=dict)
     ended: str | None = None
+    adapters: dict[str, NamedAdapter] = field(default_factory=dict)
+    """What it was told of their names."""
     in_step: set[int] = field(default_factory=set)
     """Requests that it was told are in a step."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
+from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.engine_state import EngineState
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
+from penstock.media.items import PromptMedia
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import FinishReason, TokenLogprobs
+from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -94,6 +96,8 @@ class FakeGeneration:
     """Plays a script's steps to whoever iterates it."""
 
     cached_tokens = 0
+    drafted = kept = 0
+    prediction: Sequence[int] = ()
     timing: RequestTiming | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
@@ -150,6 +154,7 @@ class FakeEngineClient:
         self.welcome = welcome()
         self.status: Status | None = status()
         self.live = LiveFeed()
+        self.adapters = AdapterDirectory()
         self.script: Script = script or hello
         self.refusal: PenstockError | None = None
         self.refuse_after = 0
@@ -160,6 +165,9 @@ class FakeEngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
         self._observer: Observer | None = None
+
+    def name_adapters(self, adapters: list[NamedAdapter]) -> None:
+        self.adapters.learn(adapters)
 
     def observe(self, observer: Observer) -> None:
         self._observer = observer
@@ -198,6 +206,8 @@ class FakeEngineClient:
         name: str,
         terms: Terms,
         timed: bool = False,
+        media: PromptMedia | None = None,
+        prediction: Sequence[int] = (),
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)
         await asyncio.sleep(0)
@@ -207,6 +217,9 @@ class FakeEngineClient:
             raise self.refusal
         self.submitted.append((prompt_token_ids, params, name))
         generation = FakeGeneration(self.script(prompt_token_ids, params), params.n, observed)
+        generation.prediction = prediction
+        if prediction:
+            generation.drafted, generation.kept = 9, 7
         self.begin(generation, params.n, timed=timed or observed.timed)
         observed.accepted(generation.timing, params.max_tokens or CONTEXT - len(prompt_token_ids))
         observed.entered()

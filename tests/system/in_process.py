@@ -3,9 +3,11 @@ that nothing but the numbers can differ. Every message goes over the wire format
 
 from __future__ import annotations
 
+import queue
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,15 +17,16 @@ from penstock.config.settings import (
     ModelSettings,
     PreemptionMode,
     SchedulerSettings,
+    SpeculativeSettings,
     WorkerSettings,
 )
 from penstock.prepare import load_manifest
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import FromWorker, WorkerHello
+from penstock.protocol.from_worker import FromWorker, GrammarFailed, GrammarReady, WorkerHello
 from penstock.protocol.to_frontend import Outputs, ToFrontend
-from penstock.protocol.to_worker import Plan, Setup, ToWorker
+from penstock.protocol.to_worker import CompileGrammar, Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import Loaded, load
@@ -39,6 +42,9 @@ class Heard:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: bool = False
+    drafted: int = 0
+    kept: int = 0
+    """Of those that were drafted."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Way:
     preemption: PreemptionMode = "auto"
     host_kib: int = 0
     steps: int = 2
+    speculation: str = "off"
     checkpoints: int | None = None
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
 
@@ -78,16 +85,24 @@ class System:
         self.loaded: Loaded | None = None
         self.reused = 0
         """Tokens that sequences found computed when they started."""
+        self.drafted = self.kept = 0
+        """Tokens of all steps."""
         self.core.frontend_opened(FRONT, Hello(list(PROTOCOL_VERSIONS), "test", 0), 0.0)
         self.core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
 
     def submit(
-        self, number: int, prompt: list[int], wanted: int, sampling: TokenSampling, n: int = 1
+        self,
+        number: int,
+        prompt: list[int],
+        wanted: int,
+        sampling: TokenSampling,
+        n: int = 1,
+        **more: Any,
     ) -> None:
         self.heard |= {(number, index): Heard() for index in range(n)}
         stopping = Stopping(max_tokens=wanted, ignore_eos=True)
         sequences = [OpenSequence(index) for index in range(n)]
-        submit = Submit(number, str(number), prompt, sequences, sampling, stopping)
+        submit = Submit(number, str(number), prompt, sequences, sampling, stopping, **more)
         self.core.frontend_received(FRONT, submit, 0.0)
 
     def run(self) -> None:
@@ -111,13 +126,23 @@ class System:
         if isinstance(message, Setup):
             self.loaded = load(message)
             answer: FromWorker = self.loaded.ready
+        elif isinstance(message, CompileGrammar):
+            answer = self._compiled(message)
         else:
             assert isinstance(message, Plan)
             assert self.loaded is not None
             starts = {work.slot: work.start for work in message.work}
             self.reused += sum(starts[new.slot] for new in message.admitted)
             answer = self.loaded.runner.execute(message)
+            self.drafted += sum(slot.drafted for slot in answer.slots)
+            self.kept += sum(len(slot.more) for slot in answer.slots)
         self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
+
+    def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
+        assert self.loaded is not None
+        answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+        self.loaded.runner.grammars.compile(message.grammar, message.definition, answers.put)
+        return answers.get(timeout=60)
 
     def _hear(self, outputs: Outputs) -> None:
         for output in outputs.outputs:
@@ -125,6 +150,8 @@ class System:
             heard.tokens += output.tokens
             heard.logprobs += output.logprobs or []
             heard.prompt_logprobs += output.prompt_logprobs or []
+            heard.drafted += output.drafted
+            heard.kept += max(0, len(output.tokens) - 1)
             heard.finished = output.finish is not None
             assert output.finish in (None, "length"), output
 
@@ -145,6 +172,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             host_kv_gib=way.host_kib / 2**20,
             state_checkpoint_tokens=way.checkpoints,
         ),
+        speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(
             max_num_seqs=64,
             max_num_batched_tokens=way.budget,

@@ -22,14 +22,14 @@ import pytest
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import endpoints_page, metrics_page
 from penstock.cli.try_it import curl_line
+from testing.recordings import tones, wav
 from testing.serving import Server
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
-from tests.system.transcribing_models import sound as speech
-from tests.system.transcribing_models import wav, write_whisper
+from tests.system.transcribing_models import write_whisper
 from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
@@ -150,7 +150,7 @@ def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_p
 
 
 def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    (tmp_path / "talk.wav").write_bytes(wav(tones(2.0, 1)))
     run_commands(TRANSCRIPTION, lambda _: transcribing, tmp_path)
 
 
@@ -285,7 +285,7 @@ def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> Non
 def test_python_of_the_page_about_speech(
     transcribing: Server, tiny_whisper: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    (tmp_path / "talk.wav").write_bytes(wav(tones(2.0, 1)))
     asking, hearing = python_of(TRANSCRIPTION)
     run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
     assert run(hearing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)

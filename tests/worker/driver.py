@@ -4,6 +4,7 @@ knob."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from penstock.model_config import ModelConfig
 from penstock.protocol.common import Media, TokenLogprobs, TokenSampling
+from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -19,6 +21,8 @@ from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
+from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.cpu_model import CPUModel
 from tests.worker.runners import Observer, host_runner
@@ -36,22 +40,33 @@ def make_runner(
     threads: int = 1,
     observer: Observer | None = None,
     grammars: SlotGrammars | None = None,
+    proposer: Callable[[Slots], Proposer] = lambda slots: NO_PROPOSER,
 ) -> StepRunner:
     config: ModelConfig = model.config
     bounds = SlotBounds(slots, num_blocks, block_size, config.vocab_size, max_tokens)
     if isinstance(model, CPUModel):
         forward = model.forward(block_size=block_size, num_blocks=num_blocks, threads=threads)
         slots_ = Slots(replace(bounds, groups=model.recipe().kv_groups))
-        return host_runner(forward, choose(threads), slots_, observer=observer, grammars=grammars)
+        drafting = Drafting(slots_, proposer(slots_))
+        return host_runner(
+            forward,
+            choose(threads),
+            slots_,
+            observer=observer,
+            grammars=grammars,
+            drafting=drafting,
+        )
     shape = CacheShape.of(config, block_size, model.embedding.dtype)
     forward = ReferenceForward(model, ReferenceAttention(shape, num_blocks))
+    slots_ = Slots(bounds)
     return host_runner(
         forward,
         choose(1),
-        Slots(bounds),
+        slots_,
         threads=threads,
         observer=observer,
         grammars=grammars,
+        drafting=Drafting(slots_, proposer(slots_)),
     )
 
 
@@ -61,6 +76,7 @@ class Job:
 
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
     media: of the prompt.  whole_spans: whether no step may end within a span of it.
+    prediction, scope: see NewSequence.  drafted, kept: tokens, in all steps.
     adapter: digest of a loaded one.
     """
 
@@ -81,6 +97,10 @@ class Job:
     steps: int = 0
     media: Media | None = None
     whole_spans: bool = False
+    prediction: list[int] = field(default_factory=list)
+    scope: bytes = b""
+    drafted: int = 0
+    kept: int = 0
     adapter: str = ""
 
     @property
@@ -102,6 +122,7 @@ class Driver:
 
     budget: tokens per step.  preempt_every: every so many steps a running job loses its slot and
     blocks, and starts over.  seed: of the order in which jobs get their turns and blocks.
+    draft: tokens that each job may draft in a step, as far as it wants so many.
     """
 
     def __init__(
@@ -114,11 +135,13 @@ class Driver:
         budget: int = 2048,
         preempt_every: int = 0,
         seed: int = 0,
+        draft: int = 0,
     ) -> None:
         self.runner = runner
         self.block_size = block_size
         self.budget = budget
         self.preempt_every = preempt_every
+        self.draft = draft
         self.random = random.Random(seed)
         self.step = 0
         self.num_groups = num_groups_of(runner)
@@ -159,7 +182,8 @@ class Driver:
             known = job.prompt + job.tokens
             count = job.fitting(min(left, len(known) - job.computed))
             held = len(job.blocks) // self.num_groups
-            new = -(-(job.computed + count) // self.block_size) - held
+            draft = self._draft_of(job, count, left)
+            new = max(0, -(-(job.computed + count + draft) // self.block_size) - held)
             if count < 1 or self.num_groups * new > len(self.free_blocks):
                 continue
             blocks = [self.free_blocks.pop() for _ in range(self.num_groups * new)]
@@ -176,13 +200,15 @@ class Driver:
                         blocks=blocks,
                         grammar=job.grammar,
                         media=job.media,
+                        draft_scope=job.scope,
+                        prediction=job.prediction,
                         adapter=job.adapter,
                     )
                 )
                 blocks = []
-            work.append(SlotWork(job.slot, job.computed, count, blocks))
+            work.append(SlotWork(job.slot, job.computed, count, blocks, draft=draft))
             ran.append(job)
-            left -= count
+            left -= count + draft
         assert ran, "no job fits the free blocks"
         self.step += 1
         plan = Plan(self.step, self.step - 1, self.released, admitted, work, encode=self.encode)
@@ -202,8 +228,24 @@ class Driver:
                 continue
             assert (outcome.token is not None) == (ends and outcome.error is None)
             if outcome.token is not None:
-                job.tokens.append(outcome.token)
-                job.logprobs.append(outcome.logprobs)
+                self._take(job, outcome)
+
+    def _draft_of(self, job: Job, count: int, left: int) -> int:
+        if job.computed + count < len(job.prompt) + len(job.tokens):
+            return 0
+        return min(self.draft, left - count, job.wanted - len(job.tokens) - 1)
+
+    def _take(self, job: Job, outcome: SlotResult) -> None:
+        logprobs = outcome.more_logprobs or [None] * len(outcome.more)
+        for token, each in zip(
+            [outcome.token, *outcome.more], [outcome.logprobs, *logprobs], strict=True
+        ):
+            if not job.done:
+                job.tokens.append(token)
+                job.logprobs.append(each)
+        job.computed += len(outcome.more)
+        job.drafted += outcome.drafted
+        job.kept += len(outcome.more)
 
 
 def num_groups_of(runner: Any) -> int:

@@ -19,6 +19,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
@@ -34,13 +35,15 @@ class Observed(Generate):
         super().__init__(*parts, **options)
         self._observer = observer
 
-    def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        batch = prepare_inputs(scheduled, self.slots, self.media)
+    def logits(
+        self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
+    ) -> Tensor:
+        batch = prepare_inputs(scheduled, self.slots, self.media, drafts)
         everything = self._forward.logits(batch, np.arange(len(batch.tokens)))
         row = 0
         for work in scheduled:
             self._observer(work.slot, work.start, everything[row : row + work.count])
-            row += work.count
+            row += work.count + len(drafts.get(work.slot, ()))
         return everything[torch.from_numpy(rows)]
 
 
@@ -55,6 +58,7 @@ def host_runner(
     together: bool = False,
     observer: Observer | None = None,
     media: StepMedia = NO_MEDIA,
+    drafting: Drafting | None = None,
 ) -> StepRunner[Any]:
     queue, sampling = HostQueue(), HostSampler(sampler)
     options: dict[str, Any] = {
@@ -62,6 +66,7 @@ def host_runner(
         "grammars": grammars,
         "together": together,
         "media": media,
+        "drafting": drafting,
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

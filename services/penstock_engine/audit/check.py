@@ -12,6 +12,7 @@ from penstock_engine.media.manager import MediaManager
 from penstock_engine.request.request import Request
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
@@ -26,9 +27,11 @@ def check(state: CoreState) -> None:
         state.grammars,
         state.media,
         state.remote_kv,
+        state.adapters,
         state.frontends.requests(),
     )
     state.media.check()
+    state.adapters.check(state.frontends.requests())
 
 
 def check_scheduling(scheduling: SchedulerState) -> None:
@@ -48,16 +51,18 @@ def check_requests(
     grammars: GrammarManager,
     media: MediaManager,
     remote_kv: RemoteKV,
+    adapters: AdapterManager,
     requests: Iterable[Request],
 ) -> None:
     """Raises BrokenState unless each live sequence is queued, runs, or waits for its grammar, for
-    media or for remote KV, and does only one of these; and unless each grammar has the holders it
-    counts."""
+    media, for its adapter or for remote KV, and does only one of these; and unless each grammar has
+    the holders it counts."""
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())
     awaiting = frozenset(remote_kv.parked())
     loading = frozenset(media.parked())
+    fitting = frozenset(adapters.parked())
     for request in requests:
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
@@ -67,7 +72,7 @@ def check_requests(
         for sequence in alive:
             runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
             where = f"sequence {sequence.index} of {request.name}"
-            aside = sum(sequence in place for place in (parked, awaiting, loading))
+            aside = sum(sequence in place for place in (parked, awaiting, loading, fitting))
             places = runs + bool(sequence.ticket) + aside
             _demand(places == 1, f"{where} is in {places} places, not 1")
             stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
@@ -76,6 +81,8 @@ def check_requests(
             _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
             loads = sequence.state is SequenceState.WAITING_FOR_MEDIA
             _demand(loads == (sequence in loading), f"{where} is {sequence.state.name}")
+            fits = sequence.state is SequenceState.WAITING_FOR_ADAPTER
+            _demand(fits == (sequence in fitting), f"{where} is {sequence.state.name}")
             _demand(
                 stays or awaits or grammars.is_ready(request),
                 f"{where} may run, and its grammar isn't ready",
@@ -84,7 +91,7 @@ def check_requests(
             holders[request.grammar] += 1
     grammars.check(holders)
     held = len(scheduling.running) + scheduling.queue.num_sequences
-    held += len(parked) + len(awaiting) + len(loading)
+    held += len(parked) + len(awaiting) + len(loading) + len(fitting)
     _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
 
 
@@ -95,6 +102,7 @@ def _check_holders(scheduling: SchedulerState) -> None:
         _demand(
             scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
         )
+    drafts = _drafts_in_flight(scheduling)
     for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
         where, progress = f"slot {slot}", sequence.progress
         _demand(scheduling.pool is not None, f"{where} is held without a worker")
@@ -108,7 +116,9 @@ def _check_holders(scheduling: SchedulerState) -> None:
             progress.expected,
         )
         _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
-        _demand(progress.scheduled <= capacity, f"{where}: KV beyond its blocks")
+        _demand(progress.scheduled + progress.drafts <= capacity, f"{where}: KV beyond its blocks")
+        given = drafts.get(slot, 0)
+        _demand(progress.drafts == given, f"{where}: {progress.drafts} drafts; {given} were sent")
         _demand(not sequence.ticket, f"{where} is in the queue too")
         tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
         _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
@@ -121,6 +131,16 @@ def _check_holders(scheduling: SchedulerState) -> None:
             f"{where} is {sequence.state.name}",
         )
         _demand(running or progress.in_flight > 0, f"{where} is marked, but not in flight")
+
+
+def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
+    """By slot, the drafts of the latest step that works on it."""
+    return {
+        sequence.slot: step.drafts.get(sequence.slot, 0)
+        for step in scheduling.in_flight
+        for sequence, _, _ in step.items
+        if sequence.slot is not None
+    }
 
 
 def _check_queue(scheduling: SchedulerState) -> None:
@@ -141,7 +161,7 @@ def _check_queue(scheduling: SchedulerState) -> None:
         _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
         _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
         _demand(
-            not progress.scheduled and not progress.in_flight,
+            not progress.scheduled and not progress.in_flight and not progress.drafts,
             f"{name} is scheduled",
         )
         _demand(progress.expected == sequence.num_tokens, f"{name} expects tokens")

@@ -33,13 +33,16 @@ class Finisher:
         error_code: ErrorCode | None = None,
         prompt_logprobs: list[TokenLogprobs] | None = None,
         vectors: Vectors | None = None,
+        drafted: int = 0,
     ) -> None:
         """Ends a live sequence, in whatever state it is. tokens, vectors: what its last step
-        gave; vectors take the place of the terminal output."""
+        gave; vectors take the place of the terminal output.  drafted: see SequenceOutput."""
         if sequence.state is SequenceState.WAITING_FOR_GRAMMAR:
             self._state.grammars.unpark(sequence)
         elif sequence.state is SequenceState.WAITING_FOR_REMOTE_KV:
             self._state.remote_kv.unpark(sequence)
+        elif sequence.state is SequenceState.WAITING_FOR_ADAPTER:
+            self._state.adapters.unpark(sequence)
         self._state.scheduling.finish(sequence, state)
         request = sequence.request
         if request.media is not None:
@@ -70,6 +73,7 @@ class Finisher:
                 error_code=error_code,
                 timeline=timeline,
                 prompt_logprobs=prompt_logprobs,
+                drafted=drafted,
             )
         )
 
@@ -102,6 +106,7 @@ class Finisher:
         self._state.counts.ended[FINISH_REASONS[state]] += 1
         self._state.frontends.ended(request)
         self._state.grammars.release(request)
+        self._state.adapters.release(request)
         self._open_of(request).pop(request.number, None)
         # They refer to it: without this, its prompt would wait for the garbage collector, which
         # comes by only when some hundred requests have ended.

@@ -8,7 +8,7 @@ from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
-from penstock_engine.request.step_builder import StepInFlight, UnfitResult
+from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 
 
 def check_pooling(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock_engine.core_state import CoreState
@@ -9,7 +11,8 @@ from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.pooling import verify_vectors
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.request.stopping import check_stop
+from penstock_engine.request.step_in_flight import StepInFlight
+from penstock_engine.request.stopping import check_stop, until_stop
 
 
 class ResultHandler:
@@ -36,25 +39,53 @@ class ResultHandler:
             verify_vectors(step, result, self._pooling)
         seconds = result.compute_seconds
         whole = state.step_clock.settled(step, seconds)
-        self._apply(result)
+        tokens = step.tokens
+        if step.drafts:
+            tokens += self._count_drafts(step, result)
+            result = self._until_stops(step, result)
+        self._apply(result, whole - seconds)
         workers.compute_seconds += seconds
-        workers.tokens_computed += step.tokens
+        workers.tokens_computed += tokens
         workers.progressed(now)
-        state.counts.settled(step.tokens, len(step.items), whole, seconds)
+        state.counts.settled(tokens, len(step.items), whole, seconds)
         state.counts.recovered(now)
         return True
 
-    def _apply(self, result: Result) -> None:
-        """Hands out what a step gave, sequence by sequence, and ends those that have ended."""
+    def _count_drafts(self, step: StepInFlight, result: Result) -> int:
+        """How many more tokens were computed than the plan had room for: less than none."""
+        drafted = 0
+        for outcome in result.slots:
+            if outcome.drafted:
+                drafted += outcome.drafted
+                self._state.counts.drafted(outcome.drafted, len(outcome.more))
+        return drafted - sum(step.drafts.values())
+
+    def _until_stops(self, step: StepInFlight, result: Result) -> Result:
+        """The result without tokens behind the end of their sequence."""
+        limit = self._state.context_limit.tokens
+        slots = [
+            until_stop(sequence, outcome, limit) if outcome.more else outcome
+            for (sequence, _, _), outcome in zip(step.items, result.slots, strict=True)
+        ]
+        return msgspec.structs.replace(result, slots=slots)
+
+    def _apply(self, result: Result, gap: float) -> None:
+        """Hands out what a step gave, sequence by sequence, and ends those that have ended. gap:
+        seconds that it took beyond what the worker computed."""
         frontends, generated = self._state.frontends, 0
         limit = self._state.context_limit.tokens
-        for sequence, outcome in self._state.scheduling.apply(result):
+        for sequence, outcome in self._state.scheduling.apply(result, gap):
             if outcome.error is not None:
                 self._fail(sequence, outcome)
                 continue
-            tokens = [] if outcome.token is None else [outcome.token]
+            tokens = outcome.tokens
             generated += len(tokens)
-            logprobs = None if outcome.logprobs is None else [outcome.logprobs]
+            logprobs = None
+            if outcome.logprobs is not None:
+                logprobs = [outcome.logprobs, *(outcome.more_logprobs or ())]
+            if outcome.drafted and sequence.timeline is not None:
+                sequence.timeline.drafted += outcome.drafted
+                sequence.timeline.kept += len(outcome.more)
             prompt_logprobs = outcome.prompt_logprobs
             end = check_stop(sequence, limit)
             if end is not None:
@@ -66,6 +97,7 @@ class ResultHandler:
                     stop_token=end[1],
                     prompt_logprobs=prompt_logprobs,
                     vectors=outcome.vectors,
+                    drafted=outcome.drafted,
                 )
                 continue
             request = sequence.request
@@ -78,6 +110,7 @@ class ResultHandler:
                     logprobs,
                     cached_tokens=request.take_cached_tokens(),
                     prompt_logprobs=prompt_logprobs,
+                    drafted=outcome.drafted,
                 )
                 frontend.outputs.append(output)
             sequence.delivered = len(sequence.emitted)

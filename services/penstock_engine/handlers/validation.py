@@ -10,7 +10,7 @@ from penstock.protocol.common import (
     LOWEST_PRIORITY,
     Stopping,
 )
-from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS, OpenSequence, Submit
 from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
 from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
 from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_whole
@@ -63,6 +63,7 @@ def check_submit(
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
     check_ids("prompt", submit.prompt_token_ids, vocab_size)
+    _check_prediction(submit.prediction, min(max_len, MAX_PREDICTION_TOKENS), vocab_size)
     _check_sequences(submit, vocab_size)
     _check_beams(submit)
     _check_together(submit, max_len, limits.max_request_tokens)
@@ -88,6 +89,15 @@ def _check_length(submit: Submit, max_len: int, room: str) -> None:
             f"prompt and emitted tokens are {prompt + emitted}; {room} {max_len}",
             code="context_length_exceeded",
         )
+
+
+def _check_prediction(prediction: list[int], most: int, vocab_size: int) -> None:
+    if len(prediction) > most:
+        raise InvalidRequest(
+            f"the prediction has {len(prediction)} tokens; at most {most} are allowed",
+            param="prediction",
+        )
+    check_ids("prediction", prediction, vocab_size)
 
 
 def _check_sequences(submit: Submit, vocab_size: int) -> None:

@@ -121,6 +121,21 @@ class BlockTable:
         self.checkpoints = None
 
 
+def joined(first: list[int], more: list[int], groups: int) -> list[int]:
+    """New blocks of a table that grew twice, as `grow` returns them: group by group."""
+    if groups == 1 or not first or not more:
+        return first + more
+    one, other = len(first) // groups, len(more) // groups
+    return [
+        block
+        for group in range(groups)
+        for block in (
+            *first[group * one : (group + 1) * one],
+            *more[group * other : (group + 1) * other],
+        )
+    ]
+
+
 def blocks_for(num_tokens: int, block_size: int) -> int:
     """Blocks that hold `num_tokens` tokens."""
     return -(-num_tokens // block_size)

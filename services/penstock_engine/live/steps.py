@@ -70,6 +70,8 @@ class StepLog:
             step.prefill,
             step.decode,
             step.sequences,
+            sum(outcome.drafted for outcome in result.slots),
+            sum(len(outcome.more) for outcome in result.slots),
         )
         self._settled.append((row, step.tenants))
         self.tenants.update(step.tenants)

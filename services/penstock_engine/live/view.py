@@ -144,6 +144,7 @@ class LiveView:
 
     def _step_view(self) -> StepView:
         scheduler, workers = self._core.state.scheduling, self._core.state.workers
+        counts = self._core.state.counts
         return StepView(
             rows=self._steps.rows,
             total=scheduler.num_steps,
@@ -151,6 +152,8 @@ class LiveView:
             preemptions=scheduler.num_preemptions,
             tokens_computed=workers.tokens_computed,
             tokens_generated=workers.tokens_generated,
+            drafted=counts.drafted_tokens,
+            kept=counts.kept_tokens,
         )
 
     def _frontend_view(self, now: float) -> FrontendView:

@@ -17,8 +17,10 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     yield from _now(families, state, ready)
     yield from _room(families, state)
     yield from _steps(families, state)
+    yield from _drafts(families, state)
     yield from _requests(families, state)
     yield from _media(families, state)
+    yield from _adapters(families, state)
     yield from _tenants(families, state)
 
 
@@ -122,6 +124,22 @@ def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
 
 
+def _drafts(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    for name, words, key in (
+        ("num_drafts", "Times that tokens were drafted for a sequence.", "drafts"),
+        ("num_draft_tokens", "Drafted tokens computed.", "drafted"),
+        ("num_accepted_tokens", "Drafted tokens that were right.", "kept"),
+    ):
+        yield families.counter(f"vllm:spec_decode_{name}", words, state.drafts[key])
+    yield families.counters(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens that were right, by place in the draft, from 0; the last one stands for "
+        "all behind it.",
+        ["position"],
+        _keyed({str(place): count for place, count in enumerate(state.kept_at)}),
+    )
+
+
 def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.counters(
         "penstock:requests_ended",
@@ -161,6 +179,33 @@ def _media(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "Embeddings that the encoder cache has room for.",
         ["state"],
         _keyed(state.encoder_rows),
+    )
+
+
+def _adapters(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    adapters = state.adapters
+    yield families.gauges(
+        "penstock:adapters",
+        "Adapters. loaded: workers have them, or load them; wanted: they wait for a place.",
+        ["state"],
+        _keyed({"loaded": adapters["loaded"], "wanted": adapters["wanted"]}),
+    )
+    yield families.gauge(
+        "penstock:adapter_places", "Adapters that may be loaded at a time.", state.adapter_places
+    )
+    yield families.gauge(
+        "penstock:adapters_waiting", "Sequences that wait for adapters.", adapters["waiting"]
+    )
+    yield families.counters(
+        "penstock:adapter_loads",
+        "Adapters that workers were told to load, by how it ended.",
+        ["outcome"],
+        _keyed(state.adapter_loads),
+    )
+    yield families.counter(
+        "penstock:adapter_load_seconds",
+        "Time that loading took of those that were loaded.",
+        state.adapter_seconds,
     )
 
 

@@ -23,6 +23,7 @@ STEP_SECONDS = (
 )
 RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 60, 120, 300)
 SEQUENCES = tuple(float(2**power) for power in range(13))
+DRAFT_PLACES = 16
 REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
 
 
@@ -33,7 +34,10 @@ class EngineCounts:
     workers that are gone.  prompt_tokens, generation_tokens: by tenant; of requests that were
     accepted here first, and of sequences that have ended.  media_encoded, media_found: items of
     prompts that were encoded, and whose encoding was there or not needed; media_bytes: of items
-    that were sent to workers.
+    that were sent to workers.  drafts: works on a sequence that had drafted tokens; drafted_tokens,
+    kept_tokens: of these, all and those that were right; kept_at: the latter by their place in the
+    draft, the last one standing for all behind it.  adapters_loaded, adapters_failed: by workers;
+    adapter_seconds: that the former took together.
     """
 
     def __init__(self) -> None:
@@ -47,7 +51,11 @@ class EngineCounts:
         self.resumed = 0
         self.worker_deaths = 0
         self.media_encoded = self.media_found = self.media_bytes = 0
+        self.adapters_loaded = self.adapters_failed = 0
+        self.adapter_seconds = 0.0
         self.swapped_out = self.swapped_in = 0
+        self.drafts = self.drafted_tokens = self.kept_tokens = 0
+        self.kept_at = [0] * DRAFT_PLACES
         self.prompt_tokens: dict[str, int] = {}
         self.generation_tokens: dict[str, int] = {}
         self._dispatch = 0.0
@@ -65,6 +73,14 @@ class EngineCounts:
         if self._dispatch > self.dispatch_seconds:
             self.dispatch_seconds = self._dispatch
 
+    def drafted(self, tokens: int, kept: int) -> None:
+        """So many tokens were drafted for a sequence, of which the first `kept` were right."""
+        self.drafts += 1
+        self.drafted_tokens += tokens
+        self.kept_tokens += kept
+        for place in range(kept):
+            self.kept_at[min(place, DRAFT_PLACES - 1)] += 1
+
     def lost(self, now: float) -> None:
         """A worker is gone."""
         self.worker_deaths += 1
@@ -76,6 +92,11 @@ class EngineCounts:
         if self._lost_at is not None:
             self.recovery_seconds.observe(now - self._lost_at)
             self._lost_at = None
+
+    def adapter_loaded(self, seconds: float) -> None:
+        """Workers have loaded an adapter."""
+        self.adapters_loaded += 1
+        self.adapter_seconds += seconds
 
     # ---- requests
 

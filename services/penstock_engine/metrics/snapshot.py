@@ -23,8 +23,12 @@ class TenantMetrics(NamedTuple):
 
 class MetricsSnapshot(NamedTuple):
     """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
+    drafts: works on a sequence that had drafts, drafted tokens, and those that were right; kept_at:
+    the latter by place.
     media: items of prompts that were encoded, and whose encodings were found; bytes that were sent
     to workers; sequences that wait for media.  encoder_rows: of the encoder cache.
+    adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
+    adapter_loads: by how they ended; adapter_seconds: that those took which went well.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -53,8 +57,14 @@ class MetricsSnapshot(NamedTuple):
     ended: dict[str, int]
     rejected: dict[str, int]
     resumed: int
+    drafts: dict[str, int]
+    kept_at: list[int]
     media: dict[str, int]
     encoder_rows: dict[str, int]
+    adapters: dict[str, int]
+    adapter_loads: dict[str, int]
+    adapter_seconds: float
+    adapter_places: int
     worker_deaths: int
     frontends: int
     workers: int
@@ -68,7 +78,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     cache, pool, media = scheduler.cache, scheduler.pool, core.state.media
     host = None if cache is None else cache.host
     kept = 0 if cache is None else cache.num_kept
-    debts = scheduler.policy.debts()
+    adapters, debts = core.state.adapters, scheduler.policy.debts()
     free, total = (0, 0) if pool is None else (pool.num_free, pool.num_blocks)
     host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
     return MetricsSnapshot(
@@ -80,7 +90,8 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         waiting=core.num_waiting,
         waiting_tokens=scheduler.queue.num_tokens
         + core.state.grammars.waiting_tokens
-        + media.part_of().tokens,
+        + media.part_of().tokens
+        + adapters.part_of().tokens,
         oldest_waiting=_oldest_waiting(core, now),
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
@@ -112,6 +123,12 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         ended=dict(counts.ended),
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
+        drafts={
+            "drafts": counts.drafts,
+            "drafted": counts.drafted_tokens,
+            "kept": counts.kept_tokens,
+        },
+        kept_at=list(counts.kept_at),
         media={
             "encoded": counts.media_encoded,
             "found": counts.media_found,
@@ -122,6 +139,14 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "used": media.encodings.used,
             "free": media.encodings.capacity - media.encodings.used,
         },
+        adapters={
+            "loaded": len(adapters.places.loaded),
+            "wanted": len(adapters.places.line),
+            "waiting": adapters.num_waiting,
+        },
+        adapter_loads={"loaded": counts.adapters_loaded, "failed": counts.adapters_failed},
+        adapter_seconds=counts.adapter_seconds,
+        adapter_places=adapters.places.count,
         worker_deaths=counts.worker_deaths,
         frontends=len(core.state.frontends),
         workers=workers.num_ready,

@@ -80,7 +80,8 @@ class Policy(ABC):
 
     def charge(self, sequence: Sequence, prompt: int, generated: int, block_steps: int) -> None:
         """A step was planned that computes `prompt` tokens of the sequence and samples `generated`
-        ones; it has held its blocks for so many block-steps since it was last served."""
+        ones; it has held its blocks for so many block-steps since it was last served. Or a step was
+        settled, in which drafts gave it so many more tokens, and as many as `prompt` gave none."""
         return
 
     def debts(self) -> dict[str, float] | None:

@@ -25,7 +25,16 @@ from penstock import (
     transcription_facts,
     vision_spec,
 )
-from penstock.config import settings
+from penstock.config import (
+    cache_settings,
+    gateway_settings,
+    lora_settings,
+    media_settings,
+    model_settings,
+    scheduler_settings,
+    settings,
+    speculative_settings,
+)
 from penstock.metrics import histogram
 from penstock.protocol import common, from_frontend, from_worker, to_frontend, to_worker
 from penstock_engine import (
@@ -39,12 +48,20 @@ from penstock_engine import (
     request,
     scheduler,
     sessions,
+    speculation,
     waiting,
 )
 from penstock_engine.metrics import counts
 
 _MESSAGES = (
+    cache_settings,
+    gateway_settings,
+    lora_settings,
+    media_settings,
+    model_settings,
+    scheduler_settings,
     settings,
+    speculative_settings,
     audio_spec,
     kv_layout,
     layer_spec,
@@ -62,7 +79,7 @@ _MESSAGES = (
 )
 """Modules whose msgspec structs are all values, and known."""
 
-_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, waiting)
+_PACKAGES = (handlers, kv, media, policies, request, scheduler, sessions, speculation, waiting)
 """Packages all of whose modules make up a core's state."""
 
 

@@ -13,11 +13,15 @@ class SequenceProgress:
 
     A step that is planned moves `scheduled` on, and where that reaches `expected` it samples: so
     `expected` moves one ahead.  When it is settled, `computed` follows, and `tokens` if one came.
+
+    Behind the token that it samples, a step may compute `drafts` that may turn out to be the next
+    ones.  Nothing follows it before it is settled; then those that did count in all four.
     """
 
     __slots__ = (
         "computed",
         "deferrals",
+        "drafts",
         "expected",
         "in_flight",
         "last_place",
@@ -37,6 +41,7 @@ class SequenceProgress:
         self.expected = self.tokens  # the same, once every step in flight is settled without an end
         self.computed = 0  # tokens with KV, by settled steps
         self.scheduled = 0  # the same, once every step in flight is settled
+        self.drafts = 0  # tokens that the step in flight may compute behind `scheduled`
         self.last_step = 0  # number of the step that served it last; 0: none did
         self.last_place = 0  # its place in that step, from 1
         self.deferrals = 0  # steps in a row that gave no token because its grammar's mask was late
@@ -51,20 +56,32 @@ class SequenceProgress:
         """It gets a slot, with the KV of so many of its tokens."""
         self.computed = self.scheduled = computed
 
-    def schedule(self, end: int, step: int, place: int) -> bool:
-        """A step computes it up to `end`. Whether that step samples a token of it."""
+    def schedule(self, end: int, step: int, place: int, drafts: int = 0) -> bool:
+        """A step computes it up to `end`, and drafts behind it. Whether that step samples a token
+        of it."""
         samples = end == self.expected
         self.scheduled = end
+        self.drafts = drafts
         self.expected += samples
         self.in_flight += 1
         self.last_step = step
         self.last_place = place
         return samples
 
-    def append(self) -> None:
-        """A token was sampled, which was expected."""
-        self.tokens += 1
+    def append(self, count: int = 1) -> None:
+        """Tokens were sampled: one that was expected, and those behind it that were drafted and
+        right, whose predecessors are computed."""
+        kept = count - 1
+        self.tokens += count
+        self.expected += kept
+        self.scheduled += kept
         self.deferrals = self.replayed = 0
+
+    def settle(self, end: int, kept: int = 0) -> None:
+        """A step up to `end` is settled, in which so many drafts were right."""
+        self.computed = end + kept
+        if end + kept == self.scheduled:
+            self.drafts = 0  # The latest step of it, as nothing follows one with drafts.
 
     def defer(self, end: int) -> None:
         """No token came: the last of those before `end` is computed again, with its logits.
@@ -73,4 +90,5 @@ class SequenceProgress:
         """
         self.computed = self.scheduled = end - 1
         self.expected = self.tokens
+        self.drafts = 0
         self.deferrals += 1

@@ -18,6 +18,7 @@ from penstock_engine.request.states import (
     SequenceState,
 )
 from penstock_engine.request.timeline import TimelineBuilder
+from penstock_engine.speculation.history import SequenceDrafts
 
 ITEM_COST, SPAN_COST = 64, 4
 """Of an item and a span of media, in a message, as so many token ids."""
@@ -36,6 +37,7 @@ class Request:
     __slots__ = (
         "_prompt_keys",
         "accepted",
+        "adapter",
         "arrival",
         "beams",
         "cached_reported",
@@ -52,6 +54,7 @@ class Request:
         "number",
         "open",
         "pooling",
+        "prediction",
         "priority",
         "prompt_token_ids",
         "reported_running",
@@ -87,6 +90,7 @@ class Request:
         self.deadline = None if left is None else now + left / 1000  # on the same clock
         # Four bytes a token: a full queue holds millions of them.
         self.prompt_token_ids = array("i", submit.prompt_token_ids)
+        self.prediction = array("i", submit.prediction)  # see Submit
         self.stopping: Stopping = submit.stopping
         # Ids that end a sequence: the model's own, and the request's.
         self.eos = frozenset(() if submit.stopping.ignore_eos else eos_token_ids)
@@ -98,6 +102,7 @@ class Request:
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
         self.root = root  # parent of the keys of its blocks (see kv.keys)
+        self.adapter = submit.adapter  # None: the model's own weights alone
         self.media = media  # what placeholders of its prompt stand for; None: it has none
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
@@ -121,11 +126,11 @@ class Request:
 
     @property
     def num_carried(self) -> int:
-        """What its sampling parameters and media bring along, as so many token ids."""
-        media, wanted = 0, self.sampling.adjustments
+        """What its sampling parameters, prediction and media bring along, as so many token ids."""
+        media, wanted = len(self.prediction), self.sampling.adjustments
         if self.media is not None:
             told = self.media.media
-            media = ITEM_COST * len(told.items) + SPAN_COST * len(told.spans)
+            media += ITEM_COST * len(told.items) + SPAN_COST * len(told.spans)
         if wanted is None:
             return media
         words = sum(map(len, wanted.bad_words))
@@ -169,6 +174,7 @@ class Sequence:
         "brought",
         "deaths",
         "delivered",
+        "drafts",
         "emitted",
         "index",
         "keys",
@@ -205,6 +211,7 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.slot: int | None = None  # None unless the worker holds it
         self.table: BlockTable | None = None  # likewise
+        self.drafts: SequenceDrafts | None = None  # None: nothing could be drafted so far
         self.ticket = 0  # its place in the waiting queue; 0: not in it
         self.num_preemptions = 0  # how often it has lost its blocks to others
         self.tokens_at_start = self.num_tokens  # when it last got a slot
@@ -274,10 +281,10 @@ class Sequence:
         prompt, size = self.request.prompt_token_ids, len(self.request.prompt_token_ids)
         return prompt[start:end] + self.emitted[max(0, start - size) : max(0, end - size)]
 
-    def append(self, token: int) -> None:
-        """A step has sampled a token."""
-        self.emitted.append(token)
-        self.progress.append()
+    def append(self, tokens: list[int]) -> None:
+        """A step has sampled a token, and others behind drafts that were right."""
+        self.emitted.extend(tokens)
+        self.progress.append(len(tokens))
 
     def move(self, state: SequenceState) -> None:
         """Changes the state. Raises IllegalTransition."""
@@ -298,6 +305,8 @@ class Sequence:
     def forget_computed(self) -> None:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
+        if self.drafts is not None:
+            self.drafts.proposed = 0
         self.progress.restart(len(self.request.prompt_token_ids), len(self.emitted))
         self.num_keyed = self.num_published = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.

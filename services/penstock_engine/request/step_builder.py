@@ -1,4 +1,4 @@
-"""A step while it is being decided, and while it is in flight."""
+"""A step while it is being decided."""
 
 from __future__ import annotations
 
@@ -7,81 +7,11 @@ from collections.abc import Container
 import msgspec
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.request import Sequence
-
-
-class UnfitResult(Exception):
-    """A Result that doesn't belong to the oldest step in flight."""
-
-
-class StepInFlight:
-    """A step that was sent, and is not settled."""
-
-    __slots__ = ("alone", "decodes", "items", "number", "rows", "tokens")
-
-    def __init__(
-        self,
-        number: int,
-        items: list[tuple[Sequence, int, bool]],
-        *,
-        alone: bool,
-        tokens: int,
-        decodes: int,
-        rows: int = 0,
-    ) -> None:
-        self.number = number
-        self.items = items
-        """(sequence, tokens computed once it is settled, whether it samples), in the plan's
-        order."""
-        self.alone = alone  # one suspect has the step to itself
-        self.tokens = tokens  # that it computes
-        self.decodes = decodes  # of these, those of sequences that it gives one
-        self.rows = rows  # of items of media, that it encodes
-
-    def verify(self, result: Result, vocab_size: int) -> None:
-        """Raises UnfitResult unless `result` answers these items, one for one."""
-        if result.step != self.number:
-            raise UnfitResult(f"a result for step {result.step} where {self.number} is in flight")
-        if len(result.slots) != len(self.items):
-            raise UnfitResult(
-                f"the result of step {self.number} has {len(result.slots)} slots; "
-                f"its plan has {len(self.items)}"
-            )
-        for (sequence, end, samples), outcome in zip(self.items, result.slots, strict=True):
-            slot, token = outcome.slot, outcome.token
-            if slot != sequence.slot:
-                raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
-            if outcome.error is not None:
-                continue
-            self._verify_prompt(sequence, end, outcome)
-            if outcome.deferred and token is None and samples and sequence.request.grammar:
-                continue
-            if (token is not None) != samples or outcome.deferred:
-                raise UnfitResult(
-                    f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
-                )
-            if token is None:
-                continue
-            if not 0 <= token < vocab_size:
-                raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
-            if outcome.logprobs is None and sequence.request.sampling.logprobs is not None:
-                raise UnfitResult(f"slot {slot} gave no log-probabilities, which were asked for")
-
-    def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
-        """Each token that is computed gives log-probabilities of the next one of the prompt."""
-        if sequence.finished:
-            return  # Nothing more is reported of it; so its count stays behind.
-        reported = min(end + 1, len(sequence.request.prompt_token_ids))
-        expected = max(0, reported - sequence.prompt_reported)
-        given = len(outcome.prompt_logprobs or ())
-        if given != expected:
-            raise UnfitResult(
-                f"slot {outcome.slot} gave {given} log-probabilities of its prompt, not {expected}"
-            )
-
+from penstock_engine.request.step_in_flight import StepInFlight
+from penstock_engine.speculation.draft_policy import StepSize
 
 MAX_PROMPT_LOGPROBS = 65_536
 """Prompt tokens that one result reports log-probabilities of, some 300 bytes each: so it fits a
@@ -95,7 +25,18 @@ class StepBuilder:
     looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
     """
 
-    __slots__ = ("_admitted", "_held", "alone", "items", "left", "reportable", "room", "wanting")
+    __slots__ = (
+        "_admitted",
+        "_held",
+        "alone",
+        "drafts",
+        "followed",
+        "items",
+        "left",
+        "reportable",
+        "room",
+        "wanting",
+    )
 
     def __init__(self, budget: int, room: int) -> None:
         self.left = budget  # tokens that are not given out
@@ -107,6 +48,8 @@ class StepBuilder:
         """By slot: the sequence, its first token to compute, the end of these, its new blocks."""
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
+        self.drafts: dict[int, int] = {}  # see StepInFlight
+        self.followed = True  # likewise
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -160,29 +103,60 @@ class StepBuilder:
         if item is not None:
             self.left += item[2] - item[1]
 
+    def draft(self, slot: int, count: int, new_blocks: list[int]) -> None:
+        """May compute so many drafts behind the tokens of a sequence that is scheduled.
+        new_blocks: all that the sequence gets in this step."""
+        sequence, start, end, _ = self.items[slot]
+        if slot in self.drafts or not 0 < count <= self.left:
+            raise ValueError(f"slot {slot} can't have {count} drafts")
+        self.left -= count
+        self.drafts[slot] = count
+        self.items[slot] = (sequence, start, end, new_blocks)
+
+    def size(self) -> StepSize:
+        """Of what is scheduled, without drafts."""
+        sampling = decodes = tokens = 0
+        for sequence, start, end, _ in self.items.values():
+            sampling += end == sequence.progress.expected
+            decodes += end - start == 1
+            tokens += end - start
+        return StepSize(sampling, decodes, tokens - decodes)
+
     def commit(
         self,
         number: int,
         released: list[int],
         copies: list[Copy],
         media: tuple[list[str], list[str], int] = ([], [], 0),
+        *,
+        behind: bool = False,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: see ChunkLimit.take."""
+        media: see ChunkLimit.take.  behind: see StepInFlight."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
         for slot, (sequence, start, end, new_blocks) in self.items.items():
             states = [] if sequence.table is None else sequence.table.new_states(new_blocks)
-            work.append(SlotWork(slot, start, end - start, new_blocks, states=states))
-            samples = sequence.progress.schedule(end, number, len(items) + 1)
+            drafts = self.drafts.get(slot, 0)
+            count = end - start
+            work.append(SlotWork(slot, start, count, new_blocks, states=states, draft=drafts))
+            samples = sequence.progress.schedule(end, number, len(items) + 1, drafts)
             items.append((sequence, end, samples))
-            tokens += end - start
+            tokens += count + drafts
             decodes += end - start == 1
         encode, dropped, rows = media
         plan = Plan(number, number - 1, released, self._admissions(), work, copies, encode, dropped)
         step = StepInFlight(
-            number, items, alone=self.alone, tokens=tokens, decodes=decodes, rows=rows
+            number,
+            items,
+            alone=self.alone,
+            tokens=tokens,
+            decodes=decodes,
+            rows=rows,
+            drafts=self.drafts,
+            followed=self.followed,
+            behind=behind,
         )
         return plan, step
 
@@ -261,4 +235,7 @@ def _in_full(sequence: Sequence) -> NewSequence:
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
         media=None if sequence.request.media is None else sequence.request.media.media,
+        draft_scope=sequence.request.root,
+        prediction=sequence.request.prediction.tolist(),
+        adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )

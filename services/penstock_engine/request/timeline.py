@@ -32,7 +32,9 @@ class TimelineBuilder:
         "cached_tokens",
         "compute",
         "dispatch",
+        "drafted",
         "encoded_items",
+        "kept",
         "media",
         "media_bytes",
         "preemptions",
@@ -53,6 +55,7 @@ class TimelineBuilder:
         self.tokens_began = 0.0  # when its first token came; 0 before
         self.queue = self.requeued = self.compute = self.dispatch = self.share = 0.0
         self.steps = self.preemptions = self.swaps = self.cached_tokens = 0
+        self.drafted = self.kept = 0
         self.media = 0.0
         self.encoded_items = self.cached_items = self.media_bytes = 0
 
@@ -99,4 +102,6 @@ class TimelineBuilder:
             encoded_items=self.encoded_items,
             cached_items=self.cached_items,
             media_bytes=self.media_bytes,
+            drafted=self.drafted,
+            kept=self.kept,
         )

@@ -9,6 +9,7 @@ from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_engine.facts import EngineFacts
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.drafting import NoDrafter
 from penstock_engine.scheduler.scheduler import Scheduler
 from penstock_engine.scheduler.state import SchedulerState
 
@@ -20,7 +21,7 @@ class PipelineScheduler(Scheduler):
     earlier steps have sampled, and a sequence is in no step behind one that samples for it; chunks
     of its prompt that don't may be in several, one behind the other.  Decodes are dealt out: a step
     takes no more than its share of them, the longest unserved first, and leaves the others to the
-    step behind it.
+    step behind it.  Nothing is drafted: several stages would have to agree on it.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class PipelineScheduler(Scheduler):
         stages: int,
         whole: bool = False,
     ) -> None:
-        super().__init__(state, settings, whole=whole)
+        super().__init__(state, settings, whole=whole, drafter=NoDrafter(state))
         self._stages = stages
         self._max_in_flight = max(self._max_in_flight, stages)
         self._reported: dict[int, int] = {}

@@ -14,6 +14,7 @@ from penstock_engine.policies.policy import Turn
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.drafting import Drafter
 from penstock_engine.scheduler.prefix_reuse import Start
 from penstock_engine.scheduler.starts import StartFinder
 from penstock_engine.scheduler.state import SchedulerState
@@ -36,10 +37,16 @@ class Scheduler:
     follower too."""
 
     def __init__(
-        self, state: SchedulerState, settings: SchedulerSettings, *, whole: bool = False
+        self,
+        state: SchedulerState,
+        settings: SchedulerSettings,
+        *,
+        whole: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
         self.state = state
         self._starts = StartFinder(state)
+        self._drafter = drafter or Drafter(state)
         self._whole = whole
         self._max_in_flight = settings.max_steps_in_flight
         self._max_carried = settings.max_carried_tokens
@@ -59,7 +66,8 @@ class Scheduler:
 
         Decodes (one token behind) are served first, within a limit that leaves prefill its share;
         then what has started, in order; then whoever waits, strictly in order, while slots,
-        blocks and budget last; then decodes that the limit had kept out.
+        blocks and budget last; then decodes that the limit had kept out; then drafts, behind the
+        newest tokens of sequences that have all of theirs in the step.
         """
         if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
             return None
@@ -73,6 +81,7 @@ class Scheduler:
         self._fill(builder)
         if not builder.items:
             return None
+        self._drafter.allot(builder)
         self.state.last_was_alone = builder.alone
         self.state.last_step += 1
         plan, step = builder.commit(
@@ -80,6 +89,7 @@ class Scheduler:
             self.state.released,
             self.state.cache.take_copies(),
             self.state.limit.take(),
+            behind=bool(self.state.in_flight),
         )
         self.state.released = []
         self.state.in_flight.append(step)
@@ -92,8 +102,8 @@ class Scheduler:
         if self.state.last_was_alone:
             turns.reverse()
         aside = -1
-        while not builder.items and aside != self.state.limit.num_waiting:
-            aside = self.state.limit.num_waiting
+        while not builder.items and aside != self.state.num_aside:
+            aside = self.state.num_aside
             for run in turns:
                 if not builder.items:
                     run(builder)
@@ -107,7 +117,13 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # Who needs a long step gets it when nothing else is under way.
-        return room and self._is_short() and not suspects and self.state.limit.short is None
+        return (
+            room
+            and latest.followed
+            and self._is_short()
+            and not suspects
+            and self.state.limit.short is None
+        )
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
@@ -122,9 +138,12 @@ class Scheduler:
 
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
-        none where one is on its way that a grammar's mask may defer: it is not followed."""
+        none where one is on its way that a grammar's mask may defer, or that may have drafts behind
+        it: it is not followed."""
         progress = sequence.progress
         expected = progress.expected
+        if progress.drafts:
+            return 0
         if sequence.request.grammar is not None and expected > progress.tokens:
             return 0
         last = expected >= sequence.most_tokens or expected >= self.state.longest
@@ -264,7 +283,7 @@ class Scheduler:
                 if head.num_tokens > builder.left:
                     return
                 most = builder.left
-            if not self.state.limit.may_start(head, start.computed):
+            if not self.state.may_start(head, start.computed):
                 continue
             if not self._start(head, start, builder, most):
                 self.state.queue.hold(head)
@@ -275,8 +294,12 @@ class Scheduler:
 
         Whether no step may be sent until those that must leave are free to.
         """
-        head = self.state.queue.head() if self.state.policy.makes_way else None
-        if head is None or head.suspect_until or self.state.suspect is not None:
+        if not self.state.policy.makes_way or self.state.suspect is not None:
+            return False
+        head = self.state.queue.head()
+        while head is not None and not self.state.gate.may_start(head):
+            head = self.state.queue.head()
+        if head is None or head.suspect_until:
             return False
         shortage = self._starts.shortage(head)
         if shortage is None:
@@ -337,7 +360,7 @@ class Scheduler:
             start = self._starts.fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            if not self.state.limit.may_start(head, start.computed):
+            if not self.state.may_start(head, start.computed):
                 return
             if not self._start(head, start, builder, builder.left):
                 return

@@ -21,10 +21,16 @@ from penstock_engine.policies.policy import Policy
 from penstock_engine.policies.resumption import Resumption
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
-from penstock_engine.request.step_builder import StepInFlight, UnfitResult
+from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from penstock_engine.scheduler.start_gate import StartGate
+from penstock_engine.scheduler.step_lessons import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
+from penstock_engine.speculation.draft_policy import DraftPolicy
+
+SET_ASIDE = (SequenceState.WAITING_FOR_MEDIA, SequenceState.WAITING_FOR_ADAPTER)
+"""States of those that have left the queue for a while, and not the policy."""
 
 
 class SchedulerState:
@@ -77,8 +83,13 @@ class SchedulerState:
         self.step_cost = StepCostForecast()
         self.fresh_share = FreshShare()
         self._resume = Resumption(settings.preemption_mode, self.step_cost, self.budget)
+        self.draft_policy = DraftPolicy()
+        """How many tokens are drafted, and what was learnt of that."""
+        self._lessons = StepLessons(policy, self.step_cost, self.draft_policy)
         self.limit = ChunkLimit()
         """What may keep tokens of a sequence from being computed."""
+        self.gate = StartGate()
+        """What may keep the head of the queue from starting."""
         self.prefix_reuse: PrefixReuse | None = None
         self.in_flight: deque[StepInFlight] = deque()
         """Steps that were sent, and are not settled, the oldest first."""
@@ -97,6 +108,16 @@ class SchedulerState:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.queue or self.in_flight)
+
+    @property
+    def num_aside(self) -> int:
+        """Sequences that have left the queue for a while."""
+        return self.limit.num_waiting + self.gate.num_waiting
+
+    def may_start(self, head: Sequence, computed: int) -> bool:
+        """Whether the head of the queue may start behind so many tokens. If not, it has left the
+        queue for a while."""
+        return self.gate.may_start(head) and self.limit.may_start(head, computed)
 
     @property
     def num_in_flight(self) -> int:
@@ -156,7 +177,7 @@ class SchedulerState:
             for sequence, end, _ in step.items:
                 sequence.progress.in_flight = 0
                 if not sequence.finished:
-                    scheduled[sequence] = end
+                    scheduled[sequence] = end + sequence.progress.drafts
         self.in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
@@ -193,7 +214,7 @@ class SchedulerState:
 
     def finish(self, sequence: Sequence, state: SequenceState) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
-        aside = sequence.state is SequenceState.WAITING_FOR_MEDIA
+        aside = sequence.state in SET_ASIDE
         sequence.move(state)
         slot = sequence.slot
         known = bool(sequence.ticket) or slot is not None or aside
@@ -218,18 +239,15 @@ class SchedulerState:
         self.in_flight[0].verify(result, vocab_size)
         return self.in_flight[0]
 
-    def apply(self, result: Result) -> list[tuple[Sequence, SlotResult]]:
+    def apply(self, result: Result, gap: float = 0.0) -> list[tuple[Sequence, SlotResult]]:
         """Settles the oldest step in flight; `verify` has been called.
 
-        Returns the sequences that have a new token (appended already), log-probabilities of their
-        prompt, or an error, in the plan's order.  The caller decides which of them end.
+        gap: seconds that the step took beyond what the worker computed.  Returns the sequences that
+        have new tokens (appended already), log-probabilities of their prompt, or an error, in the
+        plan's order.  The caller decides which of them end, and has left out what comes behind.
         """
         step = self.in_flight[0]
-        # A step that encodes says little of what tokens cost; a worker may not know its parts.
-        seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
-        if not step.rows or result.encode_seconds:
-            self.step_cost.observe(step.tokens, seconds)
-            self.policy.pace.observe(step.decodes, step.tokens, seconds)
+        self._lessons.settled(step, result, gap)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
@@ -249,12 +267,13 @@ class SchedulerState:
                 elif outcome.prompt_logprobs:
                     advanced.append((sequence, outcome))
                 continue
-            progress.computed = end
+            if outcome.token is not None:
+                sequence.append(outcome.tokens)
+                self._lessons.sampled(sequence, outcome)
+            progress.settle(end, len(outcome.more))
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
             self.limit.computed(sequence)
-            if outcome.token is not None:
-                sequence.append(outcome.token)
             if outcome.token is not None or outcome.prompt_logprobs:
                 advanced.append((sequence, outcome))
         suspect = self.suspect if step.alone else None
@@ -311,10 +330,12 @@ class SchedulerState:
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.request.num_running += 1
+        self.gate.occupied(sequence)
         self._moved[sequence.request] = None
 
     def _vacate(self, sequence: Sequence) -> None:
         sequence.slot = sequence.table = None
+        self.gate.vacated(sequence)
         sequence.request.num_running -= 1
         self._moved[sequence.request] = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_engine.request.step_builder import StepInFlight
+from penstock_engine.request.step_in_flight import StepInFlight
 from penstock_engine.request.timeline import Clock
 
 
@@ -51,7 +51,8 @@ class StepClock:
             timeline.steps += 1
             timeline.compute += seconds
             timeline.dispatch += gap
-            timeline.share += each * (end - sequence.progress.computed)
+            drafts = step.drafts.get(sequence.slot, 0) if sequence.slot is not None else 0
+            timeline.share += each * (end - sequence.progress.computed + drafts)
             if samples and not timeline.tokens_began:
                 timeline.tokens_began = self._clock.now
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.config.settings import ParallelSettings
 from penstock.protocol.from_worker import Result
-from penstock_engine.request.step_builder import UnfitResult
+from penstock_engine.request.step_in_flight import UnfitResult
 
 
 class RankResults:

@@ -21,6 +21,7 @@ from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
     room_for_output,
     sampling_params,
@@ -83,6 +84,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
             blame_of(request, use),
             search_of(request),
             prompt.media,
+            await predicted_ids(request.prediction, engine),
         )
 
 

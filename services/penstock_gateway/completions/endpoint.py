@@ -20,6 +20,7 @@ from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
     check_ids,
     room_for_output,
@@ -95,7 +96,10 @@ class Completions(GenerateEndpoint[CompletionRequest]):
         params = [by_room[room] for room in rooms]
         reply = CompletionFormat(head, tokenizer, echo_options, known, params[0].n)
         blamed = partial(blame, field=structure_field(request))
-        return Job(prompt_token_ids, params, reply, blamed, search_of(request))
+        prediction = await predicted_ids(request.prediction, engine)
+        return Job(
+            prompt_token_ids, params, reply, blamed, search_of(request), prediction=prediction
+        )
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

@@ -33,6 +33,7 @@ async def whole_answer(
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
     timeline = await recorder.asked_for(batch.timings, batch.n)
     usage = UsageInfo.of(prompt_tokens, completion_tokens, batch.cached_tokens)
+    usage = usage.with_predicted(batch.predicted)
     return reply.whole(choices, usage, timeline or UNSET)
 
 
@@ -130,8 +131,10 @@ class StreamedAnswer:
         return None
 
     def _total(self) -> UsageInfo:
-        cached = self._batch.cached_tokens if self._batch is not None else 0
-        return UsageInfo.of(self._prompt_tokens, self._completion_tokens, cached)
+        batch = self._batch
+        cached = batch.cached_tokens if batch is not None else 0
+        usage = UsageInfo.of(self._prompt_tokens, self._completion_tokens, cached)
+        return usage if batch is None else usage.with_predicted(batch.predicted)
 
     def _usage_so_far(self) -> UsageField:
         if not self._include_usage:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.structured_outputs import PARAM
@@ -41,23 +41,34 @@ class GenerationBatch:
         terms: Terms,
         timed: bool = False,
         media: PromptMedia | None = None,
+        prediction: Sequence[int] = (),
     ) -> GenerationBatch:
         """Returns once the engine has accepted all of them; when it refuses one, none runs.
 
-        media: of the prompt, if there is one only.
+        media: of the prompt, if there is one only. prediction: of each.
         """
         n = params[0].n
         if len(prompt_token_ids) == 1:
-            more: dict[str, Any] = {}
-            if media is not None:
-                more = {"media": media.media, "prepared": media.prepared}
             generation = await client.submit(
-                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed, **more
+                prompt_token_ids[0],
+                params[0],
+                name=name,
+                terms=terms,
+                timed=timed,
+                media=media,
+                prediction=prediction,
             )
             return cls([generation], n)
         attempts = [
             asyncio.create_task(
-                client.submit(ids, each, name=f"{name}-{i}", terms=terms, timed=timed)
+                client.submit(
+                    ids,
+                    each,
+                    name=f"{name}-{i}",
+                    terms=terms,
+                    timed=timed,
+                    prediction=prediction,
+                )
             )
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
@@ -84,6 +95,15 @@ class GenerationBatch:
     def cached_tokens(self) -> int:
         """Of all prompts, those found in the KV cache, as far as it is known."""
         return sum(generation.cached_tokens or 0 for generation in self._generations)
+
+    @property
+    def predicted(self) -> tuple[int, int] | None:
+        """Of all outputs so far, the drafted tokens that became a part of them, and those that did
+        not; None where nothing was predicted."""
+        if not any(generation.prediction for generation in self._generations):
+            return None
+        kept = sum(generation.kept for generation in self._generations)
+        return kept, sum(generation.drafted for generation in self._generations) - kept
 
     @property
     def timings(self) -> list[RequestTiming]:

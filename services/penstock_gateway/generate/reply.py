@@ -27,7 +27,9 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
     """reasoning_tokens: of thoughts that were told apart, their closing tag included; 0 where that
-    tag is no token of its own.  The others: always 0."""
+    tag is no token of its own.  accepted_prediction_tokens, rejected_prediction_tokens: drafted
+    tokens that became a part of the output, and that did not, where the request has a prediction;
+    0 otherwise.  audio_tokens: always 0."""
 
     reasoning_tokens: int = 0
     audio_tokens: int = 0
@@ -50,7 +52,19 @@ class UsageInfo(msgspec.Struct, frozen=True):
 
     def with_reasoning(self, tokens: int) -> UsageInfo:
         """The same; so many of the output's tokens were thoughts."""
-        details = CompletionTokensDetails(reasoning_tokens=tokens)
+        details = msgspec.structs.replace(self.completion_tokens_details, reasoning_tokens=tokens)
+        return msgspec.structs.replace(self, completion_tokens_details=details)
+
+    def with_predicted(self, predicted: tuple[int, int] | None) -> UsageInfo:
+        """The same; so many drafted tokens were right, and so many wrong."""
+        if predicted is None:
+            return self
+        accepted, rejected = predicted
+        details = msgspec.structs.replace(
+            self.completion_tokens_details,
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=rejected,
+        )
         return msgspec.structs.replace(self, completion_tokens_details=details)
 
 
@@ -67,11 +81,13 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None
 
     @classmethod
-    def begin(cls, id: str, model: str, fingerprint: str | None) -> ReplyHead:
-        """fingerprint: the engine's, of any length."""
+    def begin(cls, id: str, model: str, fingerprint: str | None, adapter: str = "") -> ReplyHead:
+        """fingerprint: the engine's, of any length.  adapter: digest of the one that is applied;
+        what is computed depends on both."""
         short = None
         if fingerprint is not None:
-            short = "fp_" + hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
+            whole = f"{fingerprint} {adapter}" if adapter else fingerprint
+            short = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:12]
         return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.request.prediction import Prediction
 from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields
 
 Number = float | None
@@ -99,8 +100,9 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     guided_choice: list[str] | None = None
     guided_grammar: Text = None
 
+    prediction: Prediction | None = None
+
     # --- without effect on the output
-    prediction: Any = None
     session_id: Text = None
     spaces_between_special_tokens: Flag = None
     guided_decoding_backend: Text = None

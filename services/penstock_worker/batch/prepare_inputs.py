@@ -11,19 +11,26 @@ from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.speculation.drafting import NO_DRAFTS, Drafts
 
 
 def prepare_inputs(
     scheduled: Sequence[SlotWork],
     slots: Slots,
     media: StepMedia = NO_MEDIA,
+    drafts: Drafts = NO_DRAFTS,
     adapters: StepAdapters = NO_ADAPTERS,
 ) -> Batch:
-    """Returns the input of a forward pass over these works, in their order."""
+    """Returns the input of a forward pass over these works, in their order, and over what is
+    drafted behind them."""
     tokens: list[int] = []
+    if drafts:
+        scheduled = [_with_draft(work, drafts) for work in scheduled]
     for work, slot in zip(scheduled, slots.of(scheduled), strict=True):
         start = work.start
         tokens += slot.token_ids[start : start + work.count]
+        if work.slot in drafts:
+            tokens += drafts[work.slot]
     starts = np.array([work.start for work in scheduled], dtype=np.int64)
     counts = np.array([work.count for work in scheduled], dtype=np.int64)
     widths = -(-(starts + counts) // slots.bounds.block_size)
@@ -41,3 +48,7 @@ def prepare_inputs(
         media=media.of_batch(scheduled, slots),
         adapters=adapters.of_batch(scheduled),
     )
+
+
+def _with_draft(work: SlotWork, drafts: Drafts) -> SlotWork:
+    return SlotWork(work.slot, work.start, work.count + len(drafts.get(work.slot, ())))

@@ -274,10 +274,19 @@ class Slots:
                 f"slot {work.slot}: tokens [{work.start}, {end}) of {len(slot.token_ids)} to "
                 "compute"
             )
+        self._check_room(work, slot, end + work.draft)
+
+    def _check_room(self, work: SlotWork, slot: Slot, end: int) -> None:
+        """`end`: of what is computed, drafts included."""
         if end > len(slot.blocks) * self.bounds.block_size:
             raise PlanError(
                 f"slot {work.slot}: {end} tokens don't fit {len(slot.blocks)} blocks of "
                 f"{self.bounds.block_size}"
+            )
+        if work.draft < 0 or (work.draft and end > self.bounds.tokens):
+            raise PlanError(
+                f"slot {work.slot}: {work.draft} tokens are drafted up to {end}; at most "
+                f"{self.bounds.tokens} tokens are allowed"
             )
 
     def _take_sampled(self, slot: Slot, work: SlotWork, first: int) -> None:

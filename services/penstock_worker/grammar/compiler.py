@@ -14,6 +14,9 @@ from penstock_worker.grammar_text.compile import Library, complaint
 from penstock_worker.grammar_text.errors import GrammarError
 from penstock_worker.grammar_text.trial import Trial
 
+MAX_FORCED = 64
+"""Tokens of a forced text that anybody asks for."""
+
 
 class Compiler:
     """A Compile. tokenizer: a tokenizer.json, read when the first grammar comes.
@@ -61,6 +64,9 @@ class _Matcher:
         for token in tokens:
             if not self._matcher.consume_token(int(token)):
                 raise GrammarError(complaint(self._matcher))
+
+    def forced(self) -> list[int]:
+        return list(self._matcher.compute_ff_tokens()[:MAX_FORCED])
 
     def allowed(self) -> np.ndarray:
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)

@@ -54,6 +54,8 @@ class _Held:
         self.slow = False
         self.late = False
         self.mask: Future[np.ndarray]
+        self.forced: Future[list[int]]
+        """What follows its tokens without a choice: known before the mask is."""
 
 
 class SlotGrammars:
@@ -147,6 +149,20 @@ class SlotGrammars:
         if held is not None:
             self._begin(held, [token])
 
+    @property
+    def count(self) -> int:
+        """Slots that have a grammar."""
+        return len(self._held)
+
+    def forced(self, slot: int, seconds: float = 0.0) -> list[int]:
+        """What follows the slot's tokens without a choice; empty where it has no grammar, there is
+        a choice, or that isn't known after so many seconds."""
+        held = self._held.get(slot)
+        if held is None or held.slow:
+            return []
+        wait([held.forced], timeout=seconds)
+        return held.forced.result() if held.forced.done() else []
+
     def masks(self, slots: Sequence[int]) -> dict[int, Mask]:
         """Masks of those slots that have a grammar. Waits for them, within the budget."""
         held = {slot: self._held[slot] for slot in slots if slot in self._held}
@@ -174,17 +190,21 @@ class SlotGrammars:
     def _begin(self, held: _Held, tokens: Sequence[int]) -> None:
         lane = self._slow if held.slow else self._quick
         held.late = False
-        held.mask = lane.submit(self._work, held, tokens)
+        held.forced = Future()
+        held.mask = lane.submit(self._work, held, tokens, held.forced)
 
-    def _work(self, held: _Held, tokens: Sequence[int]) -> np.ndarray:
+    def _work(self, held: _Held, tokens: Sequence[int], forced: Future[list[int]]) -> np.ndarray:
         begun = time.monotonic()
         try:
             if held.matcher is None:
                 held.matcher = held.compiled.matcher()
             held.matcher.advance(tokens)
+            forced.set_result(held.matcher.forced())
             return held.matcher.allowed()
         finally:
             held.slow = time.monotonic() - begun > self._budget
+            if not forced.done():
+                forced.set_result([])
 
     def _release(self, slot: int) -> None:
         held = self._held.pop(slot, None)

@@ -17,6 +17,10 @@ class Matcher(Protocol):
     def advance(self, tokens: Sequence[int]) -> None:
         """The sequence has gained these tokens. Raises GrammarError if they don't fit."""
 
+    def forced(self) -> list[int]:
+        """Ids of the text that the grammar leaves no choice about, written as the tokenizer would
+        write it; empty if there is a choice. Quick."""
+
     def allowed(self) -> np.ndarray:
         """[vocab] bool: ids that may come next, at least one; EOS where the output may end, and
         nothing else where it must.  Raises GrammarError where a limit is met."""

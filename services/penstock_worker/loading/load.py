@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from penstock import logs
@@ -35,6 +34,8 @@ from penstock_worker.metrics.phases import UNWATCHED, Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.choose import drafting_for
+from penstock_worker.speculation.draft_loading import draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -77,6 +78,9 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         return _load_pooling(text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
+    draft = draft_loader(prepared, recipe, setup, threads, ranks)
+    if draft is not None:
+        recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
@@ -117,6 +121,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         seconds=ready.load_seconds,
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
+        **({} if draft is None else draft.told),
         **({} if recipe.adapters is None else {"adapters": mib(recipe.adapters.nbytes)}),
     )
     forward = phases.watch(forward, "logits", "forward")
@@ -130,16 +135,26 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             forward, slots, timed, media, states, _adapters(recipe, prepared, setup)
         )
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         forward,
         HostSampler(phases.watch(sampler, "sample", "sample")),
         slots,
         copies=timed,
-        grammars=phases.watch(_grammars(prepared, setup, ranks), "masks", "masks"),
+        grammars=phases.watch(grammars, "masks", "masks"),
         together=ranks.place.ranks > 1,
         states=recipe.states or STATELESS,
         media=media,
+        drafting=drafting_for(
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            grammars=grammars,
+            model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
+        ),
         adapters=_adapters(recipe, prepared, setup),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
@@ -193,18 +208,28 @@ def _load_on_device(
         stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
         parts.forward,
         parts.sampler,
         slots,
         copies=parts.copies,
-        grammars=_grammars(prepared, setup, ranks),
+        grammars=grammars,
         newest=parts.forward.newest,
         together=ranks.place.ranks > 1,
         check=ranks.check,
         states=recipe.states or STATELESS,
         media=recipe.media or NO_MEDIA,
+        drafting=drafting_for(
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            grammars=grammars,
+            runs_ahead=True,
+        ),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
@@ -253,27 +278,6 @@ def _load_pooling(
         seconds=ready.load_seconds,
     )
     return Loaded(setup, parts.runner, ready, parts.kv_bytes)
-
-
-def same_model(loaded: Loaded, setup: Setup) -> bool:
-    """Returns whether the loaded model can serve this setup as it is."""
-    return _without_session(setup) == _without_session(loaded.setup)
-
-
-def _without_session(setup: Setup) -> Setup:
-    """Returns the setup without what changes from session to session."""
-    group = setup.group
-    if group is not None:
-        group = msgspec.structs.replace(group, rendezvous="", number=0)
-    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
-
-
-def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
-    """Returns the Ready of a loaded model that joins another group. A rank that is new there may
-    have less room for KV blocks; what this rank has beyond that stays unused."""
-    ready = loaded.ready
-    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
-    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

@@ -31,7 +31,7 @@ def report(result: Result, place: RankPlace, seconds: float) -> Result:
 def sampled_hash(slots: list[SlotResult]) -> int:
     """Returns a hash of which slot got which token, or why it got none; 0 if no slot was due for
     one."""
-    pairs = [(each.slot, _outcome(each)) for each in slots]
+    pairs = [(each.slot, token) for each in slots for token in (_outcome(each), *each.more)]
     said = b"".join(struct.pack("<qq", slot, token) for slot, token in pairs if token is not None)
     if not said:
         return 0

@@ -5,7 +5,8 @@ holds a placeholder, and the forward pass reads the token itself from `NewestTok
 token is known as soon as it is sampled, so there are no placeholders.
 
 Two things need the tokens of earlier steps on the host: some logits adjustments (bad words), and
-grammar masks. They wait for these steps, but only after the forward pass has been queued.
+grammar masks. They wait for these steps, but only after the forward pass has been queued. A step
+with drafted tokens waits for its own as well: only then it is known which drafts are right.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.drafting import NO_DRAFTS, Drafting, Drafts
 from penstock_worker.states.interface import STATELESS, States
+from penstock_worker.steps.drafted import DraftRounds, drafted_tokens
 from penstock_worker.steps.errors import StepLost
 from penstock_worker.steps.guard import Guard, Value
 from penstock_worker.steps.kinds import StepKind, StepStart
@@ -60,6 +63,7 @@ class Generate(StepKind[Launch]):
         check: Callable[[], None] = lambda: None,
         states: States = STATELESS,
         media: StepMedia = NO_MEDIA,
+        drafting: Drafting | None = None,
         adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
@@ -78,10 +82,13 @@ class Generate(StepKind[Launch]):
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
         self._newest = None if newest is None else NewestTokens(newest, queue)
+        self._drafting = drafting or Drafting(slots)
+        self._rounds = DraftRounds(queue, sampler, slots, self.grammars, together=together)
 
     def reset(self) -> None:
         for number in self.slots:
             self._sampler.forget(number)
+        self._drafting.proposer.reset()
         super().reset()
 
     def prepare(self, plan: Plan) -> None:
@@ -89,6 +96,7 @@ class Generate(StepKind[Launch]):
         self.grammars.apply(plan)
         for number in plan.released:
             self._sampler.forget(number)
+        self._drafting.proposer.take(plan)
 
     def check(self) -> None:
         self._check()
@@ -96,17 +104,28 @@ class Generate(StepKind[Launch]):
     # ---- queueing
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
+        drafts = self._drafts(scheduled, start)
         rest, prompts = self._prompts.take(scheduled, self.logits)
         launch = Launch(scheduled, prompts)
+        logits: Tensor | None = None
         if rest:
-            numbers, rows = sampling_rows(self.slots, rest)
-            logits = self.logits(rest, rows)
+            numbers, rows = sampling_rows(self.slots, rest, drafts)
+            logits = self.logits(rest, rows, drafts)
             start.timeline.passed("forward")
-            self._sample(logits, numbers, launch, start)
-        if self._newest is None:
+            self._sample(logits[: len(numbers)] if drafts else logits, numbers, launch, start)
+            launch.drafted = drafted_tokens(numbers, drafts)
+        if self._newest is None or drafts:
             launch.know_all(self.slots)
         launch.advance(self.slots, self.grammars)
+        if launch.drafted and logits is not None:
+            self._rounds.run(launch.drafted, logits)
+            start.timeline.passed("sample")
         return launch
+
+    def _drafts(self, scheduled: list[SlotWork], start: StepStart) -> Drafts:
+        if self._newest is not None and any(work.draft for work in scheduled):
+            start.settle_earlier()  # What comes next is guessed from all tokens before.
+        return self._drafting.drafts(scheduled)
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         # So that the logits adjustments, which the sampler may read, have seen all tokens.
@@ -114,11 +133,14 @@ class Generate(StepKind[Launch]):
         super().undo(scheduled, start)
         for work in scheduled:
             self._sampler.forget(work.slot)
+        self._drafting.proposer.undo(scheduled)
 
-    def logits(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        """Runs one forward pass over all of these works. Returns [rows, vocab], the logits of the
-        given rows."""
-        batch = prepare_inputs(scheduled, self.slots, self.media, adapters=self.adapters)
+    def logits(
+        self, scheduled: list[SlotWork], rows: np.ndarray, drafts: Drafts = NO_DRAFTS
+    ) -> Tensor:
+        """Runs one forward pass over all of these works, and what is drafted behind them. Returns
+        [rows, vocab], the logits of the given rows."""
+        batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
         return self._forward.logits(batch, rows)
 
     def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
@@ -184,7 +206,8 @@ class Generate(StepKind[Launch]):
 
     def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
         sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)
-        return queued.settle(sampled, prompts, self.slots, self.grammars)
+        results = queued.settle(sampled, prompts, self.slots, self.grammars)
+        return self._drafting.hinted(results, queued.slots)
 
     def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:
         if launch.samples is None:

@@ -12,6 +12,7 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken
 from penstock_worker.sampler.queued import QueuedSamples
+from penstock_worker.steps.drafted import DraftedTokens
 from penstock_worker.steps.prompt_logprobs import PromptScores
 from penstock_worker.steps.sampling import reported
 
@@ -32,14 +33,20 @@ class Launch:
     """Grammar masks of those in `asked` that have a grammar, by slot."""
     samples: QueuedSamples | None = None
     """The tokens of `asked`, in its order."""
+    drafted: dict[int, DraftedTokens] = field(default_factory=dict)
+    """By slot, what was drafted. All tokens are known then."""
 
     def __post_init__(self) -> None:
         self._placeholders: dict[int, int] = {}
         self._slots: list[Slot] = []
 
+    def slots(self) -> dict[int, Slot]:
+        """Those of the works, by number, as they were when the step was started."""
+        return {work.slot: slot for work, slot in zip(self.scheduled, self._slots, strict=True)}
+
     def know_all(self, slots: Slots) -> None:
-        """For a CPU, where all results are known at once: moves them to `known`. A slot whose
-        prompt has failed gets no token."""
+        """Waits for all results, and moves them to `known`: on a CPU, which has them, and where
+        drafts are to be checked. A slot whose prompt has failed gets no token."""
         self.prompts.settle()
         sampled = [] if self.samples is None else self.samples.sampled()
         everything = self._outcomes(sampled)
@@ -83,6 +90,8 @@ class Launch:
                 continue
             own = chosen.get(number)
             results[number] = reported(work, own, prompts.get(number))
+            if number in self.drafted:
+                results[number] = self.drafted[number].told(results[number])
             place = self._placeholders.get(number)
             if place is None or own is None:
                 continue

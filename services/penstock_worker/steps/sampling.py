@@ -9,11 +9,16 @@ from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.sampler import SampledToken, SampleRequest
+from penstock_worker.speculation.drafting import NO_DRAFTS, Drafts
 
 
-def sampling_rows(slots: Slots, scheduled: list[SlotWork]) -> tuple[list[int], np.ndarray]:
+def sampling_rows(
+    slots: Slots, scheduled: list[SlotWork], drafts: Drafts = NO_DRAFTS
+) -> tuple[list[int], np.ndarray]:
     """Returns (slots to sample, the batch row of each): those whose work reaches the end of their
-    tokens."""
+    tokens. Behind these, in the same order of slots, come the rows of what is drafted."""
+    if drafts:
+        return _rows_with_drafts(slots, scheduled, drafts)
     rows = np.cumsum([work.count for work in scheduled]) - 1
     ended = [
         at
@@ -23,6 +28,25 @@ def sampling_rows(slots: Slots, scheduled: list[SlotWork]) -> tuple[list[int], n
     if len(ended) == len(scheduled):
         return [work.slot for work in scheduled], rows
     return [scheduled[at].slot for at in ended], rows[ended]
+
+
+def _rows_with_drafts(
+    slots: Slots, scheduled: list[SlotWork], drafts: Drafts
+) -> tuple[list[int], np.ndarray]:
+    numbers: list[int] = []
+    rows: list[int] = []
+    drafted: list[int] = []
+    end = 0
+    for work, slot in zip(scheduled, slots.of(scheduled), strict=True):
+        end += work.count
+        if work.start + work.count != len(slot.token_ids):
+            continue
+        numbers.append(work.slot)
+        rows.append(end - 1)
+        count = len(drafts.get(work.slot, ()))
+        drafted += range(end, end + count)
+        end += count
+    return numbers, np.array(rows + drafted, dtype=np.int64)
 
 
 def sample_request(slot: Slot) -> SampleRequest:

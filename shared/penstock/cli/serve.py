@@ -97,6 +97,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:
     config = resolve(arguments)
+    _ = config.engine.speculation.config  # What it says wrongly is said before anything starts.
     flags.check_foreign_flags(arguments)
     if arguments.api_key is not None:
         if not arguments.api_key:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
@@ -76,6 +76,7 @@ class Generation:
         timed: bool = False,
         media: PreparedMedia | None = None,
         observed: Unobserved = UNOBSERVED,
+        prediction: Sequence[int] = (),
     ) -> None:
         self.key = 0
         self.holder: Holder = NOWHERE
@@ -85,6 +86,11 @@ class Generation:
         self.params = params
         self.terms = terms
         self.media = media
+        self.prediction = prediction
+        self.drafted = 0
+        """Tokens that were drafted ahead of the model, of all sequences."""
+        self.kept = 0
+        """Of `drafted`, those that became a part of the output."""
         self.blame = Blame()
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[TokenLogprobs | None] | None = (
@@ -166,6 +172,8 @@ class Generation:
             grant=self.terms.grant,
             prompt_delivered=len(self.prompt_logprobs or ()),
             media=None if self.media is None else self.media.media,
+            prediction=list(self.prediction),
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:
@@ -329,6 +337,9 @@ class Generation:
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
+        if output.drafted:
+            self.drafted += output.drafted
+            self.kept += max(0, len(output.tokens) - 1)
         if output.tokens:
             self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)

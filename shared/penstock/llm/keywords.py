@@ -12,8 +12,14 @@ from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.config.vllm_names import FOREIGN, RENAMED, VALUES, check_foreign
 from penstock.errors import InvalidRequest
+from penstock.lora import lora_modules_text
 
-_OBJECTS = ("override_generation_config", "limit_mm_per_prompt", "mm_processor_kwargs")
+_OBJECTS = (
+    "override_generation_config",
+    "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+    "speculative_config",
+)
 """Settings that are JSON objects as flags, and dicts as keywords too."""
 
 
@@ -40,10 +46,14 @@ def engine_config(keywords: Mapping[str, Any]) -> EngineConfig:
             raise _unknown(given, known)
         if name in _OBJECTS and isinstance(value, dict):
             value = msgspec.json.encode(value).decode() if value else known[name].default
+        if name == "lora_modules":
+            value = lora_modules_text(value)
         if name == "allowed_media_domains" and isinstance(value, (list, tuple)):
             value = ",".join(value)
         settings[name] = value
-    return replace_settings(EngineConfig(), settings)
+    config = replace_settings(EngineConfig(), settings)
+    _ = config.speculation.config  # What it says wrongly is said before anything starts.
+    return config
 
 
 def _unknown(name: str, known: Iterable[str]) -> InvalidRequest:

@@ -80,6 +80,14 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     proposed: int = 0
     """Tokens that the worker can propose to follow the slot's now, without computing anything; a
     hint for the next plans."""
+    guessed: bool | None = None
+    """Where nothing was drafted: whether `token` is the first that would have been proposed before
+    this work. None: nothing would have been, or it isn't known."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that were sampled, in order."""
+        return [] if self.token is None else [self.token, *self.more]
 
 
 class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):

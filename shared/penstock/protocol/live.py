@@ -62,6 +62,8 @@ class QueueView(msgspec.Struct, frozen=True):
     """Greatest age among the rows, in seconds."""
     media: int = 0
     """Sequences that wait for media, which are not in the queue."""
+    adapters: int = 0
+    """Sequences that wait for adapters, which are not in the queue."""
 
 
 class BatchRow(msgspec.Struct, frozen=True):
@@ -88,6 +90,10 @@ class BatchRow(msgspec.Struct, frozen=True):
     """Steps in flight that it is in."""
     age: float
     preemptions: int
+    drafted: int = 0
+    """Tokens that were drafted for it."""
+    kept: int = 0
+    """Of `drafted`, those that were right."""
 
 
 class BatchView(msgspec.Struct, frozen=True):
@@ -174,6 +180,10 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
     """Decode tokens computed."""
     sequences: int
     """Sequences in the step."""
+    drafted: int = 0
+    """Drafted tokens computed."""
+    kept: int = 0
+    """Of `drafted`, those that were right."""
 
 
 class StepView(msgspec.Struct, frozen=True):
@@ -188,6 +198,10 @@ class StepView(msgspec.Struct, frozen=True):
     preemptions: int
     tokens_computed: int
     tokens_generated: int
+    drafted: int = 0
+    """Drafted tokens computed since boot."""
+    kept: int = 0
+    """Of `drafted`, those that were right."""
 
 
 class FrontendRow(msgspec.Struct, frozen=True):

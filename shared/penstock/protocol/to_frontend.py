@@ -9,7 +9,14 @@ import msgspec
 from penstock.config.settings import LimitSettings
 from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults, PoolingConfig
-from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
+from penstock.protocol.common import (
+    ErrorCode,
+    FinishReason,
+    NamedAdapter,
+    PoolingTask,
+    TokenLogprobs,
+    Vectors,
+)
 from penstock.protocol.live import Snapshot
 
 
@@ -66,6 +73,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Further names by which requests may call the model."""
     media: MediaFacts | None = None
     """How its media are prepared; None: it takes none."""
+    max_lora_rank: int = 0
+    """The highest rank of adapters that are served; 0: none are."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -139,6 +148,10 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """Items of the prompt whose encoding was found in the encoder cache, or not needed."""
     media_bytes: int = 0
     """Bytes of prepared items that were sent to the worker for it."""
+    drafted: int = 0
+    """Tokens that were drafted for it, and computed."""
+    kept: int = 0
+    """Of `drafted`, those that were right, and so are part of its output."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -166,6 +179,8 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     """If requested, those of the next prompt tokens, in order. They begin with the second token,
     come before or with the sequence's first token, and only with sequence 0."""
+    drafted: int = 0
+    """Tokens that were drafted for it in this step; len(tokens) - 1 of them were right."""
 
 
 class Pooled(msgspec.Struct, frozen=True, tag="pooled"):
@@ -236,6 +251,22 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Bytes of prepared items that were sent to workers."""
 
 
+class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
+    """Names of adapters, as they are now: all of them behind Welcome, and from then on those that
+    change."""
+
+    adapters: list[NamedAdapter]
+
+
 ToFrontend = (
-    Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot | NeedMedia
+    Welcome
+    | Accepted
+    | Rejected
+    | Prepared
+    | Pooled
+    | Outputs
+    | Status
+    | Snapshot
+    | NeedMedia
+    | Adapters
 )

@@ -127,7 +127,7 @@ def test_any_bytes(url: str, body: bytes) -> None:
         (b'{"prompt":"\\ud800x"}', "other half"),
         (b'{"prompt":"x","temperature":NaN}', "invalid character"),
         (b'{"prompt":"\xff"}', "UTF-8"),
-        (b'{"prediction":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"moderation":' + b"[" * 100_000, "nested too deeply"),
         (b'"x"', "expected object, got str"),
         (b'{"prompt":[' + b"1," * 300_000 + b"1]}", "262144 commas"),
     ],

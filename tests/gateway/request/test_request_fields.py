@@ -38,7 +38,6 @@ WITHOUT_EFFECT = {
     "safety_identifier": "s",
     "prompt_cache_key": "k",
     "prompt_cache_retention": "24h",
-    "prediction": {"type": "content", "content": "x"},
     "length_penalty": 2.0,
     "spaces_between_special_tokens": False,
 }

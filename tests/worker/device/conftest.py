@@ -18,6 +18,8 @@ from penstock_worker.grammar import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler
+from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
 from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY
@@ -59,16 +61,21 @@ def make_machine(model: DecoderModel) -> Iterator[Callable[..., Machine]]:
     made: list[Machine] = []
 
     def make(
-        grammars: SlotGrammars | None = None, phases: Phases | None = None, **options: bool
+        grammars: SlotGrammars | None = None,
+        phases: Phases | None = None,
+        proposer: Callable[[Slots], Proposer] = lambda slots: NO_PROPOSER,
+        **options: bool,
     ) -> Machine:
         device, host = FakeDevice(), host_forward(model)
         forward = FakeForward(device, host, BOUNDS.slots)
         sampler = FakeSampler(device)
+        slots = Slots(BOUNDS)
         kind = Generate(
             device,
             forward,
             sampler,
-            Slots(BOUNDS),
+            slots,
+            drafting=Drafting(slots, proposer(slots)),
             copies=FakeCopies(device, BlockCopies(host.kv_blocks(), 4)),
             grammars=grammars,
             newest=forward.newest,

@@ -106,6 +106,12 @@ class Later:
         assert self._value, "it was read before the device had computed it"
         return self._value[0]
 
+    def wait(self) -> Any:
+        """The value, when the queue has come to it."""
+        while not self._value:
+            self._device._next()
+        return self._value[0]
+
     def __getitem__(self, index: Any) -> Later:
         return Later(self._device, lambda: self.now[index])
 
@@ -217,7 +223,7 @@ class FakeSampler:
             lost, self.lost_scores = self.lost_scores, None
             if lost is not None:
                 raise lost
-            return scores.now
+            return scores.wait()
 
         return told
 
@@ -243,7 +249,7 @@ class FakeLaunched:
         lost, self._sampler.lost = self._sampler.lost, None
         if lost is not None:
             raise lost
-        return self._choices.now
+        return self._choices.wait()
 
 
 class FakeCopies:

@@ -16,7 +16,7 @@ from tests.worker.driver import Job
 @dataclass
 class Place:
     """A job that runs. scheduled, expected: tokens that are computed and there when all steps in
-    flight are done.  told: the last results of its prompt."""
+    flight are done.  told: the last results of its prompt.  drafts: of its newest step."""
 
     job: Job
     slot: int
@@ -26,10 +26,13 @@ class Place:
     in_flight: int = 0
     leaves: bool = False
     told: list[TokenLogprobs] = field(default_factory=list)
+    drafts: int = 0
 
 
 class Ahead:
-    """depth: steps in flight, at random fewer.  preempt_every, seed, budget: as of Driver."""
+    """depth: steps in flight, at random fewer.  preempt_every, seed, budget: as of Driver.
+    draft: tokens that a job may draft in every other step that reaches its end; nothing of it
+    follows before that step is settled."""
 
     def __init__(
         self,
@@ -42,11 +45,13 @@ class Ahead:
         slots: int = 8,
         preempt_every: int = 0,
         seed: int = 0,
+        draft: int = 0,
     ) -> None:
         self.runner = runner
         self.depth = depth
         self.budget = budget
         self.block_size = block_size
+        self.draft = draft
         self.preempt_every = preempt_every
         self.random = random.Random(seed)
         self.free_blocks = list(range(num_blocks))
@@ -116,15 +121,20 @@ class Ahead:
         behind = place.expected - place.scheduled
         if place.expected >= len(job.prompt) + job.wanted:
             behind -= 1  # Its last token is on its way, and nothing follows it.
-        if job.grammar is not None and place.expected > known:
+        if place.expected > known and (job.grammar is not None or place.drafts):
             return None
         count = min(behind, left)
-        new = -(-(place.scheduled + count) // self.block_size) - len(place.blocks)
+        place.drafts = 0
+        if self.draft and place.expected == known == place.scheduled + count and place.blocks:
+            room = min(left - count, job.wanted - len(job.tokens) - 1)
+            place.drafts = min(self.draft, room) if self.random.random() < 0.5 else 0
+        new = -(-(place.scheduled + count + place.drafts) // self.block_size)
+        new = max(0, new - len(place.blocks))
         if count < 1 or place.leaves or new > len(self.free_blocks):
             return None
         blocks = [self.free_blocks.pop() for _ in range(new)]
         place.blocks += blocks
-        work = SlotWork(place.slot, place.scheduled, count, blocks)
+        work = SlotWork(place.slot, place.scheduled, count, blocks, draft=place.drafts)
         place.scheduled += count
         place.expected += place.scheduled == place.expected
         place.in_flight += 1
@@ -165,8 +175,18 @@ class Ahead:
             ends = work.start + work.count == len(job.prompt) + len(job.tokens)
             assert (outcome.token is not None) == ends
         if outcome.token is not None:
-            job.tokens.append(outcome.token)
-            job.logprobs.append(outcome.logprobs)
+            job.tokens += [outcome.token, *outcome.more]
+            job.logprobs += [
+                outcome.logprobs,
+                *(outcome.more_logprobs or [None] * len(outcome.more)),
+            ]
+            place.scheduled += len(outcome.more)
+            place.expected += len(outcome.more)
+            job.drafted += outcome.drafted
+            job.kept += len(outcome.more)
+            while job.ends and job.done and job.tokens[:-1] and job.tokens[-2] in job.ends:
+                job.tokens.pop()  # Behind the one that ended it.
+                job.logprobs.pop()
 
 
 def _in_full(place: Place) -> NewSequence:

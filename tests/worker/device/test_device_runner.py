@@ -19,6 +19,7 @@ from tests.worker.device.conftest import Machine, plain_runner
 from tests.worker.device.plans import Ahead
 from tests.worker.driver import GREEDY, Job
 from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.speculation.drafted_jobs import Oracle
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -102,6 +103,22 @@ def test_tokens_are_those_of_the_plain_runner(
         assert one.logprobs == true.logprobs
     if not seed:
         assert [ahead.told_of(job) for job in ran] == told
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_drafts_change_nothing_while_other_steps_are_in_flight(
+    make_machine: Make, alone: tuple[list[Job], list[list[TokenLogprobs]]], depth: int
+) -> None:
+    truth, _ = alone
+    outputs = [job.prompt + job.tokens for job in truth]
+    machine = make_machine(evens(), proposer=lambda slots: Oracle(slots, outputs))
+    ahead = Ahead(machine.runner, depth=depth, budget=64, seed=depth, preempt_every=11, draft=3)
+    ran = ahead.run(jobs())
+    assert ahead.most_in_flight == depth
+    assert sum(job.kept for job in ran) >= 8
+    for number, (one, true) in enumerate(zip(ran, truth, strict=True)):
+        assert (one.tokens, one.error) == (true.tokens, None), number
+        assert one.logprobs == true.logprobs
 
 
 def admit(

@@ -59,6 +59,9 @@ class _Matcher:
                 raise GrammarError(f"token {token} doesn't fit at {self._count}")
             self._count += 1
 
+    def forced(self) -> list[int]:
+        return []
+
     def allowed(self) -> np.ndarray:
         self._grammar.waiting.release()
         assert self._grammar.open.wait(100)

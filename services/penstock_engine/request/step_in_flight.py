@@ -1,0 +1,127 @@
+"""A step that was sent, and what its result has to be."""
+
+from __future__ import annotations
+
+from penstock.protocol.from_worker import Result, SlotResult
+from penstock_engine.request.request import Sequence
+from penstock_engine.speculation.draft_policy import StepSize
+
+
+class UnfitResult(Exception):
+    """A Result that doesn't belong to the oldest step in flight."""
+
+
+class StepInFlight:
+    """A step that was sent, and is not settled."""
+
+    __slots__ = (
+        "alone",
+        "behind",
+        "decodes",
+        "drafts",
+        "followed",
+        "items",
+        "number",
+        "rows",
+        "sampling",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        items: list[tuple[Sequence, int, bool]],
+        *,
+        alone: bool,
+        tokens: int,
+        decodes: int,
+        rows: int = 0,
+        drafts: dict[int, int] | None = None,
+        followed: bool = True,
+        behind: bool = False,
+    ) -> None:
+        self.number = number
+        self.items = items
+        """(sequence, tokens computed once it is settled, whether it samples), in the plan's
+        order."""
+        self.alone = alone  # one suspect has the step to itself
+        self.tokens = tokens  # that it computes, drafts included
+        self.decodes = decodes  # of these, those of sequences that it gives one
+        self.sampling = sum(samples for _, _, samples in items)  # sequences that it samples for
+        self.rows = rows  # of items of media, that it encodes
+        self.drafts = drafts or {}  # by slot, how many tokens it may draft
+        self.followed = followed  # another may be sent before it is settled
+        self.behind = behind  # another was in flight when it was sent
+
+    def verify(self, result: Result, vocab_size: int) -> None:
+        """Raises UnfitResult unless `result` answers these items, one for one."""
+        if result.step != self.number:
+            raise UnfitResult(f"a result for step {result.step} where {self.number} is in flight")
+        if len(result.slots) != len(self.items):
+            raise UnfitResult(
+                f"the result of step {self.number} has {len(result.slots)} slots; "
+                f"its plan has {len(self.items)}"
+            )
+        for (sequence, end, samples), outcome in zip(self.items, result.slots, strict=True):
+            slot, token = outcome.slot, outcome.token
+            if slot != sequence.slot:
+                raise UnfitResult(f"slot {slot} answers where slot {sequence.slot} was planned")
+            if outcome.error is not None:
+                continue
+            self._verify_prompt(sequence, end, outcome)
+            verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size)
+            if outcome.deferred and token is None and samples and sequence.request.grammar:
+                continue
+            if (token is not None) != samples or outcome.deferred:
+                raise UnfitResult(
+                    f"slot {slot} was {'' if samples else 'not '}to sample a token; it gave {token}"
+                )
+            if token is None:
+                continue
+            if not 0 <= token < vocab_size:
+                raise UnfitResult(f"slot {slot} gave token {token}, not in 0 to {vocab_size - 1}")
+            if sequence.request.sampling.logprobs is not None:
+                _verify_logprobs(outcome)
+
+    def size(self) -> StepSize:
+        """Of what it computes without drafts."""
+        prefill = self.tokens - self.decodes - sum(self.drafts.values())
+        return StepSize(self.sampling, self.decodes, prefill)
+
+    def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
+        """Each token that is computed gives log-probabilities of the next one of the prompt."""
+        if sequence.finished:
+            return  # Nothing more is reported of it; so its count stays behind.
+        reported = min(end + 1, len(sequence.request.prompt_token_ids))
+        expected = max(0, reported - sequence.prompt_reported)
+        given = len(outcome.prompt_logprobs or ())
+        if given != expected:
+            raise UnfitResult(
+                f"slot {outcome.slot} gave {given} log-probabilities of its prompt, not {expected}"
+            )
+
+
+def verify_drafts(outcome: SlotResult, most: int, vocab_size: int) -> None:
+    """Raises UnfitResult unless a result may have so many drafts, at most."""
+    slot, more = outcome.slot, outcome.more
+    if not len(more) <= outcome.drafted <= most:
+        raise UnfitResult(
+            f"slot {slot} drafted {outcome.drafted} tokens and kept {len(more)}; it may draft"
+            f" {most}"
+        )
+    if more and outcome.token is None:
+        raise UnfitResult(f"slot {slot} gave tokens behind one that it did not sample")
+    wrong = next((token for token in more if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise UnfitResult(f"slot {slot} gave token {wrong}, not in 0 to {vocab_size - 1}")
+    if outcome.proposed < 0:
+        raise UnfitResult(f"slot {slot} proposes {outcome.proposed} tokens")
+
+
+def _verify_logprobs(outcome: SlotResult) -> None:
+    given = 0 if outcome.logprobs is None else 1 + len(outcome.more_logprobs or ())
+    if given != len(outcome.tokens):
+        raise UnfitResult(
+            f"slot {outcome.slot} gave {given} log-probabilities, which were asked for, of"
+            f" {len(outcome.tokens)} tokens"
+        )

@@ -1,0 +1,79 @@
+"""Which sequences of a step may have tokens drafted, and how many there is room for."""
+
+from __future__ import annotations
+
+from penstock_engine.kv.table import BlockTable, joined
+from penstock_engine.request.request import Sequence
+from penstock_engine.request.step_builder import StepBuilder
+from penstock_engine.scheduler.starts import Headroom
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.speculation.draft_policy import MAX_DRAFTS, Offer
+
+
+class Drafter:
+    """Gives out what a step has left, once all else has got what it wants.
+
+    So drafts are never a reason to preempt or to refuse anybody.  They take tokens of the budget
+    that nobody wants, and blocks as long as nobody waits for some and enough are left for those
+    that run.  A state of recurrent layers can't be taken back: such a model has no drafts.
+    """
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._headroom = Headroom()
+
+    def allot(self, builder: StepBuilder) -> None:
+        """Adds drafts to what the step computes."""
+        if builder.alone or not builder.left or self._state.kv_groups.states is not None:
+            return
+        slots: list[int] = []
+        offers: list[Offer] = []
+        for slot, (sequence, _, end, _) in builder.items.items():
+            most = 0 if builder.starts(sequence) else self._most(sequence, end)
+            if most > 0 and sequence.drafts is not None:
+                slots.append(slot)
+                offers.append(Offer(sequence.drafts, most))
+        if not offers:
+            return
+        allotted = self._state.draft_policy.choose(offers, builder.size(), builder.left)
+        for slot, count in zip(slots, allotted.counts, strict=True):
+            if count:
+                self._draft(slot, count, builder)
+        builder.followed = allotted.followed or not builder.drafts
+
+    def _most(self, sequence: Sequence, end: int) -> int:
+        """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
+        sampled, and all of them, still have to be within its bounds."""
+        if sequence.drafts is None or not sequence.drafts.proposed:
+            return 0
+        if end != sequence.progress.expected:
+            return 0
+        longest = min(sequence.most_tokens, self._state.longest)
+        return min(sequence.drafts.proposed, MAX_DRAFTS, longest - end - 1)
+
+    def _draft(self, slot: int, count: int, builder: StepBuilder) -> None:
+        """At most so many, as far as there are blocks."""
+        sequence, _, end, new_blocks = builder.items[slot]
+        table, cache = sequence.table, self._state.cache
+        if table is None or cache is None:
+            return
+        end = min(end + count, self._room(table, builder))
+        count = end - builder.items[slot][2]
+        if count > 0:
+            more = table.grow(cache, end)
+            builder.draft(slot, count, joined(new_blocks, more, len(table.held)))
+
+    def _room(self, table: BlockTable, builder: StepBuilder) -> int:
+        """Tokens that a table has, or may get, room for."""
+        state = self._state
+        if state.pool is None or state.queue or builder.wanting or state.leaving:
+            return table.capacity
+        kept = self._headroom.blocks(len(state.running), state.kv_groups)
+        return table.capacity + state.kv_groups.room(table, max(0, state.pool.num_free - kept))
+
+
+class NoDrafter(Drafter):
+    """For models that can't be served with drafts."""
+
+    def allot(self, builder: StepBuilder) -> None:
+        """Adds nothing."""

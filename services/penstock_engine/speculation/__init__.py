@@ -1,0 +1,1 @@
+"""How many tokens are drafted, by what was right before and what steps cost."""

@@ -1,0 +1,62 @@
+"""What is known of one sequence's drafts."""
+
+from __future__ import annotations
+
+from penstock_engine.speculation.acceptance import Acceptance
+
+FADE = 0.9
+"""Of older observations of a sequence: about the last ten count."""
+
+PRIOR_WEIGHT = 2.0
+"""Observations of its own that weigh as much as what was seen of all others."""
+
+SHORT_PAUSE, LONG_PAUSE = 8, 512
+"""Tokens without drafts after an attempt that failed: at first, and at most."""
+
+
+class SequenceDrafts:
+    """Kept from the first time that the worker can propose something for the sequence.
+
+    Nothing here changes its output, so none of it has to outlive the engine core.
+    """
+
+    __slots__ = ("_acceptance", "_pause", "_rest", "drafted", "informed", "kept", "proposed")
+
+    def __init__(self) -> None:
+        self.proposed = 0  # by the latest result: tokens that the worker could propose
+        self.drafted = self.kept = 0  # so far
+        self.informed = False  # the worker tells what undrafted tokens would have shown
+        self._acceptance = Acceptance(FADE)
+        self._rest = 0  # tokens until drafts are worth an attempt that isn't expected to pay
+        self._pause = SHORT_PAUSE  # the next of these
+
+    def chances(self, prior: Acceptance, most: int) -> list[float]:
+        """For each of so many drafts the chance that it and all before it are right."""
+        found: list[float] = []
+        chance = 1.0
+        for place in range(most):
+            chance *= self._acceptance.chance(place, prior.alone(place), PRIOR_WEIGHT)
+            found.append(chance)
+        return found
+
+    @property
+    def may_try(self) -> bool:
+        """Whether an attempt is due that isn't expected to pay: to learn whether it would."""
+        return not self.informed and self._rest <= 0
+
+    def undrafted(self, guessed: bool | None) -> None:
+        """A token came without drafts. guessed: see SlotResult."""
+        self._rest -= 1
+        if guessed is not None:
+            self.informed = True
+            self._acceptance.guessed(right=guessed)
+
+    def observe(self, drafted: int, kept: int) -> None:
+        """A token came, and of so many drafts behind it the first `kept` were right."""
+        self.drafted += drafted
+        self.kept += kept
+        self._acceptance.observe(drafted, kept)
+        if kept:
+            self._rest, self._pause = 0, SHORT_PAUSE
+        else:
+            self._rest, self._pause = self._pause, min(2 * self._pause, LONG_PAUSE)

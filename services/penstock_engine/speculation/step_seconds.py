@@ -1,0 +1,60 @@
+"""What a step of decodes and drafts takes, by its rows."""
+
+from __future__ import annotations
+
+import math
+
+EXACT = 16
+"""Up to so many rows each number of them is told apart; above, quarters of a power of two."""
+
+BUCKETS = 64
+WEIGHT = 0.2
+"""Of the newest step in what is known of its like."""
+
+
+class StepSeconds:
+    """A curve through the steps that were seen. It needn't be straight: where weights are read for
+    many rows as fast as for one, further ones cost nothing up to some number of them."""
+
+    __slots__ = ("_rows", "_seconds")
+
+    def __init__(self) -> None:
+        # By bucket, blended; 0 rows: no step was seen.
+        self._rows = [0.0] * BUCKETS
+        self._seconds = [0.0] * BUCKETS
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of so many rows was computed in so many seconds; 0: unknown, and not counted."""
+        if seconds <= 0.0 or rows < 1:
+            return
+        at = _bucket(rows)
+        weight = WEIGHT if self._rows[at] else 1.0
+        self._rows[at] += weight * (rows - self._rows[at])
+        self._seconds[at] += weight * (seconds - self._seconds[at])
+
+    def of(self, rows: int, each: float) -> float:
+        """Seconds of a step of so many rows; 0.0: none was seen. each: seconds of a further row
+        where only smaller or only larger steps were seen."""
+        if rows < 1:
+            return 0.0
+        at = _bucket(rows)
+        below = next((b for b in range(at, -1, -1) if self._rows[b]), None)
+        above = next((b for b in range(at, BUCKETS) if self._rows[b]), None)
+        if below is None:
+            return 0.0 if above is None else self._smaller(above, rows, each)
+        if above is None or above == below:
+            return self._seconds[below] + each * (rows - self._rows[below])
+        # No step takes less time than a smaller one: what says so was slow for another reason.
+        low, high = self._seconds[below], max(self._seconds[below], self._seconds[above])
+        share = (rows - self._rows[below]) / (self._rows[above] - self._rows[below])
+        return low + share * (high - low)
+
+    def _smaller(self, above: int, rows: int, each: float) -> float:
+        known, seconds = self._rows[above], self._seconds[above]
+        return max(seconds - each * (known - rows), seconds * rows / known)
+
+
+def _bucket(rows: int) -> int:
+    if rows <= EXACT:
+        return rows
+    return min(EXACT + math.ceil(4 * math.log2(rows / EXACT)), BUCKETS - 1)

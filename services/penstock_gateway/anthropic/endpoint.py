@@ -1,0 +1,154 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock_gateway.anthropic.conversation import Conversation
+from penstock_gateway.anthropic.errors import MessageErrorReply, encoded
+from penstock_gateway.anthropic.reply import ID_PREFIX, MessageReply, MessagesFormat, failed_event
+from penstock_gateway.anthropic.request import (
+    CountRequest,
+    MessagesRequest,
+    check,
+    check_max_tokens,
+)
+from penstock_gateway.chat import request as chat_request
+from penstock_gateway.chat.endpoint import prompt_of, tools_of
+from penstock_gateway.chat.prepared_chat import prepared_chat
+from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.disconnect import while_connected
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.operations import ErrorShape, OperationRoute, posting
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.sampling import room_for_output
+from penstock_gateway.request.terms import terms_headers
+from penstock_gateway.service import EngineInfo, Service
+
+
+class TokenCount(msgspec.Struct):
+    """input_tokens: of the conversation, the template's own included."""
+
+    input_tokens: int
+
+
+ERRORS = ErrorShape(MessageErrorReply, encoded, b"request-id")
+
+MESSAGES = posting(
+    "/v1/messages",
+    "Answer a conversation (Anthropic)",
+    MessagesRequest,
+    MessageReply,
+    streams=True,
+    traced_as="chat",
+    errors_as=ERRORS,
+)
+COUNT_TOKENS = posting(
+    "/v1/messages/count_tokens",
+    "Count a conversation's tokens (Anthropic)",
+    CountRequest,
+    TokenCount,
+    tag="tokenize",
+    headers=(),
+    errors_as=ERRORS,
+)
+
+
+class Messages(GenerateEndpoint[MessagesRequest]):
+    """One conversation in, one answer out."""
+
+    request_type = MessagesRequest
+    id_prefix = ID_PREFIX
+
+    def check(self, request: MessagesRequest) -> None:
+        check(request)
+        check_max_tokens(request)
+
+    def failure(self, error: HTTPError) -> bytes:
+        return failed_event(error)
+
+    async def prepare(
+        self, request: MessagesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
+        conversation = Conversation(
+            request,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed,
+            stop=request.stop_sequences,
+        )
+        try:
+            return await self._prepare(request, conversation, engine, head, lease)
+        except InvalidRequest as error:
+            raise conversation.own_words(error) from None
+
+    async def _prepare(
+        self,
+        request: MessagesRequest,
+        conversation: Conversation,
+        engine: EngineInfo,
+        head: ReplyHead,
+        lease: MediaLease,
+    ) -> Job:
+        wanted = check_max_tokens(request)
+        limits, short_of = engine.welcome.limits, False
+
+        def most(prompt_tokens: int) -> int:
+            # Coding agents ask for more than a small model has: it gets what there is, as
+            # Anthropic's models do.
+            nonlocal short_of
+            room = room_for_output(
+                prompt_tokens, None, None, limits, field="max_tokens", source="messages"
+            )
+            short_of = wanted > room
+            return min(wanted, room)
+
+        chat = await prepared_chat(self._service, conversation.chat, engine, lease, max_tokens=most)
+        ids = chat.prompt.prompt_token_ids
+        return Job(
+            [ids],
+            [chat.params],
+            MessagesFormat(head, len(ids), chat.parsing, short_of=short_of),
+            lambda error: conversation.own_words(chat.blame(error)),
+            media=chat.prompt.media,
+        )
+
+
+class CountTokens(JsonEndpoint[CountRequest]):
+    """Fills the template and tokenises, and asks no engine core."""
+
+    request_type = CountRequest
+    answers_while_leaving = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        check(request)
+        engine = self._service.engine()
+        self._service.check_model(request.model)
+        tenant = terms_headers(scope).tenant
+        prompt = await while_connected(self._prompt(request, engine, tenant), receive)
+        count = TokenCount(len(prompt.prompt_token_ids))
+        await send_json(send, 200, msgspec.json.encode(count))
+
+    async def _prompt(self, request: CountRequest, engine: EngineInfo, tenant: str) -> ChatPrompt:
+        conversation = Conversation(request)
+        try:
+            chat_request.check(conversation.chat)
+            use = tools_of(conversation.chat)
+            with self._service.media.lease(tenant) as lease:
+                media = ChatMedia(self._service.media, lease)
+                return await prompt_of(conversation.chat, engine, use, media)
+        except InvalidRequest as error:
+            raise conversation.own_words(error) from None
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes."""
+    return [MESSAGES.route(Messages(service)), COUNT_TOKENS.route(CountTokens(service))]

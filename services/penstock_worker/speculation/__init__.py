@@ -1,0 +1,1 @@
+"""Tokens that are drafted ahead of the model, which checks them in one step."""

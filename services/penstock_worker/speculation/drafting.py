@@ -1,0 +1,103 @@
+"""What is drafted in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from penstock import logs
+from penstock.protocol.from_worker import SlotResult
+from penstock.protocol.to_worker import SlotWork
+from penstock_worker.batch.slots import Slot, Slots
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+
+log = logs.get(__name__)
+
+ROWS = 128
+"""Rows of logits that a launch may have where fewer slots than that are served."""
+
+Drafts = Mapping[int, Sequence[int]]
+"""By slot, the ids that are computed behind its tokens. Slots without any are left out."""
+
+NO_DRAFTS: Drafts = {}
+
+
+class Drafting:
+    """Asks a proposer, and takes of its answer what may be computed."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        proposer: Proposer = NO_PROPOSER,
+        *,
+        ends: Collection[int] = (),
+        together: bool = False,
+    ) -> None:
+        """`ends`: ids at which sequences mostly end. `together`: other ranks draft the same."""
+        self.proposer = proposer
+        self._slots = slots
+        self._ends = frozenset(ends)
+        self._together = together
+
+    def drafts(self, scheduled: Sequence[SlotWork]) -> Drafts:
+        """Returns what is computed behind these works. A failure of the proposer costs its drafts,
+        and no slot anything."""
+        if self.proposer is NO_PROPOSER:
+            return NO_DRAFTS
+        try:
+            proposed = self.proposer.propose(scheduled)
+        except Exception:
+            if self._together:
+                raise  # The other ranks compute theirs.
+            log.error("nothing can be drafted", exception=True, slots=len(scheduled))
+            return NO_DRAFTS
+        return self._fitting(scheduled, proposed)
+
+    def hinted(
+        self, results: dict[int, SlotResult], launched: Callable[[], Mapping[int, Slot]]
+    ) -> dict[int, SlotResult]:
+        """Adds what can be said of the next drafts to the results of slots that have tokens and are
+        there still. `launched` returns the slots that were computed, by number."""
+        if self.proposer is NO_PROPOSER:
+            return results
+        slots = launched()
+        return {
+            number: self._hint(result)
+            if result.token is not None and self._slots.holds(number, slots[number])
+            else result
+            for number, result in results.items()
+        }
+
+    def _hint(self, result: SlotResult) -> SlotResult:
+        try:
+            first = self.proposer.first(result.slot)
+            return msgspec.structs.replace(
+                result,
+                proposed=self.proposer.proposed(result.slot),
+                guessed=None if first is None or result.drafted else first == result.token,
+            )
+        except Exception:
+            log.error("nothing can be proposed", exception=True, slot=result.slot)
+            return result
+
+    def _fitting(self, scheduled: Sequence[SlotWork], proposed: list[list[int]]) -> Drafts:
+        # Logits take memory: half a megabyte for each row of a large vocabulary.
+        room = max(ROWS, self._slots.bounds.slots) - len(scheduled)
+        drafts: dict[int, Sequence[int]] = {}
+        for work, ids in zip(scheduled, proposed, strict=True):
+            ends = work.start + work.count == len(self._slots[work.slot].token_ids)
+            fitting = self._likely(ids)[: max(0, min(work.draft, room))]
+            if fitting and ends:
+                drafts[work.slot] = fitting
+                room -= len(fitting)
+        return drafts
+
+    def _likely(self, ids: list[int]) -> list[int]:
+        """Returns the ids before the first one behind which nothing would be wanted. Tokens of a
+        request's prediction may be none of the model's."""
+        vocab = self._slots.bounds.vocab
+        for at, token in enumerate(ids):
+            if token in self._ends or not 0 <= token < vocab:
+                return ids[:at]
+        return ids

@@ -1,0 +1,166 @@
+"""The rounds in which drafted tokens are checked, by sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+from torch import Tensor
+
+from penstock import logs
+from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.from_worker import SlotResult
+from penstock_worker.batch.slots import Slots
+from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.parallel.errors import GroupLost
+from penstock_worker.sampler import SampledToken, SampleRequest
+from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.drafting import Drafts
+from penstock_worker.steps.errors import StepLost
+from penstock_worker.steps.sampling import sample_request
+
+log = logs.get(__name__)
+
+
+@dataclass
+class DraftedTokens:
+    """What is drafted behind a slot's tokens, and what has become of it."""
+
+    ids: Sequence[int]
+    first_row: int
+    """Of the logits behind its first id; those behind the others follow."""
+    more: list[SampledToken] = field(default_factory=list)
+    """Tokens behind the one that every step samples: each was sampled behind ids that were
+    right."""
+
+    def right(self, newest: int) -> bool:
+        """Returns whether the next id is the token that was sampled in its place."""
+        return len(self.more) < len(self.ids) and self.ids[len(self.more)] == newest
+
+    def told(self, result: SlotResult) -> SlotResult:
+        """Adds this to what the slot's work gave."""
+        told: list[TokenLogprobs] = [each.logprobs for each in self.more if each.logprobs]
+        return msgspec.structs.replace(
+            result,
+            more=[each.token for each in self.more if each.token is not None],
+            more_logprobs=told or None,
+            drafted=len(self.ids),
+        )
+
+
+def drafted_tokens(numbers: Sequence[int], drafts: Drafts) -> dict[int, DraftedTokens]:
+    """Returns what is drafted, by slot. `numbers`: the slots whose logits stand first, a row each,
+    before those of the drafts in the same order (see sampling_rows)."""
+    found: dict[int, DraftedTokens] = {}
+    row = len(numbers)
+    for number in numbers:
+        if number in drafts:
+            found[number] = DraftedTokens(drafts[number], row)
+            row += len(drafts[number])
+    return found
+
+
+class DraftRounds:
+    """Samples behind drafted tokens.
+
+    A token is a function of the logits in its place and of the tokens before it, so there is no
+    other rule than for tokens that nobody has drafted: each round samples one more token of each
+    slot whose newest token equals what was drafted in its place, and appends it. So penalties, bad
+    words, grammars and everything else that depends on tokens only ever see true ones, and a round
+    is what a step would have been.
+    """
+
+    def __init__(
+        self,
+        queue: DeviceQueue,
+        sampler: QueuedSampler,
+        slots: Slots,
+        grammars: SlotGrammars,
+        *,
+        together: bool,
+    ) -> None:
+        """`together`: other ranks sample the same."""
+        self._queue = queue
+        self._sampler = sampler
+        self._slots = slots
+        self._grammars = grammars
+        self._together = together
+
+    def run(self, drafted: Mapping[int, DraftedTokens], logits: Tensor) -> None:
+        """Samples until no draft is right any more, and appends to the slots. The tokens before the
+        drafts have been appended. `logits`: [rows, vocab], of which the drafts know theirs."""
+        going = self._right(list(drafted), drafted)
+        while going:
+            try:
+                outcomes = self._round(going, drafted, logits)
+            except (StepLost, GroupLost, torch.OutOfMemoryError):
+                raise
+            except Exception:
+                if self._together:
+                    raise
+                # What was sampled before is true. The next step comes to the same place.
+                log.error("drafted tokens can't be checked", exception=True, slots=len(going))
+                return
+            sampled = [number for number in going if self._append(number, outcomes, drafted)]
+            going = self._right(sampled, drafted)
+
+    def _right(self, numbers: Sequence[int], drafted: Mapping[int, DraftedTokens]) -> list[int]:
+        slots = self._slots.at(numbers)
+        return [
+            number
+            for number, slot in zip(numbers, slots, strict=True)
+            if slot.failed is None and drafted[number].right(slot.token_ids[-1])
+        ]
+
+    def _round(
+        self, going: list[int], drafted: Mapping[int, DraftedTokens], logits: Tensor
+    ) -> dict[int, SampledToken]:
+        """Returns what was sampled for these slots. Those without a mask are left out: their next
+        token waits for the next step."""
+        requests = {number: sample_request(self._slots[number]) for number in going}
+        masks = self._grammars.masks(going) if self._grammars.bound(going) else {}
+        for number, mask in masks.items():
+            if mask.allowed is None:
+                del requests[number]
+            else:
+                requests[number] = _masked(requests[number], mask.allowed)
+        if not requests:
+            return {}
+        numbers = list(requests)
+        rows = [drafted[number].first_row + len(drafted[number].more) for number in numbers]
+        asked = list(requests.values())
+        sampled = self._sampler.launch(self._rows(logits, rows), asked, numbers).sampled()
+        outcomes = dict(zip(numbers, sampled, strict=True))
+        return {
+            number: masks[number].judge(each) if number in masks else each
+            for number, each in outcomes.items()
+        }
+
+    def _rows(self, logits: Tensor, rows: list[int]) -> Tensor:
+        if rows[-1] - rows[0] + 1 == len(rows):
+            return logits[rows[0] : rows[-1] + 1]
+        return logits[self._queue.numbers(rows)]
+
+    def _append(
+        self,
+        number: int,
+        outcomes: Mapping[int, SampledToken],
+        drafted: Mapping[int, DraftedTokens],
+    ) -> bool:
+        """Returns whether a token was sampled. One that can't be is an error of the next step,
+        which comes to the same place."""
+        outcome, slot = outcomes.get(number), self._slots[number]
+        if outcome is None or outcome.token is None or slot.computed is None:
+            return False
+        slot.append(outcome.token)
+        slot.computed += 1
+        self._grammars.advance(number, outcome.token)
+        drafted[number].more.append(outcome)
+        return True
+
+
+def _masked(request: SampleRequest, allowed: object) -> SampleRequest:
+    return msgspec.structs.replace(request, allowed=allowed)

@@ -1,0 +1,89 @@
+"""Settings: what is kept of what was computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+CacheDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
+
+
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The paged KV cache."""
+
+    num_kv_blocks: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="KV blocks in the pool; default: what memory allows. A block holds tokens"
+            " of one KV group; a model with sliding windows has several, and smaller blocks."
+        ),
+    ] = None
+    kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
+    kv_cache_dtype: Annotated[
+        CacheDtype,
+        Meta(
+            description="Type of stored keys and values; auto: as dtype has it; int8 (not on CUDA):"
+            " a byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
+        ),
+    ] = "auto"
+    enable_prefix_caching: Annotated[
+        bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
+    ] = True
+    state_checkpoint_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)] | None,
+        Meta(
+            description="Tokens between two checkpoints of recurrent layers' states, a multiple of"
+            " kv_block_size; default: as many as have keys and values of a checkpoint's size, 2048"
+            " at most. A prefix is found up to a checkpoint."
+        ),
+    ] = None
+    host_kv_gib: Annotated[
+        float,
+        Meta(ge=0, description="GiB of host memory for KV blocks that leave the pool; 0: none."),
+    ] = 0.0
+    kv_memory_fraction: Annotated[
+        float,
+        Meta(
+            gt=0, le=0.95, description="Share of free memory that the KV pool may take, on a CPU."
+        ),
+    ] = 0.4
+    kv_memory_gib: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1_048_576,
+            description="GiB that the KV pool takes at most, on a CPU, unless one sequence of"
+            " max_model_len needs more; 0: kv_memory_fraction alone bounds it.",
+        ),
+    ] = 4.0
+    gpu_memory_utilization: Annotated[
+        float,
+        Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
+    ] = 0.9
+    enable_encoder_cache: Annotated[
+        bool,
+        Meta(
+            description="Use encodings of pictures, sounds and videos that earlier requests of the"
+            " same API key and cache_salt brought."
+        ),
+    ] = True
+    encoder_cache_rows: Annotated[
+        Annotated[int, Meta(ge=1, le=16_777_216)] | None,
+        Meta(
+            description="Embeddings of encoded pictures, sounds and videos that are kept; default:"
+            " 16,384, or as many as 256 MiB hold where that is less and enough for a prompt of"
+            " max_model_len. A request needs room for its largest item at least."
+        ),
+    ] = None
+    media_load_mib: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="MiB of prepared pictures, sounds and videos that wait at the worker to be"
+            " encoded; those of one request must fit. Where the longest prompt has less, that is"
+            " the bound.",
+        ),
+    ] = 512

@@ -1,0 +1,151 @@
+"""Settings of a gateway."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+AccessLog = Literal["off", "text", "json"]
+Routing = Literal["prefix", "least-loaded", "round-robin"]
+UnknownFields = Literal["error", "ignore"]
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP side."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
+    ssl_certfile: Annotated[
+        str | None,
+        Meta(
+            description="Certificate (PEM, with its chain) to serve HTTPS with, on the admin port"
+            " too; default: none, plain HTTP."
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None,
+        Meta(
+            description="The certificate's private key (PEM, not encrypted); default: it is in the"
+            " certificate's file."
+        ),
+    ] = None
+    api_keys: Annotated[
+        str | None,
+        Meta(
+            description="YAML or JSON file of API keys (`penstock key`), read again when it"
+            " changes; without one, and without PENSTOCK_API_KEY in the environment, everybody may"
+            " ask."
+        ),
+    ] = None
+    allow_open: Annotated[
+        bool, Meta(description="Listen on other addresses than loopback without API keys.")
+    ] = False
+    admin_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port for /metrics where there are API keys, which only an admin's key"
+            " opens; gateway N of several takes this port + N; default: none."
+        ),
+    ] = None
+    rate_limit_storage: Annotated[
+        str,
+        Meta(
+            description="Where requests and tokens a minute are counted: `memory`, or"
+            " `redis://HOST:PORT/DB` (`rediss://`, `redis+unix://`), which several gateways share.",
+            pattern=r"^(memory|(redis|rediss|redis\+unix)://.+)$",
+        ),
+    ] = "memory"
+    rate_limit_per_gateway: Annotated[
+        bool, Meta(description="With several gateways, a key has its limits once in each.")
+    ] = False
+    allowed_origins: Annotated[
+        str,
+        Meta(
+            description='Web origins that may call this server: a JSON list (`["*"]`: all) or'
+            " names with commas; default: none."
+        ),
+    ] = ""
+    allowed_methods: Annotated[
+        str, Meta(description="Methods that other origins may use, as above.")
+    ] = "*"
+    allowed_headers: Annotated[
+        str, Meta(description="Headers that other origins may send, as above.")
+    ] = "*"
+    allow_credentials: Annotated[
+        bool, Meta(description="Whether other origins may send cookies and the like.")
+    ] = False
+    routing: Annotated[
+        Routing,
+        Meta(
+            description="Which of several engine cores gets a request: prefix: the one that has"
+            " seen its first tokens, unless that is busy; least-loaded; round-robin."
+        ),
+    ] = "prefix"
+    unknown_fields: Annotated[
+        UnknownFields,
+        Meta(
+            description="A request's field that no endpoint knows: error: a 400 that names it and"
+            " the nearest one, as OpenAI's is, for a misspelt `temprature` would change the answer"
+            " unnoticed; ignore: it is skipped, as vLLM and llama-server do."
+        ),
+    ] = "error"
+    max_header_bytes: Annotated[
+        int,
+        Meta(ge=1024, le=16_777_216, description="Largest request head, bytes; more is a 431."),
+    ] = 65_536
+    keepalive_interval: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="Seconds between SSE keep-alive comments; 0: none."),
+    ] = 15.0
+    max_body_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Largest request body, bytes; more is a 413. A picture in it is a third"
+            " longer than its file (base64): keep it above 4/3 of max_media_bytes.",
+        ),
+    ] = 33_554_432
+    access_log: Annotated[
+        AccessLog,
+        Meta(
+            description="A line on stderr for each request that was answered: key's name, model,"
+            " tokens, times, status. text: as the log has its lines; json."
+        ),
+    ] = "off"
+    slow_request_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Seconds after which a request's timeline is logged; 0: never."),
+    ] = 60.0
+    otlp_traces_endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/]+\S*$", max_length=2048)] | None,
+        Meta(
+            description="URL that OpenTelemetry traces are sent to, by OTLP over HTTP (a"
+            " collector's `http://HOST:4318/v1/traces`); needs the extra `otel`; default: none."
+        ),
+    ] = None
+    trace_sample_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of requests without a `traceparent` that are traced."),
+    ] = 1.0
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
+    ] = 5.0
+    tool_call_parser: Annotated[
+        str,
+        Meta(
+            description="How the model writes tool calls: hermes, llama3_json, mistral, json, or a"
+            " plug-in's name; auto: by its chat template."
+        ),
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="Whether the model may choose to call tools (tool_choice auto).")
+    ] = True
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="How the model marks its thinking: qwen3, deepseek_r1, or a plug-in's name;"
+            " auto: by its chat template; none: it is left in the content."
+        ),
+    ] = "auto"

@@ -1,0 +1,113 @@
+"""Settings: admission, steps, and what one request may bring."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+PreemptionMode = Literal["auto", "recompute", "swap"]
+SchedulingPolicy = Literal["fcfs", "priority", "fair"]
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Admission and the step's budget."""
+
+    max_num_seqs: Annotated[
+        int, Meta(ge=1, le=4096, description="Sequences that may run in one step.")
+    ] = 256
+    max_num_batched_tokens: Annotated[
+        int, Meta(ge=1, le=1_048_576, description="Token budget of one step.")
+    ] = 2048
+    max_step_slowdown: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="How many times as long as the decodes alone a step may take that prompts"
+            " (with fair: other tenants) share with them, if that is over 0.1 s; without decodes it"
+            " may take 2 s. 0: no bound.",
+        ),
+    ] = 2.0
+    max_steps_in_flight: Annotated[
+        int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
+    ] = 2
+    preemption_mode: Annotated[
+        PreemptionMode,
+        Meta(
+            description="KV of preempted sequences: recompute drops it, swap keeps it in the pool "
+            "or on the host for as long as there is room, auto takes what costs less."
+        ),
+    ] = "auto"
+    scheduling_policy: Annotated[
+        SchedulingPolicy,
+        Meta(
+            description="Who is served first: fcfs by arrival; priority by the request's "
+            "priority, which ages; fair by weighted shares of the tenants (API keys)."
+        ),
+    ] = "fcfs"
+    tenants: Annotated[
+        str,
+        Meta(
+            description="What tenants may have: "
+            "`NAME:weight=3,max_requests=8,highest_priority=-5;…`. NAME: the first 32 hex digits "
+            "of the API key's SHA-256, `anonymous` for no key, `*` for all others; default: none.",
+            pattern=r"^([\w.*-]{1,64}(:[a-z_]+=-?\d{1,7}(,[a-z_]+=-?\d{1,7})*)?;?)*$",
+            max_length=65_536,
+        ),
+    ] = ""
+    max_waiting_requests: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Requests that may wait, beside those for which a slot and blocks are free;"
+            " more are refused with 503.",
+        ),
+    ] = 4096
+    max_waiting_tokens: Annotated[
+        int, Meta(ge=1, description="Prompt tokens that may wait; more are refused with 503.")
+    ] = 4_194_304
+    max_carried_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Tokens that all sequences which start in one step may have, computed"
+            " before or not; one may always start.",
+        ),
+    ] = 262_144
+    max_encoded_rows: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Embeddings of pictures, sounds and videos that a step may encode, beside"
+            " its tokens; one item may always be encoded.",
+        ),
+    ] = 2048
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one request may bring."""
+
+    max_request_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Tokens of a request's sequences together: n (or beam_width) times its"
+            " prompt and max_tokens. One sequence may always fill the context.",
+        ),
+    ] = 4_194_304
+    max_logit_bias: Annotated[int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")] = (
+        1024
+    )
+    max_allowed_token_ids: Annotated[
+        int, Meta(ge=1, le=262_144, description="Token ids in allowed_token_ids.")
+    ] = 262_144
+    max_bad_words_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=262_144,
+            description="Token ids that all of bad_words encode to, with and without a space"
+            " before each.",
+        ),
+    ] = 16_384

@@ -1,0 +1,91 @@
+"""Random histories with drafts: as many as the policy wants, or any number; of which any are right,
+at any moment of everything else that happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.test_walk_groups import drawn_groups
+from tests.engine.walker import Choices, Walker, make_harness
+
+
+class AnyDrafts(DraftPolicy):
+    """Whatever there is room for."""
+
+    def __init__(self, choose: Choices) -> None:
+        super().__init__()
+        self._choose = choose
+
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> Allotment:
+        counts = []
+        for offer in offers:
+            counts.append(self._choose.whole(0, min(offer.most, left)))
+            left -= counts[-1]
+        return Allotment(counts, followed=self._choose.whole(0, 1) == 0)
+
+
+class DraftWalker(Walker):
+    """Workers propose a few tokens, most of the time. groups: models have several KV groups."""
+
+    def __init__(self, choose: Choices, *, groups: bool) -> None:
+        super().__init__(make_harness(choose), choose)
+        h = self.h
+        if groups:
+            h.kv_groups = drawn_groups(choose, h.facts.config.cache.kv_block_size)
+        if choose.whole(0, 2):
+            h.core.state.scheduling.draft_policy = AnyDrafts(choose)
+        h.proposes = lambda: max(0, choose.whole(-1, 6))
+        h.drafts = self._drafts
+
+    def _drafts(self, most: int) -> tuple[int, int]:
+        drafted = most if self.choose.whole(0, 2) else self.choose.whole(0, most)
+        return drafted, self.choose.whole(0, drafted)
+
+    def _pool_size(self) -> int:
+        return len(self.h.kv_groups) * super()._pool_size()
+
+    def kill(self) -> None:
+        running = self.h.core.state.scheduling.running.values()
+        self.met["killed in a draft"] += any(s.progress.drafts for s in running)
+        super().kill()
+
+    def end(self) -> None:
+        if self.h.worker is None:
+            self.h.start_worker(32 * len(self.h.kv_groups))
+        super().end()
+        self.met["preempted"] += self.h.core.state.scheduling.num_preemptions
+        counts = self.h.core.state.counts
+        self.met["drafted"] += counts.drafted_tokens
+        self.met["kept"] += counts.kept_tokens
+        assert sum(counts.kept_at) == counts.kept_tokens
+
+
+def walked(choose: Choices, operations: int, *, groups: bool = False) -> Counter[str]:
+    walker = DraftWalker(choose, groups=groups)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    walker.end()
+    return walker.met
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_long_histories_and_that_they_meet_what_they_are_for(groups: bool) -> None:
+    met = sum((walked(Seeded(seed), 300, groups=groups) for seed in range(10)), Counter[str]())
+    assert met["drafted"] > 500
+    assert met["kept"] > 200
+    assert met["preempted"] > 10
+    assert met["deferred"] > 20
+    assert met["killed in a draft"] > 1

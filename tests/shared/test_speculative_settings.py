@@ -1,0 +1,64 @@
+"""What --speculative-config and its keyword say, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from penstock.cli import serve
+from penstock.cli.parser import Parser
+from penstock.config.settings import SpeculativeSettings
+from penstock.errors import InvalidRequest
+from penstock.llm.keywords import engine_config
+from penstock.speculation import SpeculativeConfig
+
+
+def by_flag(text: str) -> SpeculativeConfig | None:
+    parser = Parser()
+    serve.add(parser)
+    arguments: argparse.Namespace = parser.parse_args(["--speculative-config", text])
+    return serve._config(arguments).engine.speculation.config
+
+
+def test_flag_and_keyword_mean_the_same() -> None:
+    given = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+    wanted = SpeculativeConfig(**given)
+    assert by_flag('{"method":"ngram","num_speculative_tokens":5,"prompt_lookup_max":4}') == wanted
+    assert engine_config({"speculative_config": given}).speculation.config == wanted
+    assert engine_config({}).speculation.config == SpeculativeConfig(method="suffix")
+    assert engine_config({"speculative_config": None}) == engine_config({})
+
+
+@pytest.mark.parametrize("word", ["off", "none", "null", "OFF"])
+def test_it_can_be_off(word: str) -> None:
+    assert by_flag(word) is None
+    assert engine_config({"speculative_config": word}).speculation.config is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"method": "magic"}', "'magic' is not served; allowed are ngram, suffix"),
+        ('{"method": "eagle3"}', "'eagle3' is not served"),
+        ('{"method": "ngram", "speed": 2}', "speed.*JSON object with method, num_spec"),
+        ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0; allowed are 1 to 64"),
+        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens.*allowed are off"),
+        ('{"prompt_lookup_min": 9}', "prompt_lookup_min is 9 and prompt_lookup_max 8"),
+        ('{"method": "suffix", "model": "x"}', "computes nothing and has no model"),
+        ("fast", "allowed are off, or a JSON object"),
+        ("[1]", "allowed are off, or a JSON object"),
+        ("{", "allowed are off, or a JSON object"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"speculative_config: .*{words}") as raised:
+        by_flag(text)
+    assert raised.value.param == "speculative_config"
+    with pytest.raises(InvalidRequest, match=words):
+        engine_config({"speculative_config": text})
+
+
+def test_another_model_takes_the_place_of_what_was_named() -> None:
+    off = SpeculativeSettings(speculative_config="off")
+    assert off.with_model("/folder") is off

@@ -1,0 +1,111 @@
+"""What is drafted changes no token and no log-probability, whoever drafts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from penstock.speculation import SpeculativeConfig
+from penstock_worker.batch.slots import Slots
+from penstock_worker.grammar import SlotGrammars
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.speculation.choose import lookup_proposer
+from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
+from tests.worker.checkpoints import load_model, tiny_files
+from tests.worker.cpu_model import CPUModel
+from tests.worker.driver import Driver, Job, make_runner
+from tests.worker.forward.test_cpu_forward import BASE
+from tests.worker.grammar.grammar_tools import EVEN, Evens, compile_now
+from tests.worker.speculation.drafted_jobs import Oracle, jobs
+
+pytestmark = pytest.mark.timeout(300)
+
+Proposes = Callable[[Slots], Proposer]
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu", "cpu, int8"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> DecoderModel | CPUModel:
+    files = tiny_files(tmp_path_factory.mktemp("tiny"), BASE)
+    if request.param == "cpu":
+        return CPUModel(BASE, files, "bfloat16")
+    if request.param == "cpu, int8":
+        return CPUModel(BASE, files, "auto", kv_cache_dtype="int8", quantization="int8")
+    return load_model(BASE, files, torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def alone(model: DecoderModel | CPUModel) -> list[Job]:
+    """Each by itself, without drafts."""
+    return [run(model, [job])[0] for job in jobs()]
+
+
+def run(
+    model: DecoderModel | CPUModel,
+    wanted: list[Job],
+    proposer: Proposes = lambda slots: NO_PROPOSER,
+    *,
+    threads: int = 1,
+    **whims: int,
+) -> list[Job]:
+    grammars = SlotGrammars(Evens(BASE.vocab_size), budget=60)
+    assert compile_now(grammars, 1, EVEN) is None
+    try:
+        runner = make_runner(model, grammars=grammars, threads=threads, proposer=proposer)
+        return Driver(runner, **whims).run(wanted)
+    finally:
+        grammars.close()
+
+
+def same(found: list[Job], true: list[Job]) -> None:
+    for one, other in zip(found, true, strict=True):
+        assert one.error is None
+        assert one.tokens == other.tokens
+        assert one.logprobs == other.logprobs
+
+
+def knowing(alone: list[Job], wrong: float = 0.25) -> Proposes:
+    return lambda slots: Oracle(slots, [job.prompt + job.tokens for job in alone], wrong)
+
+
+def test_right_and_wrong_drafts_alone(model: DecoderModel | CPUModel, alone: list[Job]) -> None:
+    for true, job in zip(alone, jobs(), strict=True):
+        [found] = run(model, [job], knowing(alone), draft=5)
+        same([found], [true])
+        assert 0 < found.kept < found.drafted
+        assert found.steps < true.steps
+
+
+def test_right_drafts_save_steps(model: DecoderModel | CPUModel, alone: list[Job]) -> None:
+    """All of five are kept, and a token behind them."""
+    [found] = run(model, [jobs()[1]], knowing(alone, 0.0), draft=5)
+    same([found], [alone[1]])
+    assert found.kept == found.drafted
+    assert found.steps == -(-len(found.tokens) // 6)
+
+
+def test_a_crowd_that_is_preempted(model: DecoderModel | CPUModel, alone: list[Job]) -> None:
+    found = run(model, jobs(), knowing(alone), draft=4, threads=2, budget=90, preempt_every=3)
+    same(found, alone)
+    assert sum(job.preempted for job in found) >= 2
+    assert sum(job.kept for job in found) > 20
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_what_is_looked_up(model: DecoderModel | CPUModel, alone: list[Job], method: str) -> None:
+    """The second time, outputs of the first are known to `suffix`. Whoever says what is to come
+    gets it drafted."""
+    config = SpeculativeConfig(method=method)
+    known = [*jobs(b"ours"), *jobs(b"ours"), *jobs(b"theirs")]
+    for job, true in zip(known[14:], alone, strict=True):
+        job.prediction = [*true.tokens[:4], 2, *true.tokens[4:]]
+
+    def one_after_another(slots: Slots) -> Proposer:
+        return lookup_proposer(config, slots)
+
+    found = run(model, known, one_after_another, draft=6, budget=200)
+    same(found, alone * 3)
+    assert sum(job.kept for job in found[14:]) > 7 * 12
