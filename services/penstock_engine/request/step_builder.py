@@ -115,12 +115,11 @@ class StepBuilder:
 
     def size(self) -> StepSize:
         """Of what is scheduled, without drafts."""
-        sampling = decodes = tokens = 0
-        for sequence, start, end, _ in self.items.values():
-            sampling += end == sequence.progress.expected
+        decodes = tokens = 0
+        for _, start, end, _ in self.items.values():
             decodes += end - start == 1
             tokens += end - start
-        return StepSize(sampling, decodes, tokens - decodes)
+        return StepSize(decodes, tokens - decodes)
 
     def commit(
         self,

@@ -23,7 +23,6 @@ class StepInFlight:
         "items",
         "number",
         "rows",
-        "sampling",
         "tokens",
     )
 
@@ -47,7 +46,6 @@ class StepInFlight:
         self.alone = alone  # one suspect has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
-        self.sampling = sum(samples for _, _, samples in items)  # sequences that it samples for
         self.rows = rows  # of items of media, that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.followed = followed  # another may be sent before it is settled
@@ -86,7 +84,7 @@ class StepInFlight:
     def size(self) -> StepSize:
         """Of what it computes without drafts."""
         prefill = self.tokens - self.decodes - sum(self.drafts.values())
-        return StepSize(self.sampling, self.decodes, prefill)
+        return StepSize(self.decodes, prefill)
 
     def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
         """Each token that is computed gives log-probabilities of the next one of the prompt."""

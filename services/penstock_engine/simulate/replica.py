@@ -15,6 +15,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.metrics import Metrics, Open
 from penstock_engine.simulate.worker import SimulatedWorker
 
@@ -30,6 +31,7 @@ class SimulatedReplica:
     __slots__ = (
         "_blocks",
         "_cost",
+        "_drafts",
         "_kv_groups",
         "_metrics",
         "_result",
@@ -53,6 +55,7 @@ class SimulatedReplica:
         cost: StepCost,
         metrics: Metrics,
         kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
+        drafts: SimulatedDrafts | None = None,
     ) -> None:
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
@@ -68,6 +71,7 @@ class SimulatedReplica:
         self._blocks = blocks
         self._kv_groups = kv_groups
         self._cost = cost
+        self._drafts = drafts or SimulatedDrafts()
         self._metrics = metrics
         self._result: Result | None = None
         self.core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "router", 0), 0.0)
@@ -84,7 +88,7 @@ class SimulatedReplica:
         settings = self.core.state.facts.config.scheduler
         self.life += 1
         self.busy_until = math.inf
-        self.worker = SimulatedWorker(self._cost, settings.max_num_seqs)
+        self.worker = SimulatedWorker(self._cost, settings.max_num_seqs, self._drafts)
         self._session = self.life.to_bytes(16, "big")
         ready = Ready(
             num_kv_blocks=self._blocks,

@@ -52,6 +52,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     slo_attainment: float
     steps: int
     preemptions: int
+    drafted_tokens: int
+    kept_tokens: int
     worker_deaths: int
     replicas: int
     checks: int
@@ -65,6 +67,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(simulation: Simulation) -> SimulationReport:
     metrics, options = simulation.metrics, simulation.options
     cores = [replica.core.state.scheduling for replica in simulation.replicas]
+    counts = [replica.core.state.counts for replica in simulation.replicas]
     completed = metrics.finishes["stop"] + metrics.finishes["length"]
     seconds, wall = metrics.last, simulation.wall_seconds
     return SimulationReport(
@@ -86,6 +89,8 @@ def report_of(simulation: Simulation) -> SimulationReport:
         slo_attainment=_share(metrics.met, metrics.submitted),
         steps=sum(core.num_steps for core in cores),
         preemptions=sum(core.num_preemptions for core in cores),
+        drafted_tokens=sum(each.drafted_tokens for each in counts),
+        kept_tokens=sum(each.kept_tokens for each in counts),
         worker_deaths=simulation.deaths,
         replicas=len(cores),
         checks=simulation.checks,
@@ -133,6 +138,9 @@ def as_text(report: SimulationReport) -> str:
         _row("between tokens", report.itl),
         _row("end to end", report.e2e),
     ]
+    if report.drafted_tokens:
+        kept = 100 * _share(report.kept_tokens, report.drafted_tokens)
+        lines.insert(4, f"drafted tokens: {report.drafted_tokens:,}, {kept:.1f} % of them kept")
     for name, tenant in report.tenants.items():
         lines.append(_row(f"{name}: to the first token ({tenant.completed:,})", tenant.ttft))
     others = {name: n for name, n in report.finishes.items() if name not in ("stop", "length")}

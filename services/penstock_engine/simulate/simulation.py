@@ -16,6 +16,7 @@ from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.groups import check_groups
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.model import facts
@@ -41,7 +42,7 @@ class Stuck(Exception):
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
-    kv_groups: of the model."""
+    kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -52,6 +53,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     deaths_per_hour: float = 0.0
     seed: int = 0
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP
+    draft_tokens: int = 0
+    acceptance: float = 0.7
 
 
 class Simulation:
@@ -75,7 +78,14 @@ class Simulation:
         alone = ParallelSettings()
         about = facts(msgspec.structs.replace(config, transport=transport, parallel=alone))
         self.replicas = [
-            SimulatedReplica(index, about, options.cost, self.metrics, options.kv_groups)
+            SimulatedReplica(
+                index,
+                about,
+                options.cost,
+                self.metrics,
+                options.kv_groups,
+                SimulatedDrafts(options.draft_tokens, options.acceptance, options.seed + index),
+            )
             for index in range(options.replicas)
         ]
         self.now = 0.0

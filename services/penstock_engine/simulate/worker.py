@@ -7,6 +7,7 @@ from collections import deque
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_engine.simulate.cost import StepCost
+from penstock_engine.simulate.drafts import SimulatedDrafts
 
 TOKEN = 5
 """What every sequence says."""
@@ -19,11 +20,14 @@ class SimulatedWorker:
     plans: sent and not finished, the first of them being computed.
     """
 
-    __slots__ = ("_cost", "_held", "_partial", "_prompts", "_sampled", "plans")
+    __slots__ = ("_cost", "_drafts", "_held", "_partial", "_prompts", "_sampled", "plans")
 
-    def __init__(self, cost: StepCost, max_num_seqs: int) -> None:
+    def __init__(
+        self, cost: StepCost, max_num_seqs: int, drafts: SimulatedDrafts | None = None
+    ) -> None:
         self.plans: deque[Plan] = deque()
         self._cost = cost
+        self._drafts = drafts or SimulatedDrafts()
         self._held: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
         # Answers are values, and there are few different ones.
@@ -39,7 +43,7 @@ class SimulatedWorker:
         for new in plan.admitted:
             self._admit(new)
         answers: list[SlotResult] = []
-        sampled, partial = self._sampled, self._partial
+        sampled, partial, drafts = self._sampled, self._partial, self._drafts
         tokens = pairs = 0
         for work in plan.work:
             slot, start, count = work.slot, work.start, work.count
@@ -47,8 +51,11 @@ class SimulatedWorker:
             tokens += count
             pairs += count * (start + end + 1)
             if end == held[slot]:
-                held[slot] = end + 1
-                answers.append(sampled[slot])
+                answer = sampled[slot] if not drafts.tokens else drafts.answer(work, TOKEN)
+                held[slot] = end + 1 + len(answer.more)
+                tokens += answer.drafted
+                pairs += answer.drafted * (2 * end + answer.drafted + 1)
+                answers.append(answer)
             else:
                 answers.append(partial[slot])
         seconds = self._cost.seconds(tokens, len(answers), pairs // 2)

@@ -28,9 +28,13 @@ SURE = 0.9
 SHARE = 0.01
 """Of all steps' time, what drafts may cost beyond what they save."""
 
-MOST_CREDIT, RESERVE = 8.0, 2.0
+MOST_CREDIT, RESERVE = 3.0, 1.0
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
 leave to others."""
+
+FEW, WIDER = 8, 1.25
+"""Drafts that a step may have however much more it computes than any before; and how many times as
+many rows as the largest one it may have."""
 
 RENEW = 128
 """After so many steps with drafts one has none: what it takes is what they are compared with."""
@@ -47,13 +51,9 @@ class Offer(NamedTuple):
 
 
 class StepSize(NamedTuple):
-    """A step without drafts.
+    """A step without drafts. decodes: sequences that it computes one token of.  prefill: its other
+    tokens."""
 
-    sampling: sequences of which it samples a token.  decodes: its rows of those that it computes
-    one token of.  prefill: its other tokens.
-    """
-
-    sampling: int
     decodes: int
     prefill: int
 
@@ -70,9 +70,10 @@ class DraftPolicy:
     """Tokens per second of a step and of what comes behind it, with drafts and without.
 
     Drafts are added in the order of their chances to be right.  Each one that is right saves a
-    token's part of a later step.  All of them cost their rows; and as nothing can follow a sequence
-    before it is known which were right, either everybody waits for the next step (the gap between
-    two steps that aren't queued), or only those with drafts do, and miss one.
+    decode's part of a step of decodes: that is what time is worth, also in a step with prefill,
+    whose tokens have to be computed anyway.  All of them cost their rows.  And as nothing can
+    follow a sequence before it is known which were right, either everybody waits for the next step
+    (the gap between two steps that aren't queued), or only those with drafts do, and miss one.
 
     It can be wrong: about chances, because texts change, and about seconds, because machines do. So
     there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
@@ -128,7 +129,7 @@ class DraftPolicy:
         self, size: StepSize, drafting: int, drafted: int, kept: int, *, followed: bool
     ) -> None:
         """Of a step with drafts of `drafting` sequences, what they cost and saved."""
-        base = self._base(size)
+        base = self._of(size.decodes)
         if not base:
             return
         cost = self._extra(size, drafted) / base
@@ -137,7 +138,7 @@ class DraftPolicy:
             kept -= drafting
         else:
             cost += self._gap / base
-        self._credit = min(MOST_CREDIT, self._credit + kept / max(size.sampling, 1) - cost)
+        self._credit = min(MOST_CREDIT, self._credit + kept / size.decodes - cost)
 
     # ---- what follows from it
 
@@ -146,6 +147,7 @@ class DraftPolicy:
         none = Allotment([0] * len(offers))
         if self._credit < 0.0:
             return none
+        left = min(left, max(FEW, int(WIDER * self._seconds.largest) - size.decodes))
         if self._in_a_row >= RENEW:
             self._in_a_row = 0
             return none
@@ -156,7 +158,7 @@ class DraftPolicy:
     def _best(self, offers: list[Offer], size: StepSize, left: int) -> Allotment | None:
         """What makes tokens come fastest; None: no drafts."""
         drafts = self._ordered(offers)[:left]
-        rates = self._rates(size)
+        rates = self._rates(size.decodes)
         least = MARGIN * rates.plain
         best = number = looked_at = 0
         followed, gained = False, 0.0
@@ -197,7 +199,7 @@ class DraftPolicy:
             return None
         most = min(offers[due].most, left)
         hoped = sum(SURE**place for place in range(1, most + 1))
-        rates = self._rates(size)
+        rates = self._rates(size.decodes)
         if rates.alone(most, hoped) <= MARGIN * rates.plain:
             return None
         counts = [0] * len(offers)
@@ -206,11 +208,8 @@ class DraftPolicy:
 
     # ---- seconds
 
-    def _rates(self, size: StepSize) -> _Rates:
-        return _Rates(size, self._seconds, self._base(size), self._gap, self._each)
-
-    def _base(self, size: StepSize) -> float:
-        return self._of(size.decodes) + self._each * size.prefill
+    def _rates(self, decodes: int) -> _Rates:
+        return _Rates(decodes, self._seconds, self._gap, self._each)
 
     def _extra(self, size: StepSize, drafts: int) -> float:
         return max(0.0, self._of(size.decodes + drafts) - self._of(size.decodes))
@@ -225,32 +224,29 @@ class DraftPolicy:
 
 
 class _Rates:
-    """Tokens per second with a step and without drafts in it; where no step's seconds are known,
-    tokens per step."""
+    """Tokens per second of a step of decodes, with drafts in it and without; where no step's
+    seconds are known, tokens per step."""
 
-    def __init__(
-        self, size: StepSize, seconds: StepSeconds, base: float, gap: float, each: float
-    ) -> None:
-        self._size, self._seconds, self._each = size, seconds, each
-        self._base, self._gap = (base, gap) if base else (1.0, 0.0)
-        self._known = base > 0.0
-        self._decodes = seconds.of(size.decodes, each)
-        self.plain = size.sampling / self._base
+    def __init__(self, decodes: int, seconds: StepSeconds, gap: float, each: float) -> None:
+        self._decodes, self._seconds, self._each = decodes, seconds, each
+        self._known = seconds.of(decodes, each)
+        self._base, self._gap = (self._known, gap) if self._known else (1.0, 0.0)
+        self.plain = decodes / self._base
         """Without drafts."""
 
     def _with(self, drafts: int) -> float:
         """Seconds of the step with so many."""
-        more = self._seconds.of(self._size.decodes + drafts, self._each) - self._decodes
+        more = self._seconds.of(self._decodes + drafts, self._each) - self._known
         return self._base + max(0.0, more)
 
     def alone(self, drafts: int, gained: float) -> float:
         """Where nothing follows before the step is settled. gained: drafts that are right."""
-        return (self._size.sampling + gained) / (self._with(drafts) + self._gap)
+        return (self._decodes + gained) / (self._with(drafts) + self._gap)
 
     def followed(self, drafts: int, gained: float, drafting: int) -> float:
         """Where a step of the others follows, without those `drafting`."""
-        others = self._size.decodes - drafting
+        others = self._decodes - drafting
         if others < 1 or not self._known:
             return 0.0
         seconds = self._with(drafts) + self._seconds.of(others, self._each)
-        return (self._size.sampling + gained + others) / seconds
+        return (self._decodes + gained + others) / seconds

@@ -16,9 +16,10 @@ class StepSeconds:
     """A curve through the steps that were seen. It needn't be straight: where weights are read for
     many rows as fast as for one, further ones cost nothing up to some number of them."""
 
-    __slots__ = ("_rows", "_seconds")
+    __slots__ = ("_rows", "_seconds", "largest")
 
     def __init__(self) -> None:
+        self.largest = 0  # rows of the largest step that was seen
         # By bucket, blended; 0 rows: no step was seen.
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
@@ -27,6 +28,7 @@ class StepSeconds:
         """A step of so many rows was computed in so many seconds; 0: unknown, and not counted."""
         if seconds <= 0.0 or rows < 1:
             return
+        self.largest = max(self.largest, rows)
         at = _bucket(rows)
         weight = WEIGHT if self._rows[at] else 1.0
         self._rows[at] += weight * (rows - self._rows[at])

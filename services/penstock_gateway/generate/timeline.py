@@ -50,6 +50,8 @@ class SequencePart(msgspec.Struct, kw_only=True):
     encoded_items: int = 0
     cached_items: int = 0
     media_bytes: int = 0
+    drafted: int = 0
+    kept: int = 0
 
 
 class RequestTimeline(msgspec.Struct, kw_only=True):

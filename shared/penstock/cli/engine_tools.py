@@ -69,6 +69,21 @@ def add_simulate(parser: Parser) -> None:
         help="Milliseconds of a step: base, token, sequence, context (each pair of a token and one "
         "that it attends to), overhead; or a file that fit-cost wrote. Default: %(default)s.",
     )
+    add(
+        "--draft-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Tokens that could be drafted for every sequence at any time (speculative decoding)."
+        " Default: %(default)s.",
+    )
+    add(
+        "--acceptance",
+        type=float,
+        default=0.7,
+        metavar="SHARE",
+        help="How often a drafted token is right if those before it are. Default: %(default)s.",
+    )
     add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")
     add("--routing", choices=ROUTING, default=ROUTING[0], help="Default: %(default)s.")
     add("--slo-ttft-ms", type=float, default=1000.0, metavar="MS", help="Default: %(default)g.")
@@ -81,7 +96,7 @@ def add_simulate(parser: Parser) -> None:
         metavar="N",
         help="Workers that die, of each replica.",
     )
-    add("--seed", type=int, default=0, metavar="N", help="Of those deaths.")
+    add("--seed", type=int, default=0, metavar="N", help="Of deaths and drafts.")
     add("--output", type=Path, metavar="FILE", help="Write all figures there, as JSON.")
     add("--chart", type=Path, metavar="FILE", help="Draw latencies and load there, as PNG.")
     add(
@@ -140,6 +155,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         deaths_per_hour=arguments.deaths_per_hour,
         seed=arguments.seed,
         kv_groups=parse_groups(arguments.kv_groups),
+        draft_tokens=arguments.draft_tokens,
+        acceptance=arguments.acceptance,
     )
     text = run_simulation(
         arguments.trace,

@@ -12,7 +12,7 @@ export function batchPanel() {
     empty: "Nothing runs.",
     columns: [
       { title: "Slot", number: true, lesser: true, text: (row) => row.slot },
-      { title: "Request", head: true, mono: true, text: name, hint: (row) => `${name(row)}; ${row.cached} prompt tokens from the cache, ${row.preemptions} preemptions` },
+      { title: "Request", head: true, mono: true, text: name, hint: (row) => `${name(row)}; ${row.cached} prompt tokens from the cache, ${row.preemptions} preemptions${row.drafted ? `, ${whole(row.kept)} of ${whole(row.drafted)} drafted tokens kept` : ""}` },
       { title: "Tenant", lesser: true, text: (row) => tenant(row.tenant), hint: (row) => row.tenant },
       { title: "Phase", text: (row) => row.phase, mark: (row) => row.phase },
       { title: "Tokens", long: "Tokens: computed of those to compute, or generated of those that may come", wide: true, text: progress, bar: (row) => ({ part: part(row), kind: row.phase }), hint: (row) => `${percent(part(row))} of the tokens ${row.phase === "prefill" ? "computed" : "that may come"}` },
@@ -25,7 +25,8 @@ export function batchPanel() {
   function update({ batch, steps }) {
     const hidden = batch.running - batch.rows.length;
     const some = hidden > 0 ? `, the first ${whole(batch.rows.length)} shown` : "";
-    write(note, `${whole(batch.running)} of ${whole(batch.slots)} slots, ${whole(batch.prefilling)} in prefill, ${count(steps.preemptions, "preemption")} so far${some}`);
+    const drafts = steps.drafted ? `, ${whole(steps.kept)} of ${whole(steps.drafted)} drafted tokens kept` : "";
+    write(note, `${whole(batch.running)} of ${whole(batch.slots)} slots, ${whole(batch.prefilling)} in prefill, ${count(steps.preemptions, "preemption")} so far${drafts}${some}`);
     table.update(batch.rows);
   }
   return { node, update };

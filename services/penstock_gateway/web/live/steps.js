@@ -33,6 +33,7 @@ export function stepsPanel() {
       { title: "Sequences", number: true, text: (row) => row.sequences },
       { title: "Prefill", number: true, text: (row) => row.prefill },
       { title: "Decode", number: true, text: (row) => row.decode },
+      { title: "Drafts", long: "Drafted tokens: kept of those computed", number: true, text: drafts },
     ],
   });
   const details = make("details", {}, make("summary", { text: "As a table" }), table.node);
@@ -89,7 +90,8 @@ export function stepsPanel() {
     const row = rows[index];
     if (!row) return null;
     const words = `Step ${whole(row.number)}: ${duration(row.seconds)}, ${duration(row.compute)} of it compute; ` +
-      `${count(row.sequences, "sequence")}, ${whole(row.prefill)} prefill and ${whole(row.decode)} decode tokens`;
+      `${count(row.sequences, "sequence")}, ${whole(row.prefill)} prefill and ${whole(row.decode)} decode tokens` +
+      (row.drafted ? `, ${whole(row.kept)} of ${whole(row.drafted)} drafted ones kept` : "");
     return { words, x: column(index, plot.node.clientWidth).x, y: 14 };
   }
 
@@ -101,8 +103,8 @@ export function stepsPanel() {
   }
 
   function update(snapshot) {
-    rows = snapshot.steps.rows.map(([number, seconds, compute, prefill, decode, sequences]) =>
-      ({ number, seconds, compute, prefill, decode, sequences }));
+    rows = snapshot.steps.rows.map(([number, seconds, compute, prefill, decode, sequences, drafted = 0, kept = 0]) =>
+      ({ number, seconds, compute, prefill, decode, sequences, drafted, kept }));
     none.hidden = rows.length > 0;
     for (const each of [plot.node, legend, details]) each.hidden = rows.length === 0;
     const told = summary(rows);
@@ -115,6 +117,8 @@ export function stepsPanel() {
 
   return { node, update, redraw: () => plot.redraw(), stop: () => plot.stop() };
 }
+
+const drafts = (row) => (row.drafted ? `${whole(row.kept)} of ${whole(row.drafted)}` : "–");
 
 function summary(rows) {
   const seconds = rows.map((row) => row.seconds);

@@ -1,0 +1,137 @@
+"""When drafts pay, and that they cost next to nothing where they don't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock_engine.speculation.acceptance import Acceptance
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.history import SequenceDrafts
+from penstock_engine.speculation.step_seconds import StepSeconds
+from tests.engine.speculation.closed_loop import ClosedLoop, Machine, Stream
+
+MACHINES: dict[str, Callable[[int], float]] = {
+    "weights are read once": lambda rows: 0.020 + 0.0012 * rows,
+    "each row costs": lambda rows: 0.004 + 0.004 * rows,
+    "tiles of four rows": lambda rows: 0.02 + 0.012 * ((rows + 3) // 4),
+    "rows are free up to 128": lambda rows: 0.006 + 0.00004 * max(0, rows - 128),
+}
+
+
+def gain(
+    machine: Machine, streams: int, chance: float, *, told: bool = True, steps: int = 400
+) -> float:
+    """How many times as fast tokens come with drafts as without."""
+
+    def made() -> list[Stream]:
+        return [Stream(lambda place: chance, told=told) for _ in range(streams)]
+
+    seconds = steps * machine.step(streams)
+    before = ClosedLoop(machine, made()).run(seconds, drafts=False)
+    return ClosedLoop(machine, made()).run(seconds) / before
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("streams", [1, 16, 64])
+def test_drafts_that_are_seldom_right_cost_next_to_nothing(name: str, streams: int) -> None:
+    machine = Machine(MACHINES[name], gap=0.05 * MACHINES[name](1), jitter=0.1)
+    steps = 400 if streams < 64 else 150
+    assert gain(machine, streams, 0.0, steps=steps) > 0.98
+    assert gain(machine, streams, 0.3, steps=steps) > 0.98
+
+
+def test_where_the_worker_tells_nothing_attempts_are_rare() -> None:
+    machine = Machine(MACHINES["weights are read once"], gap=0.002, jitter=0.1)
+    for streams in (1, 4):
+        assert gain(machine, streams, 0.0, told=False, steps=800) > 0.98
+
+
+def test_copying_alone_is_several_times_as_fast() -> None:
+    for name in ("weights are read once", "rows are free up to 128", "tiles of four rows"):
+        machine = Machine(MACHINES[name], gap=0.001, jitter=0.1)
+        assert gain(machine, 1, 0.95) > 2.5, name
+
+
+def test_a_full_batch_drafts_only_where_rows_are_free() -> None:
+    def drafted(name: str) -> int:
+        loop = ClosedLoop(Machine(MACHINES[name]), [Stream(lambda place: 0.8) for _ in range(64)])
+        loop.run(30 * MACHINES[name](64))
+        before = loop.drafted
+        loop.run(30 * MACHINES[name](64))
+        return loop.drafted - before
+
+    assert drafted("each row costs") == 0
+    assert drafted("rows are free up to 128") > 500
+
+
+def test_a_stream_that_can_be_foretold_gets_drafts_beside_others_that_cannot() -> None:
+    streams = [Stream(lambda place: 0.95), *(Stream(lambda place: 0.02) for _ in range(7))]
+    machine = Machine(MACHINES["weights are read once"], gap=0.001)
+    ClosedLoop(machine, streams).run(20.0)
+    assert streams[0].tokens > 2 * streams[1].tokens
+
+
+def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
+    chance = 0.98
+    loop = ClosedLoop(
+        Machine(MACHINES["weights are read once"], gap=0.001), [Stream(lambda place: chance)]
+    )
+    loop.run(10.0)
+    assert loop.kept > 0.8 * loop.drafted
+    chance, before = 0.0, loop.drafted
+    loop.run(10.0)
+    assert loop.drafted - before < 100
+
+
+def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> None:
+    """A worker that always says that its guesses were right, and whose drafts never are."""
+    policy, drafts = DraftPolicy(), SequenceDrafts()
+    size, cost, steps = StepSize(1, 0), 0.0, 1000
+    for _ in range(steps):
+        drafts.proposed = 8
+        for _ in range(30):
+            policy.undrafted(drafts, True)
+        count = policy.choose([Offer(drafts, 8)], size, 8).counts[0]
+        policy.settled(size, count, 0.02 + 0.01 * count, 0.0, behind=False, each=0.01)
+        if count:
+            policy.observe(drafts, count, 0)
+            policy.account(size, 1, count, 0, followed=False)
+        cost += 0.01 * count / 0.02
+    assert 0 < cost < 0.02 * steps
+
+
+def test_drafts_go_where_they_are_likeliest() -> None:
+    policy, likely, unlikely = DraftPolicy(), SequenceDrafts(), SequenceDrafts()
+    for rows in range(1, 12):
+        policy.settled(StepSize(rows, 0), 0, 0.02 + 0.004 * rows, 0.0, behind=True, each=0)
+    for _ in range(10):
+        likely.observe(4, 4)
+        unlikely.observe(4, 0)
+    chosen = policy.choose([Offer(unlikely, 4), Offer(likely, 4)], StepSize(2, 0), 8)
+    assert chosen.counts == [0, 4]
+    assert policy.choose([Offer(likely, 4)], StepSize(1, 0), 2).counts == [2]
+
+
+def test_chances_by_place_are_those_that_were_seen() -> None:
+    prior, drafts = Acceptance(0.99, first=0.5, weight=4.0), SequenceDrafts()
+    assert drafts.chances(prior, 2) == [0.5, 0.25]
+    for _ in range(200):
+        drafts.observe(3, 1)
+    first, second, third = drafts.chances(prior, 3)
+    assert first > 0.9
+    assert second < 0.15
+    assert third < second
+
+
+def test_the_curve_of_seconds_passes_through_what_was_seen() -> None:
+    seconds = StepSeconds()
+    assert seconds.of(4, 0.5) == 0.0
+    seconds.observe(4, 1.0)
+    seconds.observe(8, 3.0)
+    assert [seconds.of(rows, 0.25) for rows in (4, 6, 8, 10)] == [1.0, 2.0, 3.0, 3.5]
+    assert seconds.of(2, 0.25) == 0.5
+    assert seconds.of(3, 0.1) == pytest.approx(0.9)
+    seconds.observe(100, 2.0)  # It can't have been slower for fewer rows.
+    assert seconds.of(50, 0.0) == 3.0
