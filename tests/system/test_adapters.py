@@ -115,6 +115,12 @@ def test_more_adapters_than_places_all_get_their_turn(server: Server, folder: Pa
     assert complete(server, names[0]).status_code == 404
 
 
+def wait_until_back(server: Server, victim: str, before: int) -> None:
+    """Another process has taken its place, and requests are served."""
+    wait_until(lambda: server.children().get(f"penstock: {victim}") not in (None, before))
+    wait_until(server.ready)
+
+
 def streamed(server: Server, model: str, on_chunk: Callable[[int], None]) -> str:
     body = {
         "model": model,
@@ -158,11 +164,36 @@ def test_a_stream_goes_on_with_its_adapter_when_a_process_dies(
             os.kill(worker, signal.SIGCONT)
 
     assert streamed(server, "kept", replace_and_kill) == undisturbed
-    wait_until(lambda: server.children().get(f"penstock: {victim}") not in (None, dies))
-    wait_until(server.ready)
+    wait_until_back(server, victim, dies)
     wait_until(lambda: "kept" in listed(server))
     assert streamed(server, "kept", lambda count: None) != undisturbed
     assert admin(server, "unload", lora_name="kept").status_code == 200
+
+
+def test_all_gateways_and_engine_cores_know_what_one_was_told(
+    tiny_model: str, folder: Path
+) -> None:
+    write_adapter(folder / "told.gguf", 9)
+    flags = ["--enable-lora", "--max-lora-rank", "8", "--num-kv-blocks", "64", "--gateways", "2"]
+    flags += ["--data-parallel-size", "2", "--routing", "round-robin"]
+    flags += ["--lora-allowed-folder", str(folder), "--cache-dir", str(folder / "cache")]
+    with Server(tiny_model, *flags) as server:
+
+        def answers(count: int = 8) -> list[int]:
+            """Each over a connection of its own, which any gateway may take."""
+            return [complete(server, "told", max_tokens=2).status_code for _ in range(count)]
+
+        wait_until(lambda: set(answers(4)) == {404})
+        loaded = admin(server, "load", lora_name="told", lora_path="told.gguf")
+        assert loaded.status_code == 200, loaded.text
+        wait_until(lambda: set(answers()) == {200})
+        for victim in ("engine 0", "gateway 0"):
+            before = server.child(victim)
+            os.kill(before, signal.SIGKILL)
+            wait_until_back(server, victim, before)
+            wait_until(lambda: set(answers()) == {200})
+        assert admin(server, "unload", lora_name="told").status_code == 200
+        wait_until(lambda: set(answers()) == {404})
 
 
 def test_an_adapter_of_another_model_is_a_bad_request_and_disturbs_nobody(

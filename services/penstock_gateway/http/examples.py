@@ -10,6 +10,8 @@ _SCORE = {"text_1": "A kitten sleeps.", "text_2": _DOCUMENTS}
 _RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
+    "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 32,

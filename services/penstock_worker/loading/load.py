@@ -254,8 +254,6 @@ def _adapters(recipe: Recipe, prepared: PreparedModel, setup: Setup) -> StepAdap
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
-    if setup.max_loras:
-        raise StartupError("adapters (enable_lora) are served for models that generate text")
     recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)

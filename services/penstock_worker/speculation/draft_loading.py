@@ -81,6 +81,8 @@ class DraftLoader:
             quantization="none",
             load_format="auto",
             group=None,
+            max_loras=0,
+            max_lora_rank=0,
         )
         self._name = draft.name
         self._recipe = choose(draft, own, threads)

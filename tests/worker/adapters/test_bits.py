@@ -75,6 +75,23 @@ def test_alone_crowded_and_in_chunks(
         assert torch.equal(base, one) == (each.adapter is None)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_every_instruction_set(isa: str, files: WeightFiles, tmp_path: Path, dtype: str) -> None:
+    rig = AdapterRig(CPUModel(SMALL, files, dtype))
+    held = [
+        rig.hold(write_peft(tmp_path / str(rank), factors_of(SMALL, rank, rank), alpha=ALPHA))
+        for rank in (5, 40)
+    ]
+    crowd = [Sequence_(tokens_of(at, 3 + 5 * at), (*held, None)[at % 3]) for at in range(6)]
+    together = rig.logits(crowd)
+    exact = AdapterRig(CPUModel(SMALL, files, "float32", backend="reference"))
+    theirs = [exact.hold(tmp_path / str(rank)) for rank in (5, 40)]
+    for at, (each, one) in enumerate(zip(crowd, together, strict=True)):
+        assert torch.equal(rig.logits([each])[0], one)
+        (true,) = exact.logits([replace(each, adapter=(*theirs, None)[at % 3])])
+        assert torch.allclose(one, true, rtol=0, atol=1e-3 if dtype == "float32" else 1.0)
+
+
 @pytest.mark.parametrize(
     ("backend", "dtype"), [("reference", "float32"), ("cpu", "float32"), ("cpu", "bfloat16")]
 )
