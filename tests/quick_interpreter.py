@@ -3,7 +3,8 @@
 Wherever a kernel calls a function of its own, the interpreter looks through all members of
 `triton.language` once more and puts its own in their places, where they already are; for every tile
 it makes its table of types anew, and writes out its type and its shape. Together that is most
-of an interpreted test's time. What is computed stays the same.
+of an interpreted test's time. What is computed stays the same. `quick_operands.py` does likewise
+for the operands of each operation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
+from tests.quick_operands import use_quick_operands
+
 
 def use_quick_interpreter() -> None:
     """From now on, in this process."""
@@ -22,6 +25,7 @@ def use_quick_interpreter() -> None:
     interpreter._get_np_dtype = Known(interpreter._get_np_dtype).dtype
     tl.core.block_type.__init__ = _described_once(tl.core.block_type.__init__)
     tl.core.tensor.__init__ = _shaped_once(tl.core.tensor.__init__)
+    use_quick_operands()
 
 
 class Nothing:

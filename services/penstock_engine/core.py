@@ -103,7 +103,7 @@ class EngineCore:
     def num_waiting(self) -> int:
         """Sequences that wait, for whatever it is."""
         state = self.state
-        parked = (state.grammars, state.media, state.remote_kv)
+        parked = (state.grammars, state.media, state.remote_kv, state.adapters)
         return state.scheduling.queue.num_sequences + sum(each.num_waiting for each in parked)
 
     def step(self, now: float) -> Effects:
@@ -119,7 +119,7 @@ class EngineCore:
             self._audit_when_idle(now)
         self._from_workers.expire(now)
         self._plan()
-        self._ask_for_media(now)
+        self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
         self.state.frontends.flush(self.state.effects, self._due_status(now))
         return self.state.effects.take()
@@ -132,6 +132,7 @@ class EngineCore:
             self.state.grammars.next_deadline(),
             self.state.remote_kv.next_deadline(),
             self.state.media.loads.next_deadline(),
+            self.state.adapters.next_deadline(),
             self._from_workers.next_deadline(),
         )
         return due if first is None else min(first, due)
@@ -147,10 +148,11 @@ class EngineCore:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
 
-    def _ask_for_media(self, now: float) -> None:
-        """After the plan, which may have found that items are missing."""
+    def _ask_for_missing(self, now: float) -> None:
+        """After the plan, which may have found that items or adapters are missing."""
         if self._from_workers.failing:
             return
+        self.state.adapters.advance(now)
         self.state.media.advance(now)
         if self.state.media.loads.num_asked and not self.state.scheduling.in_flight:
             self.state.workers.progressed(now)  # Nobody waits for them, but for front ends.

@@ -15,6 +15,8 @@ from penstock_engine.scheduler.step_clock import StepClock
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.adapter_names import AdapterNames
+from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
@@ -31,6 +33,8 @@ class CoreState:
     workers: Workers  # the rank group and its health
     grammars: GrammarManager  # grammars of structured output, and who waits for them
     media: MediaManager  # items of prompts, who waits for them, and what is encoded
+    adapters: AdapterManager  # what requests apply to the model, who waits for it
+    adapter_names: AdapterNames  # what front ends call adapters
     remote_kv: RemoteKV  # sequences that wait for KV blocks of another engine
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
@@ -62,6 +66,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         load_bytes=config.cache.media_load_mib * 2**20,
         step_rows=config.scheduler.max_encoded_rows,
     )
+    adapters = scheduling.gate = AdapterManager(facts.max_loras, scheduling, workers, counts)
     return CoreState(
         facts=facts,
         scheduling=scheduling,
@@ -70,6 +75,8 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         workers=workers,
         grammars=GrammarManager(config.grammar, scheduling, workers),
         media=media,
+        adapters=adapters,
+        adapter_names=AdapterNames(facts.adapters),
         remote_kv=RemoteKV(config.scheduler.max_waiting_requests),
         service_rate=ServiceRate(),
         counts=counts,

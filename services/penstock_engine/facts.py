@@ -9,12 +9,14 @@ import msgspec
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
+from penstock.media.changes import check_operators
 from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_MEDIA_ITEMS,
     MAX_MEDIA_SPANS,
     GrammarKind,
+    NamedAdapter,
     PoolingTask,
 )
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
@@ -41,6 +43,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     template: bytes  # of its chat template; empty: none
     boot: str  # hexadecimal id of this life
     created: int  # Unix time of its start
+    adapters: tuple[NamedAdapter, ...] = ()  # of the settings, read and found sound
 
     def __post_init__(self) -> None:
         wanted = self.config.model.max_model_len
@@ -50,6 +53,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_model_len is {wanted}; {self.model.name} supports at most {longest} tokens"
             )
         self.model.check_encoder_cache(self.config.cache.encoder_cache_rows)
+        if self.model.media is not None:
+            check_operators(self.model.media, self.config.media)
         budget = self.config.scheduler.max_num_batched_tokens
         if self.whole and wanted is not None and wanted > budget:
             raise StartupError(
@@ -59,6 +64,12 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.pooling
         self.tenants()
         self._check_messages()
+        lora = self.config.lora
+        if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
+            raise StartupError(
+                f"max_cpu_loras is {lora.max_cpu_loras}; it must be at least max_loras, "
+                f"{lora.max_loras}"
+            )
 
     def _check_messages(self) -> None:
         """Whatever one request may bring, and one plan may carry, has to fit a message."""
@@ -134,6 +145,16 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
 
     @property
+    def max_loras(self) -> int:
+        """Adapters that steps may use at a time; 0: none are served."""
+        return self.config.lora.max_loras if self.config.lora.enable_lora else 0
+
+    @property
+    def max_lora_rank(self) -> int:
+        """The highest rank of adapters; 0: none are served."""
+        return self.config.lora.max_lora_rank if self.config.lora.enable_lora else 0
+
+    @property
     def served_name(self) -> str:
         """What requests call the model, and replies."""
         return self.served_names[0]
@@ -169,6 +190,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             live=True,
             other_names=self.served_names[1:],
             media=self.model.media,
+            max_lora_rank=self.max_lora_rank,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -205,6 +227,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
             speculation=None if self.pooling is not None else config.speculation.config,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )
 
 

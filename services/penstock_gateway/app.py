@@ -16,6 +16,7 @@ from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.access_log.layer import AccessLog
 from penstock_gateway.access_log.observer import AccessObserver
+from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.endpoints import routes_of
 from penstock_gateway.http import openapi
 from penstock_gateway.http.boundary import Boundary, not_found
@@ -46,9 +47,11 @@ def create_app(
     patience: Patience | None = None,
     gateways: int = 1,
     media: MediaSettings | None = None,
+    adapters: AdapterFolders | None = None,
 ) -> FastAPI:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share.  gateways: how many share the work.  media: settings of pictures.
+    adapters: where adapters may be read while it runs.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
@@ -62,6 +65,7 @@ def create_app(
         spend=None if ring is None else SpendObserver(),
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
+        folders=adapters,
     )
     client.observe(_observer(service))
     routes = routes_of(service)
@@ -109,7 +113,7 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
         Access,
         ring=service.ring,
         limits=service.limits,
-        served=service.served,
+        names=service.names,
         operations=[route.operation for route in routes],
     )
     if service.tracing is not None:

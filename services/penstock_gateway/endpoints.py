@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
 from penstock_gateway.metrics import endpoint as metrics
+from penstock_gateway.ollama import embed as ollama_embed
+from penstock_gateway.ollama import endpoint as ollama
+from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.service import Service
@@ -22,9 +26,13 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     completions.routes,
     responses.routes,
     anthropic.routes,
+    ollama.routes,
+    ollama_embed.routes,
+    ollama_models.routes,
     transcription.routes,
     tokenize.routes,
     models.routes,
+    adapters.routes,
     embeddings.routes,
     pooling.routes,
     score.routes,

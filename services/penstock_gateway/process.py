@@ -18,6 +18,7 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
 from penstock_gateway.access_log import layer as access_log
+from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.http.server import GatewayServer
@@ -48,6 +49,8 @@ def main(
     *,
     transport: TransportSettings | None = None,
     media: MediaSettings | None = None,
+    adapter_folder: str | None = None,
+    cache_dir: str | None = None,
     gateways: int = 1,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
@@ -68,7 +71,8 @@ def main(
     client = EngineClient(
         engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
     )
-    app = create_app(client, config, gateways=gateways, media=media)
+    adapters = AdapterFolders(allowed=adapter_folder, cache=cache_dir)
+    app = create_app(client, config, gateways=gateways, media=media, adapters=adapters)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
     admin = None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.client.session import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.desk import MediaDesk
+from penstock.protocol.common import AdapterFile
+from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
 from penstock_gateway.http.errors import model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
@@ -45,6 +47,15 @@ class EngineInfo:
     text: ModelText
 
 
+class AskedModel(NamedTuple):
+    """What a request asks for."""
+
+    name: str
+    """As replies have it."""
+    adapter: AdapterFile | None
+    """What is applied to the model; None: nothing."""
+
+
 @dataclass(slots=True)
 class Service:
     """One gateway."""
@@ -62,12 +73,19 @@ class Service:
     """None where traces are off."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
+    adapters: AdapterLoader = field(init=False)
+    """What loads adapters by name."""
+    folders: InitVar[AdapterFolders | None] = None
+    """Where adapters may be read; None: nowhere."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
     """Requests that are being answered."""
     draining: bool = False
     """Told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self, folders: AdapterFolders | None) -> None:
+        self.adapters = AdapterLoader(self.client, folders or AdapterFolders())
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -90,17 +108,27 @@ class Service:
         welcome = self.client.welcome
         return welcome.model if welcome is not None else None
 
-    def check_model(self, name: str | None) -> str:
+    def names(self) -> list[str]:
+        """What requests may ask for: the model's name, once it is known, and those of adapters."""
+        served = self.served()
+        if served is None:
+            return []
+        return [served, *(adapter.name for adapter in self.client.adapters.present())]
+
+    def check_model(self, name: str | None) -> AskedModel:
         """The model that a request gets which asks for `name`; None: for whatever is served.
 
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
         welcome = self.engine().welcome
-        served = welcome.model
+        served, adapter = welcome.model, None
         if name is not None and name != served and name not in welcome.other_names:
-            raise model_not_found(name, served)
+            named = self.client.adapters.find(name)
+            if named is None:
+                raise model_not_found(name, served)
+            served, adapter = name, named.file
         current.get().check_model(served)
-        return served
+        return AskedModel(served, adapter)
 
     def fresh_status(self) -> Status | None:
         """The engine's state, unless it is too old to mean anything."""

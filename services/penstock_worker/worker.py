@@ -13,8 +13,10 @@ from penstock.errors import InvalidRequest, ModelNotFound, StartupError, Unsuppo
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
+    DropAdapter,
     DropGrammar,
     DropMedia,
+    LoadAdapter,
     LoadMedia,
     LoadMediaChunk,
     Plan,
@@ -116,6 +118,8 @@ class Worker:
                     self._begin(heard.session, message)
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
+                case DropAdapter() if self._loaded is not None:
+                    self._loaded.runner.adapters.drop()
                 case _:
                     raise RuntimeError(f"{type(message).__name__} came out of turn")
 
@@ -140,8 +144,8 @@ class Worker:
             self._forget()
 
     def _take_aside(self, heard: Heard) -> bool:
-        """Grammars are compiled, and media received, while a step goes on. In the session's
-        thread."""
+        """Grammars are compiled, adapters loaded, and media received, while a step goes on. In the
+        session's thread."""
         loaded, session, message = self._loaded, heard.session, heard.message
         if loaded is None or session != self._current:
             return False
@@ -156,6 +160,13 @@ class Worker:
                 loaded.runner.media.receive(
                     message, heard.frames, lambda answer: self._session.send(session, answer)
                 )
+            case LoadAdapter():
+                loaded.runner.adapters.load(
+                    message, lambda answer: self._session.send(session, answer)
+                )
+            case DropAdapter():
+                loaded.runner.adapters.leave(message)
+                return False
             case _:
                 return False
         return True
@@ -169,7 +180,8 @@ class Worker:
             self._loaded.runner.reset()
 
     def _set_up(self, session: int, setup: Setup) -> None:
-        from penstock_worker.loading.load import load, ready_again, same_model
+        from penstock_worker.loading.again import ready_again, same_model
+        from penstock_worker.loading.load import load
 
         self._forget()
         self.counts.model = setup.served_name

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ScoringOutput,
         ScoringRequestOutput,
     )
+    from penstock.lora import LoRARequest
     from penstock.pooling_params import PoolingParams
     from penstock.sampling_params import RequestOutputKind, SamplingParams
     from penstock.structured_outputs import StructuredOutputs
@@ -52,6 +53,7 @@ __all__ = [
     "EmbeddingRequestOutput",
     "EngineArgs",
     "FlexibleArgumentParser",
+    "LoRARequest",
     "Logprob",
     "PoolingOutput",
     "PoolingParams",
@@ -82,6 +84,7 @@ _HOMES = {
     "AsyncEngineArgs": "penstock.llm.engine_args",
     "EngineArgs": "penstock.llm.engine_args",
     "FlexibleArgumentParser": "penstock.llm.engine_args",
+    "LoRARequest": "penstock.lora",
     "RequestOutputKind": "penstock.sampling_params",
     "PoolingParams": "penstock.pooling_params",
     "ClassificationOutput": "penstock.llm.pooling_outputs",

@@ -45,7 +45,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weight: of its share under --scheduling-policy fair.  highest_priority: the lowest value that
     its requests may ask for.  max_concurrent: requests that the tenant may have open.
     requests_per_minute, tokens_per_minute: of this key; none: any number.
-    models: names that it may use; none: all.  admin: may read /metrics on the admin port.
+    models: names that it may use, of the model and of adapters; none: all.  admin: may read
+    /metrics on the admin port, and load adapters.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]

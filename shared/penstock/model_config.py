@@ -259,7 +259,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingConfig | None = None
     """Of a model that gives vectors or classes; None: it generates text."""
     media: MediaFacts | None = None
-    """How pictures are prepared; None: the model takes no media."""
+    """How pictures, sounds and videos are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
     """sha256 (hex) of the files beside it, by their names."""
 

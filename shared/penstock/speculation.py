@@ -30,4 +30,5 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_max: int = 8
     """The longest."""
     model: str = ""
-    """Of draft_model, eagle3: the prepared folder of the model that drafts."""
+    """Of draft_model: the model that drafts, as `--model` names one; for workers its prepared
+    folder."""

@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from penstock.errors import DeadlineExceeded, InvalidRequest
-from penstock.protocol.common import HIGHEST_PRIORITY, LOWEST_PRIORITY, Grant
+from penstock.protocol.common import HIGHEST_PRIORITY, LOWEST_PRIORITY, AdapterFile, Grant
 
 MAX_SALT_LENGTH = 1024
 """Characters of a cache salt."""
@@ -21,13 +21,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
     deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
     requests, those with the same salt may use each other's KV blocks.
-    grant: what the tenant may have; None: what the engine core was told of it."""
+    grant: what the tenant may have; None: what the engine core was told of it.
+    adapter: that is applied to the model; None: the model alone."""
 
     tenant: str = ""
     priority: int = 0
     deadline: float | None = None
     cache_salt: str = ""
     grant: Grant | None = None
+    adapter: AdapterFile | None = None
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""

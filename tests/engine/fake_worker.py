@@ -25,6 +25,7 @@ from penstock.protocol.to_worker import (
     Setup,
     SlotWork,
 )
+from tests.engine.fake_adapters import FakeAdapters, adapted
 from tests.engine.fake_media import FakeMedia, Mark, marks
 
 WRONG = -1
@@ -75,6 +76,7 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
         grammar=other.grammar,
         pooling=other.pooling,
         media=other.media,
+        adapter=other.adapter,
         like=None,
     )
 
@@ -124,6 +126,7 @@ class FakeWorker:
     """(the last step sent before it, grammar) of each DropGrammar whose turn has not come."""
     groups: tuple[KVGroup, ...] = ONE_GROUP
     media: FakeMedia = field(default_factory=lambda: FakeMedia(0))
+    adapters: FakeAdapters = field(default_factory=lambda: FakeAdapters(0))
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -162,6 +165,7 @@ class FakeWorker:
         for number in plan.released:
             del self.slots[number]
         whole = [self._admit(new) for new in plan.admitted]
+        self.adapters.check_used(new.adapter for new in whole)
         self.log.append(msgspec.structs.replace(plan, admitted=whole))
         tokens = sum(work.count + work.draft for work in plan.work)
         assert 0 < tokens <= self.setup.max_num_batched_tokens
@@ -307,7 +311,8 @@ class FakeWorker:
             self._write_wrong(slot, end, end + drafted)
             slot.computed -= 1
             return SlotResult(number, deferred=True, prompt_logprobs=told, drafted=drafted)
-        result = self._sample(slot, number, marks(prompt, slot.new.media))
+        seen = adapted(marks(prompt, slot.new.media), slot.new.adapter)
+        result = self._sample(slot, number, seen)
         more = self._more(slot, number, right)
         self._write_wrong(slot, end + len(more), end + drafted)
         return msgspec.structs.replace(
@@ -332,7 +337,7 @@ class FakeWorker:
                 self._write(table, at, row)
             slot.computed = at + 1
             prompt = marks(slot.tokens[: slot.new.num_prompt], slot.new.media)
-            found.append(self._sample(slot, number, prompt))
+            found.append(self._sample(slot, number, adapted(prompt, slot.new.adapter)))
         return found
 
     def _write(self, table: list[int], at: int, row: tuple[int, tuple[Mark, ...]]) -> None:
@@ -376,4 +381,4 @@ class FakeWorker:
 
 def _marks(slot: Slot) -> list[Mark]:
     """Its tokens, and in place of placeholders what they stand for."""
-    return marks(slot.tokens, slot.new.media)
+    return adapted(marks(slot.tokens, slot.new.media), slot.new.adapter)

@@ -12,6 +12,7 @@ import msgspec
 from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock.protocol.common import (
     MAX_MEDIA_CHUNK,
+    AdapterFile,
     Grammar,
     Grant,
     Media,
@@ -31,6 +32,7 @@ from penstock.protocol.from_frontend import (
 from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
+    Adapters,
     NeedMedia,
     Outputs,
     Prepared,
@@ -42,8 +44,10 @@ from penstock.protocol.to_frontend import (
 )
 from penstock.protocol.to_worker import (
     CompileGrammar,
+    DropAdapter,
     DropGrammar,
     DropMedia,
+    LoadAdapter,
     LoadMedia,
     LoadMediaChunk,
     Plan,
@@ -53,6 +57,7 @@ from penstock.protocol.to_worker import (
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
+from tests.engine.fake_adapters import FakeAdapters
 from tests.engine.fake_media import FakeMedia
 from tests.engine.fake_worker import FakeWorker, told_of
 from tests.engine.salts import Salts
@@ -101,6 +106,10 @@ class Harness:
         """The bytes of an item of that size."""
         self.reads_files = True
         self.bad_media: set[str] = set()
+        self.adapters_at_once = True
+        """Whether the worker loads adapters as soon as it is told to."""
+        self.bad_adapters: set[str] = set()
+        """Digests."""
         self.asked_media: deque[tuple[Front, NeedMedia]] = deque()
         """What front ends have not answered."""
         self.fail_prompts: set[tuple[int, ...]] = set()
@@ -151,6 +160,17 @@ class Harness:
             self.compiles(number)
         if self.media_at_once:
             self.answer_media()
+        if self.adapters_at_once:
+            self.load_adapter()
+
+    def load_adapter(self, digest: str | None = None) -> bool:
+        """The worker is done with an adapter, the first one if none is named. Whether there was
+        one."""
+        worker = self.worker
+        if worker is None or not worker.adapters.loading:
+            return False
+        self.worker_says(worker.adapters.answer(digest or next(iter(worker.adapters.loading))))
+        return True
 
     def _in_slots(self) -> set[tuple[bytes, int]]:
         """(session, number) of each open request of which some is in a slot."""
@@ -171,6 +191,7 @@ class Harness:
         live = Counter(s.request.tenant for s in scheduler.running.values())
         live += Counter(s.request.tenant for s in scheduler.queue.sequences())
         live += Counter(s.request.tenant for s in self.core.state.media.parked())
+        live += Counter(s.request.tenant for s in self.core.state.adapters.parked())
         accounts = scheduler.policy.accounts
         assert {a.name: a.open for a in accounts.all()} == dict(live)
         waiting = Counter(s.request.tenant for s in scheduler.queue.sequences())
@@ -192,6 +213,9 @@ class Harness:
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
+        elif isinstance(message, (LoadAdapter, DropAdapter)):
+            assert self.worker is not None
+            self.worker.adapters.hears(message)
         elif isinstance(message, (LoadMedia, LoadMediaChunk, DropMedia)):
             assert self.worker is not None
             self.worker.media.hears(message, self.frames)
@@ -223,6 +247,8 @@ class Harness:
                 front.welcome = message
             case Status():
                 front.status = message
+            case Adapters(adapters):
+                front.adapters |= {each.name: each for each in adapters}
             case Accepted(request):
                 score = front.requests[request]
                 assert not score.accepted
@@ -344,6 +370,7 @@ class Harness:
         timeline: bool = False,
         media: Media | None = None,
         prediction: list[int] | None = None,
+        adapter: AdapterFile | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -374,6 +401,7 @@ class Harness:
             prompt_delivered=delivered,
             media=media,
             prediction=prediction or [],
+            adapter=adapter,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)
@@ -445,6 +473,7 @@ class Harness:
                 self.bad_media,
                 size=2 * (self.media_bytes or self.facts.config.cache.media_load_mib * 2**20),
             ),
+            adapters=FakeAdapters(self.setup.max_loras, self.bad_adapters),
         )
         state = state_of(self.kv_groups)
         self._salts.num_groups = len(paged(self.kv_groups))
@@ -488,8 +517,9 @@ class Harness:
     def run(self, most: int = 2000) -> None:
         """Until nothing is left to do."""
         for _ in range(most):
-            if self.run_step() is None and not self.answer_media():
+            if self.run_step() is None and not (self.answer_media() or self.load_adapter()):
                 assert not self.core.state.scheduling.has_work
+                assert not self.core.state.adapters.num_waiting
                 assert not self.core.state.media.num_waiting
                 return
         raise AssertionError(f"not done after {most} steps")

@@ -33,7 +33,7 @@ class Salts:
         admitted = {new.slot: new for new in plan.admitted}
         for work in plan.work:
             asked = asked_by(work.slot)
-            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}"
+            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}|{asked.submit.adapter}"
             if not self._shares:
                 salt = f"request {asked.submit.request}"
             if work.slot in admitted:

@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_worker import EOS, next_token, told_of
 
@@ -25,6 +27,8 @@ def undisturbed(submit: Submit, index: int, max_len: int) -> tuple[list[int], st
     ends = eos | frozenset(stopping.stop_token_ids)
     emitted: list[int] = []
     prompt = marks(submit.prompt_token_ids, submit.media)
+    if submit.adapter is not None:
+        prompt = adapted(prompt, submit.adapter.digest)
     while (
         len(emitted) < stopping.max_tokens and len(submit.prompt_token_ids) + len(emitted) < max_len
     ):
@@ -144,5 +148,7 @@ class Front:
     status: Status | None = None
     requests: dict[int, RequestScore] = field(default_factory=dict)
     ended: str | None = None
+    adapters: dict[str, NamedAdapter] = field(default_factory=dict)
+    """What it was told of their names."""
     in_step: set[int] = field(default_factory=set)
     """Requests that it was told are in a step."""

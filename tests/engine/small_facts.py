@@ -9,6 +9,7 @@ from penstock.config.settings import (
     EngineConfig,
     GrammarSettings,
     LimitSettings,
+    LoraSettings,
     ModelSettings,
     ParallelSettings,
     SchedulerSettings,
@@ -32,6 +33,7 @@ def facts(
     limits: LimitSettings | None = None,
     encoder_cache: bool = True,
     media_load_mib: int = 1,
+    max_loras: int = 0,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -75,6 +77,7 @@ def facts(
         scheduler=SchedulerSettings(**settings),
         limits=limits or LimitSettings(),
         grammar=GrammarSettings(max_grammars=max_grammars),
+        lora=LoraSettings(enable_lora=max_loras > 0, max_loras=max_loras or 1),
         parallel=ParallelSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline),
     )
     return EngineFacts(

@@ -81,6 +81,7 @@ class Walker:
             "progress": (2, self.progress),
             "wait": (3, self.wait),
             "media": (0, self.media),
+            "adapter": (0, self.adapter),
         }
         self._wheel = [name for name, (weight, _) in self.walks.items() for _ in range(weight)]
 
@@ -194,6 +195,7 @@ class Walker:
             time_left_ms=None if old.deadline is None else self._left_ms(old.deadline),
             grammar=old.submit.grammar,
             media=old.submit.media,
+            adapter=old.submit.adapter,
             prompt_logprobs=old.submit.sampling.prompt_logprobs,
             delivered=self._delivered(old),
         )
@@ -227,6 +229,12 @@ class Walker:
                     h.send_media(front, asked)
             else:
                 h.worker_answers()
+
+    def adapter(self) -> None:
+        """The worker is done with one of the adapters that it loads, not always the first."""
+        if self.h.worker is not None and self.h.worker.adapters.loading:
+            loading = list(self.h.worker.adapters.loading)
+            self.h.load_adapter(loading[self.choose.whole(0, len(loading) - 1)])
 
     def abort(self) -> None:
         found = self._request()
@@ -307,7 +315,7 @@ class Walker:
 
     def end(self) -> None:
         """Drains the system, and checks what must hold of everything that ever happened."""
-        self.h.compile_at_once = self.h.media_at_once = True
+        self.h.compile_at_once = self.h.media_at_once = self.h.adapters_at_once = True
         if self.h.worker is None:
             self.h.start_worker(32)
         for number in list(self.h.worker.asked):
@@ -338,6 +346,11 @@ class Walker:
             if score.terminal.finish == "error":
                 assert error is not None
                 fails = tuple(request.submit.prompt_token_ids) in self.h.fail_prompts
+                if score.terminal.error_code == "invalid_adapter":
+                    assert request.submit.adapter is not None
+                    bad = request.submit.adapter.digest in self.h.bad_adapters
+                    assert bad or "died" in error
+                    continue
                 if score.terminal.error_code == "invalid_media":
                     assert request.submit.media is not None
                     continue

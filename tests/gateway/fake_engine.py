@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 
 from penstock.client import ModelText, SequenceDelta
+from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
 from penstock.client.engine_state import EngineState
 from penstock.client.live import LiveFeed
 from penstock.client.observer import UNOBSERVED, Observer, Unobserved, observe
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
+from penstock.media.items import PromptMedia
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import FinishReason, TokenLogprobs
+from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -152,6 +154,7 @@ class FakeEngineClient:
         self.welcome = welcome()
         self.status: Status | None = status()
         self.live = LiveFeed()
+        self.adapters = AdapterDirectory()
         self.script: Script = script or hello
         self.refusal: PenstockError | None = None
         self.refuse_after = 0
@@ -162,6 +165,9 @@ class FakeEngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
         self._observer: Observer | None = None
+
+    def name_adapters(self, adapters: list[NamedAdapter]) -> None:
+        self.adapters.learn(adapters)
 
     def observe(self, observer: Observer) -> None:
         self._observer = observer
@@ -200,6 +206,7 @@ class FakeEngineClient:
         name: str,
         terms: Terms,
         timed: bool = False,
+        media: PromptMedia | None = None,
         prediction: Sequence[int] = (),
     ) -> FakeGeneration:
         observed = await observe(self._observer, len(prompt_token_ids), params.n)

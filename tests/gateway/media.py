@@ -11,6 +11,7 @@ from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
+from penstock.media.items import PromptMedia
 from penstock.media_facts import KindFacts, LogMel, MediaFacts
 from penstock.protocol.common import Media
 from penstock.protocol.to_frontend import Limits
@@ -68,12 +69,11 @@ class SeeingEngine(FakeEngineClient):
     async def submit(  # type: ignore[override]
         self,
         *arguments: Any,
-        media: Media | None = None,
-        prepared: dict[str, bytes] | None = None,
+        media: PromptMedia | None = None,
         **named: Any,
     ) -> FakeGeneration:
-        self.media.append(media)
-        self.prepared.append(prepared or {})
+        self.media.append(None if media is None else media.media)
+        self.prepared.append({} if media is None else media.prepared)
         return await super().submit(*arguments, **named)
 
 

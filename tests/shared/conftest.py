@@ -11,6 +11,7 @@ import pytest
 
 from penstock.client import EngineClient
 from testing.scripted_engine import FAST, ScriptedEngine
+from tests.made_once import made_once
 
 
 def package_folder(package: str) -> Path:
@@ -29,10 +30,15 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_in_transformers(smollm2_gguf: Path) -> Any:
-    """The default model's tokenizer as transformers makes it from the file. Takes seconds."""
+    """The default model's tokenizer as transformers makes it from the file: 15 s of a processor."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
+    def make(folder: Path) -> None:
+        AutoTokenizer.from_pretrained(
+            smollm2_gguf.parent, gguf_file=smollm2_gguf.name
+        ).save_pretrained(folder)
+
+    return AutoTokenizer.from_pretrained(made_once("transformers-tokenizer", make))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.client import media as media_module
 from penstock.client.media import LARGE, MediaFiles, PreparedMedia
 from penstock.client.routing import RoutingRequest, prefix_key
 from penstock.errors import InvalidRequest
+from penstock.media.items import PromptMedia
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost
 from penstock.protocol.to_frontend import NeedMedia, Outputs, SequenceOutput
@@ -26,7 +28,7 @@ from tests.shared.client_requests import collect, until
 PROMPT = list(b"look:....!")
 
 
-def media_of(*contents: bytes) -> tuple[Media, dict[str, bytes]]:
+def media_of(*contents: bytes) -> PromptMedia:
     """An item for each content, in one placeholder each, and what was prepared."""
     items = [
         MediaItem(
@@ -40,16 +42,13 @@ def media_of(*contents: bytes) -> tuple[Media, dict[str, bytes]]:
     ]
     spans = tuple(MediaSpan(number, 5 + number, 1) for number in range(len(items)))
     prepared = {item.name: data for item, data in zip(items, contents, strict=True)}
-    return Media(tuple(items), spans), prepared
+    return PromptMedia(Media(tuple(items), spans), prepared)
 
 
 async def submitted(client: EngineClient, engine: ScriptedEngine, *contents: bytes) -> Any:
     """A task that submits, once the engine has accepted the request."""
-    media, prepared = media_of(*contents)
     task = asyncio.create_task(
-        client.submit(
-            PROMPT, SamplingParams(max_tokens=9), name="m", media=media, prepared=prepared
-        )
+        client.submit(PROMPT, SamplingParams(max_tokens=9), name="m", media=media_of(*contents))
     )
     await until(lambda: engine.submits)
     return task
@@ -133,7 +132,7 @@ async def test_who_leaves_while_an_item_is_written_leaves_no_file(
     go_on.set()
     (session,) = client._fleet.sessions
     await until(lambda: not session._sending)
-    name = media_of(bytes(LARGE))[0].items[0].name
+    name = media_of(bytes(LARGE)).media.items[0].name
     assert not list((tmp_path / "media").rglob(name))
     assert not engine.media
 
@@ -218,21 +217,22 @@ def test_files_are_shared_and_those_of_the_dead_go(tmp_path: Path) -> None:
 
 
 def test_prepared_bytes_must_be_there_and_whole() -> None:
-    media, prepared = media_of(b"bytes")
+    media = media_of(b"bytes")
+    cut = {name: data[:4] for name, data in media.prepared.items()}
     with pytest.raises(InvalidRequest, match="no prepared bytes"):
-        PreparedMedia(media, {})
+        PreparedMedia(replace(media, prepared={}))
     with pytest.raises(InvalidRequest, match="has 4 prepared bytes; it says 5"):
-        PreparedMedia(media, {name: data[:4] for name, data in prepared.items()})
+        PreparedMedia(replace(media, prepared=cut))
 
 
 def test_other_pictures_have_other_favourites() -> None:
     """As their KV blocks are others."""
     keys = {
         prefix_key(RoutingRequest([5] * 32, 128, media=media), 16)
-        for media in (None, media_of(b"one")[0], media_of(b"two")[0])
+        for media in (None, media_of(b"one").media, media_of(b"two").media)
     }
     assert len(keys) == 3
-    behind = Media(media_of(b"one")[0].items, (MediaSpan(0, 40, 1),))
+    behind = Media(media_of(b"one").media.items, (MediaSpan(0, 40, 1),))
     plain, later = (
         prefix_key(RoutingRequest([5] * 60, 32, media=media), 16) for media in (None, behind)
     )

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from tests.shared.media.processors import tokenizer
 from tests.shared.media.sounds import RATE
+from tests.system.hub_folders import continued, write_folder
 
 BINS, SECONDS = 12, 2
 TEMPLATE = (
@@ -64,15 +64,8 @@ def write_qwen2_audio(folder: Path) -> Path:
     model = Qwen2Audio(config).eval()
     with torch.no_grad():
         model.model.audio_tower.embed_positions.weight.normal_(0, 0.3)
-    model.generation_config.eos_token_id = ids["</s>"]
-    folder.mkdir(exist_ok=True)
-    model.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=BINS, chunk_length=SECONDS).save_pretrained(folder)
-    tokens.save(str(folder / "tokenizer.json"))
-    named = {"bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    extractor = WhisperFeatureExtractor(feature_size=BINS, chunk_length=SECONDS)
+    return write_folder(folder, model, extractor, tokens, template=TEMPLATE)
 
 
 @cache
@@ -95,11 +88,6 @@ def heard_by_transformers(
     folder: Path, prompt: str, sounds: list[np.ndarray], count: int
 ) -> tuple[list[int], list[int]]:
     """(the prompt's ids, so many tokens, the likeliest each, that come after it)."""
-    import torch
-
     model, processor = _theirs(folder)
     given = processor(text=[prompt], audio=sounds, sampling_rate=RATE, return_tensors="pt")
-    prompt_token_ids = given["input_ids"][0].tolist()
-    with torch.no_grad():
-        found = model.generate(**given, max_new_tokens=count, min_new_tokens=count, do_sample=False)
-    return prompt_token_ids, found[0, len(prompt_token_ids) :].tolist()
+    return continued(model, given, count)

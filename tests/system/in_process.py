@@ -42,6 +42,9 @@ class Heard:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: bool = False
+    drafted: int = 0
+    kept: int = 0
+    """Of those that were drafted."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,8 @@ class System:
             heard.tokens += output.tokens
             heard.logprobs += output.logprobs or []
             heard.prompt_logprobs += output.prompt_logprobs or []
+            heard.drafted += output.drafted
+            heard.kept += max(0, len(output.tokens) - 1)
             heard.finished = output.finish is not None
             assert output.finish in (None, "length"), output
 

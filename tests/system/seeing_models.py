@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from tests.shared.media.processors import tokenizer
+from tests.system.hub_folders import continued, write_folder
 
 SIDE, PATCH = 28, 7
 ROWS = (SIDE // PATCH) ** 2
@@ -58,16 +58,9 @@ def write_llava(folder: Path) -> Path:
     )
     torch.manual_seed(17)
     model = Llava(config).eval()
-    model.generation_config.eos_token_id = ids["</s>"]
-    folder.mkdir(exist_ok=True)
-    model.save_pretrained(folder)
     size = {"height": SIDE, "width": SIDE}
-    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size).save_pretrained(folder)
-    tokens.save(str(folder / "tokenizer.json"))
-    named = {"bos_token": "<s>", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    processor = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=size)
+    return write_folder(folder, model, processor, tokens, template=TEMPLATE)
 
 
 @cache
@@ -90,11 +83,6 @@ def said_by_transformers(
     folder: Path, prompt: str, pictures: list[Image.Image], count: int
 ) -> tuple[list[int], list[int]]:
     """(the prompt's ids, so many tokens, the likeliest each, that come after it)."""
-    import torch
-
     model, processor = _theirs(folder)
     given = processor(text=[prompt], images=pictures, return_tensors="pt")
-    prompt_token_ids = given["input_ids"][0].tolist()
-    with torch.no_grad():
-        found = model.generate(**given, max_new_tokens=count, min_new_tokens=count, do_sample=False)
-    return prompt_token_ids, found[0, len(prompt_token_ids) :].tolist()
+    return continued(model, given, count)

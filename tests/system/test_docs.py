@@ -22,19 +22,21 @@ import pytest
 from docs.reference.generate import PORT_FLAGS, free_port, get, metrics_after_a_request
 from docs.reference.pages import endpoints_page, metrics_page
 from penstock.cli.try_it import curl_line
+from testing.recordings import tones, wav
 from testing.serving import Server
+from tests.adapter_folders import random_factors, write_peft
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
-from tests.system.transcribing_models import sound as speech
-from tests.system.transcribing_models import wav, write_whisper
+from tests.system.transcribing_models import write_whisper
 from tests.worker.pooling.pooling_models import save
 
 pytestmark = pytest.mark.timeout(600)
 
 README = text_of("README.md")
+ADAPTERS = "docs/guides/adapters.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
@@ -122,9 +124,27 @@ def transcribing(tiny_whisper: Path) -> Iterator[Server]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the folder `adapters`, of adapters for the default model."""
+    folder = tmp_path_factory.mktemp("documented")
+    shapes = {"model.layers.0.self_attn.q_proj": (576, 576)}
+    for seed, name in enumerate(("sql", "law", "poet")):
+        write_peft(folder / "adapters" / name, random_factors(shapes, 4, seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapting(adapters: Path) -> Iterator[Server]:
+    flags = ["--lora-modules", f"sql={adapters / 'adapters' / 'sql'}"]
+    flags += ["--lora-allowed-folder", str(adapters / "adapters")]
+    with Server("smollm2-135m", "--enable-lora", *flags) as running:
+        yield running
+
+
 # ---- commands
 
-OWN_SERVERS = (EMBEDDINGS, MEDIA, SCHEDULING, TRANSCRIPTION)
+OWN_SERVERS = (ADAPTERS, EMBEDDINGS, MEDIA, SCHEDULING, TRANSCRIPTION)
 """Pages whose commands need another model or other flags."""
 
 
@@ -139,6 +159,10 @@ def test_commands_of_the_embeddings_page(
     run_commands(EMBEDDINGS, lambda line: classifier if "/classify" in line else minilm, tmp_path)
 
 
+def test_commands_of_the_page_about_adapters(adapting: Server, tmp_path: Path) -> None:
+    run_commands(ADAPTERS, lambda _: adapting, tmp_path)
+
+
 def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
 
@@ -150,7 +174,7 @@ def test_commands_of_the_page_about_media(seeing: Server, hearing: Server, tmp_p
 
 
 def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    (tmp_path / "talk.wav").write_bytes(wav(tones(2.0, 1)))
     run_commands(TRANSCRIPTION, lambda _: transcribing, tmp_path)
 
 
@@ -268,7 +292,7 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     [
         page
         for page in pages_with("python")
-        if page not in ("README.md", EMBEDDINGS, MEDIA, TRANSCRIPTION)
+        if page not in ("README.md", ADAPTERS, EMBEDDINGS, MEDIA, TRANSCRIPTION)
     ],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
@@ -285,10 +309,15 @@ def test_python_of_the_page_about_media(tiny_llava: Path, tmp_path: Path) -> Non
 def test_python_of_the_page_about_speech(
     transcribing: Server, tiny_whisper: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "talk.wav").write_bytes(wav(speech(2.0, 1)))
+    (tmp_path / "talk.wav").write_bytes(wav(tones(2.0, 1)))
     asking, hearing = python_of(TRANSCRIPTION)
     run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
     assert run(hearing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
+
+
+def test_python_of_the_page_about_adapters(adapters: Path) -> None:
+    (code,) = python_of(ADAPTERS)
+    assert len(run(code, folder=adapters).splitlines()) >= 2
 
 
 def test_the_readmes_sdk_example(server: Server) -> None:

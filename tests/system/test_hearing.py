@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from testing.recordings import wav
 from testing.serving import Server
 from testing.trained.hearing import FOLDER
-from testing.trained.hearing.exam import unheard, wav, word_errors
+from testing.trained.hearing.exam import unheard, word_errors
 from testing.trained.hearing.recordings import SpokenText
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -3,10 +3,9 @@ and after any process died under it."""
 
 from __future__ import annotations
 
-import os
+import base64
 import re
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from openai import OpenAI
 
 from penstock import LLM, SamplingParams
-from testing.serving import Server, wait_until
+from testing.serving import Server
 from tests.gateway.media import data_uri, image, text
 from tests.shared.media.pictures import picture, saved
+from tests.system.killed_streams import check_a_killed_stream
 from tests.system.seeing_models import ROWS, said_by_transformers, write_llava
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -124,6 +123,29 @@ def test_the_same_answers_in_company_and_again(
     assert [float(line.split()[-1]) for line in prepared] == [3.0]
 
 
+def test_other_apis_say_the_same_of_a_picture(seeing: Server) -> None:
+    shown_to, file = "xy", saved(picture(seed=1))
+    question = [text(shown_to), image(data_uri(file))]
+    told = ask(seeing.url, *question, ignore_eos=False)["choices"][0]["message"]["content"]
+    encoded = base64.b64encode(file).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": encoded}
+    content = [{"type": "text", "text": shown_to}, {"type": "image", "source": source}]
+    asked = {
+        "max_tokens": COUNT,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": content}],
+    }
+    reply = httpx.post(f"{seeing.url}/v1/messages", json=asked, timeout=120).json()
+    assert "".join(block["text"] for block in reply["content"]) == told
+    # Ollama has pictures before the text.
+    first = ask(seeing.url, question[1], question[0], ignore_eos=False)["choices"][0]["message"]
+    messages = [{"role": "user", "content": shown_to, "images": [encoded]}]
+    options = {"num_predict": COUNT, "temperature": 0}
+    given = {"messages": messages, "options": options, "stream": False}
+    answer = httpx.post(f"{seeing.url}/api/chat", json=given, timeout=120).json()
+    assert answer["message"]["content"] == first["content"]
+
+
 def test_pictures_are_counted_without_being_shown(seeing: Server) -> None:
     given = {"messages": [{"role": "user", "content": QUESTIONS[2][1]}]}
     reply = httpx.post(f"{seeing.url}/tokenize", json=given, timeout=60).json()
@@ -139,42 +161,12 @@ def test_a_bad_picture_is_the_clients_fault_and_nobody_elses(seeing: Server) -> 
     assert before.items() <= seeing.processes().items()
 
 
-STREAMED = {"max_tokens": 64, "temperature": 0.8, "seed": 5}
-
-
-def streamed(url: str, on_chunk: Callable[[int], None] = lambda count: None) -> list[int]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=240, max_retries=0) as client:
-        model = client.models.list().data[0].id
-        messages: Any = [{"role": "user", "content": QUESTIONS[2][1]}]
-        chunks = client.chat.completions.create(
-            model=model,
-            messages=messages,
-            stream=True,
-            extra_body={"ignore_eos": True, "return_token_ids": True},
-            **STREAMED,  # type: ignore[call-overload]
-        )
-        ids: list[int] = []
-        for count, chunk in enumerate(chunks):
-            ids += [i for c in chunk.choices for i in (c.model_extra or {}).get("token_ids") or ()]
-            on_chunk(count)
-        return ids
-
-
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])
 def test_a_stream_about_pictures_goes_on_when_a_process_is_killed(
     seeing: Server, victim: str
 ) -> None:
-    wait_until(seeing.ready)
-    undisturbed = streamed(seeing.url)
-    assert len(undisturbed) == STREAMED["max_tokens"]
-    first = seeing.child(victim)
-
-    def kill_once(count: int) -> None:
-        if count == 6:
-            os.kill(first, signal.SIGKILL)
-
-    assert streamed(seeing.url, kill_once) == undisturbed
-    wait_until(lambda: seeing.children().get(f"penstock: {victim}") not in (None, first))
+    messages = [{"role": "user", "content": QUESTIONS[2][1]}]
+    check_a_killed_stream(seeing, victim, messages, 64)
 
 
 def test_the_library_says_the_same(folder: Path, wanted: list[tuple[list[int], list[int]]]) -> None:

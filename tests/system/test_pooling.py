@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ollama
 import openai
 import pytest
 import torch
@@ -80,6 +81,21 @@ def test_the_sdk_gets_transformers_embeddings(
     data = raw.http_response.json()["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(data), "<f4").tolist() == plain.data[0].embedding
     assert plain.usage.prompt_tokens == plain.usage.total_tokens > 4 * 5
+
+
+def test_ollamas_client_gets_the_same(minilm: Server) -> None:
+    sdk = openai.OpenAI(base_url=f"{minilm.url}/v1", api_key="x", max_retries=0)
+    client = ollama.Client(minilm.url)
+    found = client.embed(f"{minilm.model}:latest", TEXTS)
+    wanted = sdk.embeddings.create(model=minilm.model, input=TEXTS, encoding_format="float")
+    assert found.embeddings == [item.embedding for item in wanted.data]
+    assert found.prompt_eval_count == wanted.usage.prompt_tokens
+    assert list(client.embeddings(minilm.model, TEXTS[0]).embedding) == found.embeddings[0]
+    assert client.show(minilm.model).capabilities == ["embedding"]
+    # Texts that are too long are cut, unless that is turned off.
+    assert client.embed(minilm.model, "word " * 5000).prompt_eval_count == 256
+    with pytest.raises(ollama.ResponseError, match="at most 256 tokens"):
+        client.embed(minilm.model, "word " * 5000, truncate=False)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -36,13 +36,15 @@ WAYS: list[tuple[bool, int, PreemptionMode | None, int, int]] = [
     (False, 64, "swap", 1, 48),
     (True, 2048, None, 2, 64),
 ]
+HALVES = Numerics("reference", "bfloat16")
 INT8 = Numerics("reference", "float32", "int8")
 ON_CPU = Numerics("cpu", "float32")
 CASES = [
     # The last: blocks of the pool, where sequences are to be preempted.
     ("lfm2", FLOAT, 40),
     pytest.param("qwen3-next", FLOAT, 40, marks=pytest.mark.long),
-    pytest.param("qwen3-next", Numerics("reference", "bfloat16"), 40, marks=pytest.mark.slow),
+    ("lfm2", HALVES, 40),
+    pytest.param("qwen3-next", HALVES, 40, marks=pytest.mark.long),
     pytest.param("granite-hybrid", INT8, 130, marks=pytest.mark.slow),
     pytest.param("nemotron-h", FLOAT, 40, marks=pytest.mark.slow),
     ("qwen3-next", ON_CPU, 40),

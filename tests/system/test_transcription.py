@@ -22,20 +22,19 @@ from penstock import AsyncLLM
 from penstock.errors import DeadlineExceeded, InvalidRequest, RequestFailed
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
+from testing.recordings import tones, wav
 from testing.serving import Server
 from tests.system.test_offline_scripts import endpoint
 from tests.system.transcribing_models import (
     heard_by_transformers,
-    sound,
     tokenizer,
-    wav,
     write_whisper,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-LONG = wav(sound(13.37, 1))
-SHORT = wav(sound(1.5, 2))
+LONG = wav(tones(13.37, 1))
+SHORT = wav(tones(1.5, 2))
 ONCE: dict[str, Any] = {"language": "en", "seed": 5, "temperature": 0.3}
 """One attempt for each window: at temperature 0, nothing of a random model is believed."""
 

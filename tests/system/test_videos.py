@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from openai import OpenAI
 from PIL import Image
 
 from penstock import LLM, SamplingParams
 from penstock.formats.fields import Fields
 from penstock.media_facts import VideoFrames
 from penstock.prepare.media import read_media
-from testing.serving import Server, wait_until
+from testing.serving import Server
 from tests.shared.media.pictures import saved
 from tests.shared.media.videos import noise
+from tests.system.killed_streams import check_a_killed_stream
 from tests.system.watching_models import said_by_transformers, write_qwen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -79,39 +77,11 @@ def test_answers_are_those_of_transformers(watching: Server, folder: Path) -> No
     assert answers[0] == answers[3] != answers[1]
 
 
-def streamed(url: str, on_chunk: Callable[[int], None] = lambda count: None) -> list[int]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=240, max_retries=0) as client:
-        chunks = client.chat.completions.create(
-            model=client.models.list().data[0].id,
-            messages=messages(*FRAMES),  # type: ignore[arg-type]
-            stream=True,
-            max_tokens=48,
-            temperature=0.8,
-            seed=5,
-            extra_body={"ignore_eos": True, "return_token_ids": True},
-        )
-        ids: list[int] = []
-        for count, chunk in enumerate(chunks):
-            ids += [i for c in chunk.choices for i in (c.model_extra or {}).get("token_ids") or ()]
-            on_chunk(count)
-        return ids
-
-
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])
 def test_a_stream_about_videos_goes_on_when_a_process_is_killed(
     watching: Server, victim: str
 ) -> None:
-    wait_until(watching.ready)
-    undisturbed = streamed(watching.url)
-    assert len(undisturbed) == 48
-    first = watching.child(victim)
-
-    def kill_once(count: int) -> None:
-        if count == 6:
-            os.kill(first, signal.SIGKILL)
-
-    assert streamed(watching.url, kill_once) == undisturbed
-    wait_until(lambda: watching.children().get(f"penstock: {victim}") not in (None, first))
+    check_a_killed_stream(watching, victim, messages(*FRAMES), 48)
 
 
 def test_the_library_says_the_same(folder: Path, watching: Server) -> None:

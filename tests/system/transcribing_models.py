@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from testing.recordings import RATE
+from tests.system.hub_folders import write_folder
+
 SECONDS = 4
 """Of a window."""
-RATE = 16_000
 FRAMES = SECONDS * 100
 TARGETS = 40
 SPECIAL = [
@@ -93,36 +95,11 @@ def write_whisper(folder: Path) -> Path:
     )
     torch.manual_seed(3)
     model = Whisper(config).eval()
-    folder.mkdir(exist_ok=True)
-    model.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS).save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps(generation_config(ids)))
-    tokens.save(str(folder / "tokenizer.json"))
+    extractor = WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS)
     named = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    write_folder(folder, model, extractor, tokens, named=named)
+    (folder / "generation_config.json").write_text(json.dumps(generation_config(ids)))
     return folder
-
-
-def sound(seconds: float, seed: int) -> np.ndarray:
-    """float32 samples: tones that come and go."""
-    rng = np.random.default_rng(seed)
-    at = np.arange(round(seconds * RATE)) / RATE
-    total = rng.normal(0, 0.01, len(at))
-    for _ in range(6):
-        pitch, beat, phase = rng.uniform(100, 4000), rng.uniform(0.3, 3), rng.uniform(0, 6)
-        total += 0.2 * np.sin(2 * np.pi * pitch * at) * (np.sin(beat * at + phase) > 0.3)
-    return np.asarray(np.clip(total, -1, 1), np.float32)
-
-
-def wav(samples: np.ndarray) -> bytes:
-    """A file of 16-bit samples."""
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return out.getvalue()
 
 
 @cache

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from penstock.media.pixels import video_inputs
 from penstock.media_facts import VideoFrames
 from tests.shared.media.processors import tokenizer
+from tests.system.hub_folders import write_folder
 
 PATCH, SECONDS = 4, 1.0
 TEMPLATE = (
@@ -71,15 +71,10 @@ def write_qwen(folder: Path) -> Path:
     )
     torch.manual_seed(23)
     model = Qwen(config).eval()
-    model.generation_config.eos_token_id = ids["</s>"]
-    folder.mkdir(exist_ok=True)
-    model.save_pretrained(folder)
     size = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
-    Qwen2VLImageProcessorPil(size=size, patch_size=PATCH).save_pretrained(folder)
-    tokens.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    processor = Qwen2VLImageProcessorPil(size=size, patch_size=PATCH)
+    named = {"eos_token": "</s>"}
+    return write_folder(folder, model, processor, tokens, named=named, template=TEMPLATE)
 
 
 @cache

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+from tests.system.hub_folders import write_folder
 
 SECONDS = 2
 ROWS = 50 * SECONDS
@@ -62,14 +63,9 @@ def write_whisper(folder: Path) -> Path:
     )
     torch.manual_seed(17)
     model = Whisper(config).eval()
-    model.generation_config.eos_token_id = ids[END]
-    folder.mkdir(exist_ok=True)
-    model.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS).save_pretrained(folder)
-    tokens.save(str(folder / "tokenizer.json"))
+    extractor = WhisperFeatureExtractor(feature_size=16, chunk_length=SECONDS)
     named = {"bos_token": END, "eos_token": END}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named))
-    return folder
+    return write_folder(folder, model, extractor, tokens, named=named)
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +17,7 @@ from penstock.text.tokenizer import Tokenizer
 from penstock_kernels.cpu import library
 from penstock_worker.models.decoder import DecoderModel
 from tests.instruction_sets import instruction_set
+from tests.made_once import made_once
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -63,21 +62,20 @@ def transformers_model(default_model: PreparedModel) -> Any:
     import transformers
 
     (file,) = map(Path, default_model.weights.files)
-    kept = Path(os.environ["XDG_CACHE_HOME"]) / "transformers-default"
-    with open(f"{kept}.lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            with pytest.MonkeyPatch.context() as patch:
-                # transformers makes the table of all names anew for each of the model's modules.
-                patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
-                model = transformers.AutoModelForCausalLM.from_pretrained(
-                    str(file.parent), gguf_file=file.name, dtype=torch.float32
-                )
-            # Otherwise it passes for quantised, and transformers writes no such model.
-            model.hf_quantizer = None
-            del model.config.quantization_config
-            model.save_pretrained(f"{kept}.part")
-            os.rename(f"{kept}.part", kept)
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            # transformers makes the table of all names anew for each of the model's modules.
+            patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                str(file.parent), gguf_file=file.name, dtype=torch.float32
+            )
+        # Otherwise it passes for quantised, and transformers writes no such model.
+        model.hf_quantizer = None
+        del model.config.quantization_config
+        model.save_pretrained(folder)
+
+    kept = made_once("transformers-default", make)
     model = transformers.AutoModelForCausalLM.from_pretrained(str(kept), dtype=torch.float32)
     return model.eval()
 

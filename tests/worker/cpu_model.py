@@ -28,6 +28,8 @@ class CPUModel:
     quantization: str = "none"
     backend: str = "cpu"
     positions: int = POSITIONS
+    max_loras: int = 0
+    max_lora_rank: int = 0
 
     @property
     def groups(self) -> int:
@@ -69,4 +71,6 @@ class CPUModel:
             max_model_len=self.positions,
             kv_cache_dtype=self.kv_cache_dtype,
             quantization=self.quantization,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
         )

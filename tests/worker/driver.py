@@ -77,6 +77,7 @@ class Job:
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
     media: of the prompt.  whole_spans: whether no step may end within a span of it.
     prediction, scope: see NewSequence.  drafted, kept: tokens, in all steps.
+    adapter: digest of a loaded one.
     """
 
     prompt: list[int]
@@ -100,6 +101,7 @@ class Job:
     scope: bytes = b""
     drafted: int = 0
     kept: int = 0
+    adapter: str = ""
 
     @property
     def done(self) -> bool:
@@ -200,6 +202,7 @@ class Driver:
                         media=job.media,
                         draft_scope=job.scope,
                         prediction=job.prediction,
+                        adapter=job.adapter,
                     )
                 )
                 blocks = []

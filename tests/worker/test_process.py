@@ -44,6 +44,7 @@ from penstock.protocol.to_worker import (
 )
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_server import SessionServer
+from penstock_worker.media.memory import USUAL_ROWS
 from testing.preloaded import Preloaded, in_use
 from tests.worker.checkpoints import TINY, tiny_files
 from tests.worker.vision.pictures import message_of, picture, prompt_of
@@ -507,7 +508,7 @@ def test_pictures_come_as_files_and_in_chunks(engine: Engine, setup: Setup, tmp_
     asked = msgspec.structs.replace(
         setup, model_dir=str(folder), num_kv_blocks=64, max_model_len=200
     )
-    assert engine.set_up(asked).media_rows == 200
+    assert engine.set_up(asked).media_rows == USUAL_ROWS
     tokens, media = prompt_of([[3, 4, 5], shown, [6]])
     plan = first_plan(tokens)
     new = msgspec.structs.replace(plan.admitted[0], media=media)

@@ -12,6 +12,7 @@ import numpy as np
 from penstock_kernels.cpu.exchanges import Exchanges
 from penstock_kernels.cpu.given_rows import NOTHING_GIVEN, GivenRows
 from penstock_kernels.cpu.library import load
+from penstock_kernels.cpu.low_rank import NO_ADAPTED_ROWS, LowRankRows
 from penstock_kernels.cpu.memory import Scratch, zeroed
 from penstock_kernels.cpu.program import Program
 from penstock_kernels.cpu.recurrent import StateMoves
@@ -114,6 +115,8 @@ class DecoderStep:
     """Of a program with recurrent layers, of the same sequences."""
     given: GivenRows = NOTHING_GIVEN
     """Of rows that aren't as their tokens say."""
+    adapted: LowRankRows = NO_ADAPTED_ROWS
+    """Of rows that have adapters."""
 
     def check_given(self, program: Program) -> None:
         """Raises ValueError for given rows that the program can't compute."""
@@ -232,6 +235,7 @@ class Decoder:
             )
         states, given = self._states(step), step.given
         step.check_given(self.program)
+        runs, run_of = step.adapted.arrays(len(step.tokens), self.program.low_rank)
         out = np.empty((len(rows), self.program.outputs), dtype=np.float32)
         threads = self._threads[len(step.tokens) >= MANY_ROWS]
         batch = PkBatch(
@@ -257,6 +261,9 @@ class Decoder:
             cancelled=self._cancelled.ctypes.data,
             states=None if states is None else ctypes.pointer(states),
             lost=self._lost.ctypes.data,
+            runs=ctypes.addressof(runs),
+            run_of=run_of.ctypes.data,
+            num_runs=len(step.adapted.runs),
         )
         library = load()
         program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)
@@ -285,7 +292,7 @@ class Decoder:
         return states.struct()
 
     def _describe(self, phases: ctypes.Array[PkPhase]) -> PkProgram:
-        widths = self.program.widths()
+        widths, low = self.program.widths(), self.program.low_rank
         return PkProgram(
             num_phases=len(phases),
             vocab=self.program.vocab,
@@ -293,6 +300,9 @@ class Decoder:
             cache=CACHE_KINDS[self.cache].number,
             threads=self.threads,
             outputs=self.program.outputs,
+            low_rank=0 if low is None else low.columns,
+            low_targets=0 if low is None else len(low.shapes),
+            low_kind=0 if low is None else low.kind,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from penstock_kernels.cpu.low_rank import LowRankTargets
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.recurrent import Recurrent
 from penstock_kernels.cpu.streams import CPUStreams
@@ -78,6 +79,7 @@ class PhaseKind(enum.IntEnum):
     CONVOLVE = 29
     SCAN = 30
     TAKE_ROWS = 31
+    LOWER = 32
 
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
@@ -301,6 +303,9 @@ class Phase:
     """Of MAKE_INPUT behind attention: whether RESULT has gates."""
     exchange: Exchange | None = None
     """Of EXCHANGE."""
+    low_rank: int = -1
+    """Which of LowRankTargets belongs to the first of `matrices`, the next ones to the others; -1:
+    adapters change none."""
     beside: Buffer = Buffer.RESIDUAL
     """What GATE_BY and JOIN_PATH read as well."""
     activation: str = "silu"
@@ -386,6 +391,7 @@ class Phase:
 _NUMBERS = (
     *("kind", "source", "target", "width", "forms", "waits", "ends_layer", "whole", "adds"),
     *("weighed", "part", "first", "first_key", "key_width", "beside", "gated"),
+    "low_rank",
 )
 
 
@@ -396,6 +402,8 @@ class Program:
     phases: tuple[Phase, ...]
     vocab: int
     """Logits of a row."""
+    low_rank: LowRankTargets | None = None
+    """What adapters may change; None: there are none."""
 
     @property
     def outputs(self) -> int:

@@ -156,6 +156,7 @@ class PkPhase(ctypes.Structure):
         ("key_width", c_int32),
         ("beside", c_int32),
         ("gated", c_int32),
+        ("low_rank", c_int32),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("norm", PkNorm),
@@ -186,6 +187,10 @@ class PkProgram(ctypes.Structure):
         ("cache", c_int32),
         ("threads", c_int32),
         ("outputs", c_int32),
+        ("low_rank", c_int32),
+        ("low_targets", c_int32),
+        ("low_kind", c_int32),
+        ("reserved", c_int32),
         ("widths", c_int32 * NUM_BUFFERS),
         ("phases", ctypes.POINTER(PkPhase)),
         ("exchange", PkExchange),
@@ -211,6 +216,18 @@ class PkStates(ctypes.Structure):
         ("part_bytes", c_void_p),
         ("block_bytes", c_int64),
     )
+
+
+class PkLowRank(ctypes.Structure):
+    """What an adapter adds to a product."""
+
+    _fields_ = (("down", PkMatrix), ("up", PkMatrix))
+
+
+class PkRun(ctypes.Structure):
+    """Neighbouring rows with the same adapter."""
+
+    _fields_ = (("first", c_int32), ("rows", c_int32), ("adapter", c_void_p))
 
 
 class PkBatch(ctypes.Structure):
@@ -239,6 +256,9 @@ class PkBatch(ctypes.Structure):
         ("cancelled", c_void_p),
         ("states", ctypes.POINTER(PkStates)),
         ("lost", c_void_p),
+        ("runs", c_void_p),
+        ("run_of", c_void_p),
+        ("num_runs", c_int64),
     )
 
 

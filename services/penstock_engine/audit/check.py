@@ -12,6 +12,7 @@ from penstock_engine.media.manager import MediaManager
 from penstock_engine.request.request import Request
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 
@@ -26,9 +27,11 @@ def check(state: CoreState) -> None:
         state.grammars,
         state.media,
         state.remote_kv,
+        state.adapters,
         state.frontends.requests(),
     )
     state.media.check()
+    state.adapters.check(state.frontends.requests())
 
 
 def check_scheduling(scheduling: SchedulerState) -> None:
@@ -48,16 +51,18 @@ def check_requests(
     grammars: GrammarManager,
     media: MediaManager,
     remote_kv: RemoteKV,
+    adapters: AdapterManager,
     requests: Iterable[Request],
 ) -> None:
     """Raises BrokenState unless each live sequence is queued, runs, or waits for its grammar, for
-    media or for remote KV, and does only one of these; and unless each grammar has the holders it
-    counts."""
+    media, for its adapter or for remote KV, and does only one of these; and unless each grammar has
+    the holders it counts."""
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())
     awaiting = frozenset(remote_kv.parked())
     loading = frozenset(media.parked())
+    fitting = frozenset(adapters.parked())
     for request in requests:
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
@@ -67,7 +72,7 @@ def check_requests(
         for sequence in alive:
             runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
             where = f"sequence {sequence.index} of {request.name}"
-            aside = sum(sequence in place for place in (parked, awaiting, loading))
+            aside = sum(sequence in place for place in (parked, awaiting, loading, fitting))
             places = runs + bool(sequence.ticket) + aside
             _demand(places == 1, f"{where} is in {places} places, not 1")
             stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
@@ -76,6 +81,8 @@ def check_requests(
             _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
             loads = sequence.state is SequenceState.WAITING_FOR_MEDIA
             _demand(loads == (sequence in loading), f"{where} is {sequence.state.name}")
+            fits = sequence.state is SequenceState.WAITING_FOR_ADAPTER
+            _demand(fits == (sequence in fitting), f"{where} is {sequence.state.name}")
             _demand(
                 stays or awaits or grammars.is_ready(request),
                 f"{where} may run, and its grammar isn't ready",
@@ -84,7 +91,7 @@ def check_requests(
             holders[request.grammar] += 1
     grammars.check(holders)
     held = len(scheduling.running) + scheduling.queue.num_sequences
-    held += len(parked) + len(awaiting) + len(loading)
+    held += len(parked) + len(awaiting) + len(loading) + len(fitting)
     _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
 
 

@@ -10,7 +10,8 @@ from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.policies.forecast import first_token_after
 from penstock_engine.scheduler.starts import next_starts
-from penstock_engine.waiting.queue_bounds import QueueBounds
+from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.queue_bounds import QueueBounds, sum_of
 from penstock_engine.waiting.service_rate import ServiceRate
 
 UNAVAILABLE_RETRY_MS = 60_000
@@ -29,7 +30,7 @@ class Admission:
         self._policy_name = facts.config.scheduler.scheduling_policy
         self._shares_prefixes = facts.config.cache.enable_prefix_caching
         self._tenants = facts.tenants()
-        self._media = state.media
+        self._aside = (state.media, state.adapters)
         self._bounds = QueueBounds(facts.config.scheduler)
 
     def check_priority(self, submit: Submit) -> None:
@@ -82,13 +83,17 @@ class Admission:
             self.weight_of(submit),
             count,
             len(submit.prompt_token_ids),
-            aside=self._media.part_of,
+            aside=self._part_aside,
             starting=lambda: next_starts(self._scheduling),
         )
         if full is None:
             return None
         wait_ms = _milliseconds(self._rate.retry_after(now, queue))
         return Rejected(submit.request, "overloaded", full, wait_ms)
+
+    def _part_aside(self, tenant: str | None) -> Part:
+        """What waits beside the queue for media and adapters; of one tenant, if one is named."""
+        return sum_of(each.part_of(tenant) for each in self._aside)
 
     def _late(self, submit: Submit, now: float) -> Rejected | None:
         """The first token's deadline is the request's own: what comes later than that is lost."""
@@ -121,8 +126,11 @@ class Admission:
         cache = self._scheduling.cache
         if cache is None or not self._shares_prefixes:
             return 0
-        root = prefix_root(submit.tenant, submit.cache_salt)
-        media = None if submit.media is None else RequestMedia(submit.media, root)
+        media = None
+        if submit.media is not None:
+            salted = prefix_root(submit.tenant, submit.cache_salt)
+            media = RequestMedia(submit.media, salted)
+        root = prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         keys = list(prompt_keys(root, submit.prompt_token_ids, cache.block_size, media))
         return self._scheduling.kv_groups.match(cache, keys).blocks * cache.block_size
 

@@ -41,6 +41,8 @@ class Finisher:
             self._state.grammars.unpark(sequence)
         elif sequence.state is SequenceState.WAITING_FOR_REMOTE_KV:
             self._state.remote_kv.unpark(sequence)
+        elif sequence.state is SequenceState.WAITING_FOR_ADAPTER:
+            self._state.adapters.unpark(sequence)
         self._state.scheduling.finish(sequence, state)
         request = sequence.request
         if request.media is not None:
@@ -104,6 +106,7 @@ class Finisher:
         self._state.counts.ended[FINISH_REASONS[state]] += 1
         self._state.frontends.ended(request)
         self._state.grammars.release(request)
+        self._state.adapters.release(request)
         self._open_of(request).pop(request.number, None)
         # They refer to it: without this, its prompt would wait for the garbage collector, which
         # comes by only when some hundred requests have ended.

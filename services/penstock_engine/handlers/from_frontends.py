@@ -16,11 +16,13 @@ from penstock.protocol.from_frontend import (
     MediaChunk,
     MediaFile,
     MediaLost,
+    NameAdapters,
     Submit,
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement, tasks_of
+from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.admission import Admission
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
@@ -60,6 +62,7 @@ class FromFrontends:
         self._state = state
         self._finisher = finisher
         self._media = MediaHandler(state, finisher)
+        self._adapters = AdapterHandler(state, finisher)
         self._admission = Admission(state)
         self._arrivals = 0
 
@@ -78,6 +81,7 @@ class FromFrontends:
         frontend = self._state.frontends.open(session, message.name)
         frames = (self._state.facts.tokenizer, self._state.facts.template)
         frontend.reply(self._state.facts.welcome(version, self._state.context_limit.tokens), frames)
+        self._adapters.welcome(frontend)
         log.info("front end connected", name=message.name, pid=message.pid)
 
     def received(
@@ -136,8 +140,16 @@ class FromFrontends:
                 self._abort(frontend, message)
             case MediaFile() | MediaChunk() | MediaLost():
                 self._media.received(frontend, message, data)
+            case NameAdapters():
+                self._name_adapters(frontend, message)
             case Hello():
                 self._refuse(frontend.session, "Hello came twice")
+
+    def _name_adapters(self, frontend: FrontendSession, message: NameAdapters) -> None:
+        try:
+            self._adapters.named(message)
+        except InvalidRequest as error:
+            self._refuse(frontend.session, error.message)
 
     def _submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         try:
@@ -172,6 +184,7 @@ class FromFrontends:
             limits=self._state.facts.config.limits,
         )
         self._media.check(submit)
+        self._adapters.check(submit)
         self._admission.check_priority(submit)
 
     def _leaving(self, submit: Submit) -> Rejected | None:
@@ -214,6 +227,7 @@ class FromFrontends:
         )
         frontend.requests[submit.request] = request
         frontend.reply(Accepted(submit.request))
+        self._state.adapters.hold(request)
         if submit.grammar is not None:
             self._state.grammars.hold(request, submit.grammar)
             if self._state.grammars.is_ready(request):
@@ -281,7 +295,7 @@ class FromFrontends:
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""
         if self._state.facts.config.cache.enable_prefix_caching:
-            return prefix_root(submit.tenant, submit.cache_salt)
+            return prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
         return root_key("request", str(self._arrivals))
 
     def _media_of(self, submit: Submit) -> RequestMedia | None:

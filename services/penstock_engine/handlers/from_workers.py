@@ -9,6 +9,8 @@ from collections.abc import Callable
 from penstock import logs
 from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
+    AdapterFailed,
+    AdapterReady,
     Fault,
     FromWorker,
     GrammarFailed,
@@ -24,6 +26,7 @@ from penstock.protocol.from_worker import (
 )
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
+from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.media import MediaHandler
@@ -36,6 +39,7 @@ from penstock_engine.request.step_in_flight import UnfitResult
 from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
 from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
+from penstock_engine.waiting.adapter_entry import AdapterEntry
 from penstock_engine.waiting.grammar_entry import GrammarEntry
 
 log = logs.get(__name__)
@@ -73,6 +77,7 @@ class FromWorkers:
         self._results = ResultHandler(state, finisher)
         self._grammars = GrammarHandler(state, finisher)
         self._media = MediaHandler(state, finisher)
+        self._adapters = AdapterHandler(state, finisher)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -111,6 +116,8 @@ class FromWorkers:
                 self._grammars.failed(message.grammar, message.reason, now)
             case MediaTaken() | MediaReady() | MediaFailed() if all_ready:
                 self._media.answered(message, worker.rank, now)
+            case AdapterReady() | AdapterFailed() if all_ready:
+                self._adapters.answered(message, worker.rank, now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
@@ -174,15 +181,14 @@ class FromWorkers:
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
-        compiling = self._state.grammars.worker_lost()
+        loading = self._state.adapters.worker_lost()
+        beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause is LossCause.UNKNOWN:
-            self._attribution.suspect(scheduled, compiling, lives)
+            self._attribution.suspect(scheduled, beside, lives)
         elif cause is LossCause.SCHEDULED:
-            self._attribution.accuse(scheduled, compiling)
-            for sequence in scheduled:
-                self._end_if_poison(sequence)
-            for entry in compiling:
-                self._end_if_poison(entry)
+            self._attribution.accuse(scheduled, beside)
+            for suspect in [*scheduled, *beside]:
+                self._end_if_poison(suspect)
 
     def _end_if_poison(self, suspect: Suspect) -> None:
         if not self._attribution.is_poison(suspect):
@@ -190,6 +196,8 @@ class FromWorkers:
         if isinstance(suspect, GrammarEntry):
             error = f"{MAX_DEATHS} workers died while they compiled the grammar"
             self._grammars.fail(suspect, error, "complex_grammar")
+        elif isinstance(suspect, AdapterEntry):
+            self._adapters.poisoned(suspect)
         elif isinstance(suspect, Sequence):
             self._finisher.end_if_poison(suspect)
 
@@ -246,7 +254,8 @@ class FromWorkers:
             max_model_len=min(limit, self._state.facts.max_model_len),
             load_seconds=ready.load_seconds,
         )
-        parked = [*self._state.grammars.parked(), *self._state.remote_kv.parked()]
+        state = self._state
+        parked = [*state.grammars.parked(), *state.remote_kv.parked(), *state.adapters.parked()]
         for sequence in [*self._state.scheduling.queue.sequences(), *parked]:
             if sequence.num_tokens >= limit:
                 error = (
@@ -274,8 +283,10 @@ class FromWorkers:
         if self._faults.due(now):
             self.drop(HEARD, self._loss_cause())
         self._grammars.expire(now)
+        self._adapters.expire(now)
         if not self.failing:
             self._state.grammars.send_wanted(now)
+            self._state.adapters.advance(now)
 
     def _loss_cause(self) -> LossCause:
         """Of a group some of whose ranks have said that they failed."""

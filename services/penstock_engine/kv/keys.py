@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from penstock.protocol.common import AdapterFile
 from penstock_engine.media.request_media import RequestMedia
 
 DIGEST_BYTES = 32
@@ -27,9 +28,12 @@ def root_key(*parts: str) -> bytes:
     return digest.digest()
 
 
-def prefix_root(tenant: str, cache_salt: str) -> bytes:
-    """The root of all requests that may share blocks: those of one tenant, with one salt."""
-    return root_key("salt", tenant, cache_salt)
+def prefix_root(tenant: str, cache_salt: str, adapter: AdapterFile | None = None) -> bytes:
+    """The root of all requests that may share blocks: those of one tenant, with one salt, and with
+    one adapter or none."""
+    if adapter is None:
+        return root_key("salt", tenant, cache_salt)
+    return root_key("salt", tenant, cache_salt, adapter.digest)
 
 
 def block_key(parent: bytes, tokens: array[int], contents: bytes = b"") -> bytes:

@@ -24,14 +24,15 @@ from penstock_engine.request.request import Sequence
 def queue_view(core: EngineCore, now: float) -> QueueView:
     """Who is next, and who waits for something else."""
     state = core.state
-    queue, grammars, media, remote_kv = (
+    queue, grammars, media, remote_kv, adapters = (
         state.scheduling.queue,
         state.grammars,
         state.media,
         state.remote_kv,
+        state.adapters,
     )
     shown = queue.first(MAX_QUEUE_ROWS)
-    for parked in (grammars, media, remote_kv):
+    for parked in (grammars, media, adapters, remote_kv):
         if len(shown) < MAX_QUEUE_ROWS:
             shown += parked.first_parked(MAX_QUEUE_ROWS - len(shown))
     rows = [_waits(sequence, now) for sequence in shown]
@@ -43,6 +44,7 @@ def queue_view(core: EngineCore, now: float) -> QueueView:
         grammar=grammars.num_waiting,
         remote_kv=remote_kv.num_waiting,
         media=media.num_waiting,
+        adapters=adapters.num_waiting,
         oldest=max((row.age for row in rows), default=0.0),
     )
 

@@ -20,6 +20,7 @@ def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     yield from _drafts(families, state)
     yield from _requests(families, state)
     yield from _media(families, state)
+    yield from _adapters(families, state)
     yield from _tenants(families, state)
 
 
@@ -178,6 +179,33 @@ def _media(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "Embeddings that the encoder cache has room for.",
         ["state"],
         _keyed(state.encoder_rows),
+    )
+
+
+def _adapters(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
+    adapters = state.adapters
+    yield families.gauges(
+        "penstock:adapters",
+        "Adapters. loaded: workers have them, or load them; wanted: they wait for a place.",
+        ["state"],
+        _keyed({"loaded": adapters["loaded"], "wanted": adapters["wanted"]}),
+    )
+    yield families.gauge(
+        "penstock:adapter_places", "Adapters that may be loaded at a time.", state.adapter_places
+    )
+    yield families.gauge(
+        "penstock:adapters_waiting", "Sequences that wait for adapters.", adapters["waiting"]
+    )
+    yield families.counters(
+        "penstock:adapter_loads",
+        "Adapters that workers were told to load, by how it ended.",
+        ["outcome"],
+        _keyed(state.adapter_loads),
+    )
+    yield families.counter(
+        "penstock:adapter_load_seconds",
+        "Time that loading took of those that were loaded.",
+        state.adapter_seconds,
     )
 
 

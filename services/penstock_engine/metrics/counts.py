@@ -36,7 +36,8 @@ class EngineCounts:
     prompts that were encoded, and whose encoding was there or not needed; media_bytes: of items
     that were sent to workers.  drafts: works on a sequence that had drafted tokens; drafted_tokens,
     kept_tokens: of these, all and those that were right; kept_at: the latter by their place in the
-    draft, the last one standing for all behind it.
+    draft, the last one standing for all behind it.  adapters_loaded, adapters_failed: by workers;
+    adapter_seconds: that the former took together.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,8 @@ class EngineCounts:
         self.resumed = 0
         self.worker_deaths = 0
         self.media_encoded = self.media_found = self.media_bytes = 0
+        self.adapters_loaded = self.adapters_failed = 0
+        self.adapter_seconds = 0.0
         self.swapped_out = self.swapped_in = 0
         self.drafts = self.drafted_tokens = self.kept_tokens = 0
         self.kept_at = [0] * DRAFT_PLACES
@@ -89,6 +92,11 @@ class EngineCounts:
         if self._lost_at is not None:
             self.recovery_seconds.observe(now - self._lost_at)
             self._lost_at = None
+
+    def adapter_loaded(self, seconds: float) -> None:
+        """Workers have loaded an adapter."""
+        self.adapters_loaded += 1
+        self.adapter_seconds += seconds
 
     # ---- requests
 

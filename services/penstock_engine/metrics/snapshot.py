@@ -27,6 +27,8 @@ class MetricsSnapshot(NamedTuple):
     the latter by place.
     media: items of prompts that were encoded, and whose encodings were found; bytes that were sent
     to workers; sequences that wait for media.  encoder_rows: of the encoder cache.
+    adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
+    adapter_loads: by how they ended; adapter_seconds: that those took which went well.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -59,6 +61,10 @@ class MetricsSnapshot(NamedTuple):
     kept_at: list[int]
     media: dict[str, int]
     encoder_rows: dict[str, int]
+    adapters: dict[str, int]
+    adapter_loads: dict[str, int]
+    adapter_seconds: float
+    adapter_places: int
     worker_deaths: int
     frontends: int
     workers: int
@@ -72,7 +78,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     cache, pool, media = scheduler.cache, scheduler.pool, core.state.media
     host = None if cache is None else cache.host
     kept = 0 if cache is None else cache.num_kept
-    debts = scheduler.policy.debts()
+    adapters, debts = core.state.adapters, scheduler.policy.debts()
     free, total = (0, 0) if pool is None else (pool.num_free, pool.num_blocks)
     host_used, host_total = (0, 0) if host is None else (host.num_used, host.num_blocks)
     return MetricsSnapshot(
@@ -84,7 +90,8 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         waiting=core.num_waiting,
         waiting_tokens=scheduler.queue.num_tokens
         + core.state.grammars.waiting_tokens
-        + media.part_of().tokens,
+        + media.part_of().tokens
+        + adapters.part_of().tokens,
         oldest_waiting=_oldest_waiting(core, now),
         blocks={"free": free - kept, "used": total - free, "cached": kept},
         blocks_total=total,
@@ -132,6 +139,14 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "used": media.encodings.used,
             "free": media.encodings.capacity - media.encodings.used,
         },
+        adapters={
+            "loaded": len(adapters.places.loaded),
+            "wanted": len(adapters.places.line),
+            "waiting": adapters.num_waiting,
+        },
+        adapter_loads={"loaded": counts.adapters_loaded, "failed": counts.adapters_failed},
+        adapter_seconds=counts.adapter_seconds,
+        adapter_places=adapters.places.count,
         worker_deaths=counts.worker_deaths,
         frontends=len(core.state.frontends),
         workers=workers.num_ready,

@@ -28,6 +28,7 @@ from penstock import (
 from penstock.config import (
     cache_settings,
     gateway_settings,
+    lora_settings,
     media_settings,
     model_settings,
     scheduler_settings,
@@ -55,6 +56,7 @@ from penstock_engine.metrics import counts
 _MESSAGES = (
     cache_settings,
     gateway_settings,
+    lora_settings,
     media_settings,
     model_settings,
     scheduler_settings,

@@ -37,6 +37,7 @@ class Request:
     __slots__ = (
         "_prompt_keys",
         "accepted",
+        "adapter",
         "arrival",
         "beams",
         "cached_reported",
@@ -101,6 +102,7 @@ class Request:
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
         self.root = root  # parent of the keys of its blocks (see kv.keys)
+        self.adapter = submit.adapter  # None: the model's own weights alone
         self.media = media  # what placeholders of its prompt stand for; None: it has none
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None

@@ -14,6 +14,7 @@ class SequenceState(enum.Enum):
     WAITING_FOR_GRAMMAR = "waiting for grammar"
     WAITING_FOR_REMOTE_KV = "waiting for remote KV"
     WAITING_FOR_MEDIA = "waiting for media"
+    WAITING_FOR_ADAPTER = "waiting for adapter"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED_STOPPED = "stopped"
@@ -35,23 +36,26 @@ _ENDS = tuple(FINISH_REASONS)
 
 TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
     # It gets a slot, or ends before it ran; or its grammar must be compiled (again) first, or its
-    # prefix may come from elsewhere, or an item of its media.
+    # prefix may come from elsewhere, or an item of its media, or its adapter must be loaded.
     SequenceState.WAITING: (
         SequenceState.RUNNING,
         SequenceState.WAITING_FOR_GRAMMAR,
         SequenceState.WAITING_FOR_REMOTE_KV,
         SequenceState.WAITING_FOR_MEDIA,
+        SequenceState.WAITING_FOR_ADAPTER,
         *_ENDS,
     ),
     SequenceState.WAITING_FOR_REMOTE_KV: (SequenceState.WAITING, *_ENDS),
     SequenceState.WAITING_FOR_GRAMMAR: (SequenceState.WAITING, *_ENDS),
     SequenceState.WAITING_FOR_MEDIA: (SequenceState.WAITING, *_ENDS),
+    SequenceState.WAITING_FOR_ADAPTER: (SequenceState.WAITING, *_ENDS),
     # Its blocks were needed (PREEMPTED), its worker died (WAITING), or it ends.
     SequenceState.RUNNING: (SequenceState.PREEMPTED, SequenceState.WAITING, *_ENDS),
     SequenceState.PREEMPTED: (
         SequenceState.RUNNING,
         SequenceState.WAITING_FOR_GRAMMAR,
         SequenceState.WAITING_FOR_MEDIA,
+        SequenceState.WAITING_FOR_ADAPTER,
         *_ENDS,
     ),
     **dict.fromkeys(_ENDS, ()),

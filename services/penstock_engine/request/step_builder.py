@@ -236,4 +236,5 @@ def _in_full(sequence: Sequence) -> NewSequence:
         media=None if sequence.request.media is None else sequence.request.media.media,
         draft_scope=sequence.request.root,
         prediction=sequence.request.prediction.tolist(),
+        adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )

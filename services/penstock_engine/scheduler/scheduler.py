@@ -102,8 +102,8 @@ class Scheduler:
         if self.state.last_was_alone:
             turns.reverse()
         aside = -1
-        while not builder.items and aside != self.state.limit.num_waiting:
-            aside = self.state.limit.num_waiting
+        while not builder.items and aside != self.state.num_aside:
+            aside = self.state.num_aside
             for run in turns:
                 if not builder.items:
                     run(builder)
@@ -283,7 +283,7 @@ class Scheduler:
                 if head.num_tokens > builder.left:
                     return
                 most = builder.left
-            if not self.state.limit.may_start(head, start.computed):
+            if not self.state.may_start(head, start.computed):
                 continue
             if not self._start(head, start, builder, most):
                 self.state.queue.hold(head)
@@ -294,8 +294,12 @@ class Scheduler:
 
         Whether no step may be sent until those that must leave are free to.
         """
-        head = self.state.queue.head() if self.state.policy.makes_way else None
-        if head is None or head.suspect_until or self.state.suspect is not None:
+        if not self.state.policy.makes_way or self.state.suspect is not None:
+            return False
+        head = self.state.queue.head()
+        while head is not None and not self.state.gate.may_start(head):
+            head = self.state.queue.head()
+        if head is None or head.suspect_until:
             return False
         shortage = self._starts.shortage(head)
         if shortage is None:
@@ -356,7 +360,7 @@ class Scheduler:
             start = self._starts.fits(head) if head is not None and head.suspect_until else None
             if head is None or start is None:
                 return
-            if not self.state.limit.may_start(head, start.computed):
+            if not self.state.may_start(head, start.computed):
                 return
             if not self._start(head, start, builder, builder.left):
                 return

@@ -24,9 +24,13 @@ from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from penstock_engine.scheduler.start_gate import StartGate
 from penstock_engine.scheduler.step_lessons import StepLessons
 from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.speculation.draft_policy import DraftPolicy
+
+SET_ASIDE = (SequenceState.WAITING_FOR_MEDIA, SequenceState.WAITING_FOR_ADAPTER)
+"""States of those that have left the queue for a while, and not the policy."""
 
 
 class SchedulerState:
@@ -84,6 +88,8 @@ class SchedulerState:
         self._lessons = StepLessons(policy, self.step_cost, self.draft_policy)
         self.limit = ChunkLimit()
         """What may keep tokens of a sequence from being computed."""
+        self.gate = StartGate()
+        """What may keep the head of the queue from starting."""
         self.prefix_reuse: PrefixReuse | None = None
         self.in_flight: deque[StepInFlight] = deque()
         """Steps that were sent, and are not settled, the oldest first."""
@@ -102,6 +108,16 @@ class SchedulerState:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.queue or self.in_flight)
+
+    @property
+    def num_aside(self) -> int:
+        """Sequences that have left the queue for a while."""
+        return self.limit.num_waiting + self.gate.num_waiting
+
+    def may_start(self, head: Sequence, computed: int) -> bool:
+        """Whether the head of the queue may start behind so many tokens. If not, it has left the
+        queue for a while."""
+        return self.gate.may_start(head) and self.limit.may_start(head, computed)
 
     @property
     def num_in_flight(self) -> int:
@@ -198,7 +214,7 @@ class SchedulerState:
 
     def finish(self, sequence: Sequence, state: SequenceState) -> None:
         """Ends a sequence in whatever live state it is. Raises IllegalTransition."""
-        aside = sequence.state is SequenceState.WAITING_FOR_MEDIA
+        aside = sequence.state in SET_ASIDE
         sequence.move(state)
         slot = sequence.slot
         known = bool(sequence.ticket) or slot is not None or aside
@@ -314,10 +330,12 @@ class SchedulerState:
         sequence.slot = slot
         self.running[slot] = sequence
         sequence.request.num_running += 1
+        self.gate.occupied(sequence)
         self._moved[sequence.request] = None
 
     def _vacate(self, sequence: Sequence) -> None:
         sequence.slot = sequence.table = None
+        self.gate.vacated(sequence)
         sequence.request.num_running -= 1
         self._moved[sequence.request] = None
 

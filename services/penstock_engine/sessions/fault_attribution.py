@@ -1,6 +1,6 @@
 """Who may have been the death of a worker, and who was not.
 
-Suspected is only what was in a step, or was being compiled, when a worker was lost.  A session that
+Suspected is only what was in a step, compiled or loaded when a worker was lost.  A session that
 ends says nothing yet: a worker that was frozen, or cut off, comes back with the life that it had,
 and nobody is to blame.  So what the loss of a session counts is settled when the places of those
 that were lost are taken again; what a worker itself reports (a fault, a result that can't be), and
@@ -18,12 +18,12 @@ from typing import Protocol
 from penstock_engine.request.request import Sequence
 
 MAX_DEATHS = 2
-"""Engines or workers that may die while a request runs, or a grammar is compiled; after that it is
-neither run nor compiled again."""
+"""Engines or workers that may die while a request runs, a grammar is compiled or an adapter is
+loaded; after that it is not run, compiled or loaded again."""
 
 
 class Suspect(Protocol):
-    """A sequence, or a grammar. deaths: that count against it."""
+    """A sequence, a grammar or an adapter. deaths: that count against it."""
 
     deaths: int
 
@@ -38,23 +38,24 @@ class FaultAttribution:
         """Whom the loss counts against if one of those is dead, with the number of tokens that a
         sequence would have had computed by then."""
 
-    def accuse(self, sequences: Mapping[Sequence, int], grammars: Collection[Suspect]) -> None:
-        """A worker, or this engine core, has failed with these at work: it counts at once."""
+    def accuse(self, sequences: Mapping[Sequence, int], beside: Collection[Suspect]) -> None:
+        """A worker, or this engine core, has failed with these at work: it counts at once. beside:
+        what was compiled or loaded."""
         for sequence, end in sequences.items():
             _count(sequence, end)
-        for grammar in grammars:
-            _count(grammar, 0)
+        for suspect in beside:
+            _count(suspect, 0)
 
     def suspect(
         self,
         sequences: Mapping[Sequence, int],
-        grammars: Collection[Suspect],
+        beside: Collection[Suspect],
         lives: Mapping[int, str],
     ) -> None:
         """Workers were lost with these at work. lives: of all ranks of the group."""
         self._lost.update(lives)
         self._pending += sequences.items()
-        self._pending += [(grammar, 0) for grammar in grammars]
+        self._pending += [(suspect, 0) for suspect in beside]
 
     def arrived(self, rank: int, life: str) -> list[Suspect]:
         """A rank's place is taken, by a worker of this life. Once all are back it is known whether
@@ -73,7 +74,7 @@ class FaultAttribution:
 
     @staticmethod
     def is_poison(suspect: Suspect) -> bool:
-        """Whether it is not to be run, or compiled, again."""
+        """Whether it is not to be run, compiled or loaded again."""
         return suspect.deaths >= MAX_DEATHS
 
     @staticmethod

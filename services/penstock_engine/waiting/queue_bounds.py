@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from operator import add
+from collections.abc import Callable, Iterable
 
 from penstock.config.settings import SchedulerSettings
 from penstock_engine.request.request import Sequence
@@ -42,14 +41,15 @@ class QueueBounds:
     ) -> str | None:
         """Why a tenant's request of that size can't be taken now, or None.
 
-        aside: what waits for media and not in the queue; of one tenant, if one is named.
+        aside: what waits for media or adapters, beside the queue; of one tenant, if one is named.
         starting: says who of the queue can start; asked only of a queue that is full with them.
         """
         added = Part(1, num_sequences, num_sequences * prompt_tokens)
-        there = _sum(Part(queue.num_requests, queue.num_sequences, queue.num_tokens), aside(None))
+        queued = Part(queue.num_requests, queue.num_sequences, queue.num_tokens)
+        there = sum_of((queued, aside(None)))
         mine = queue.part_of(tenant)
         if mine is not None:
-            mine = _sum(mine, aside(tenant))
+            mine = sum_of((mine, aside(tenant)))
         if self._full(there, mine, added, weight) is None:
             return None
         leaving = starting()
@@ -83,8 +83,9 @@ class QueueBounds:
         return None
 
 
-def _sum(one: Part, other: Part) -> Part:
-    return Part(*map(add, one, other))
+def sum_of(parts: Iterable[Part]) -> Part:
+    """All of them together."""
+    return Part(*map(sum, zip(*parts, strict=True)))
 
 
 def _without(part: Part, leaving: list[Sequence]) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -14,6 +15,7 @@ from penstock_gateway.anthropic.request import (
     InputMessage,
     InputTool,
     MediaContent,
+    ShownBlock,
     ToolChoiceField,
 )
 from penstock_gateway.chat.messages import Message
@@ -168,7 +170,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _texts(content: str | list[ContentBlock], where: str) -> list[dict[str, Any]]:
+def _texts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, Any]]:
     """Of a system prompt."""
     parts = _parts(content, where)
     if any(part["type"] != "text" for part in parts):
@@ -176,13 +178,13 @@ def _texts(content: str | list[ContentBlock], where: str) -> list[dict[str, Any]
     return parts
 
 
-def _parts(content: str | list[ContentBlock], where: str) -> list[dict[str, Any]]:
+def _parts(content: str | Sequence[ShownBlock], where: str) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [_text(content)]
     return [_shown(block, f"{where}[{number}]") for number, block in enumerate(content)]
 
 
-def _shown(block: ContentBlock, where: str) -> dict[str, Any]:
+def _shown(block: ShownBlock, where: str) -> dict[str, Any]:
     """A block as a part of a chat's message."""
     match block.type:
         case "text":

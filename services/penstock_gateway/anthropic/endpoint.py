@@ -17,9 +17,9 @@ from penstock_gateway.anthropic.request import (
     check_max_tokens,
 )
 from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
-from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
-from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
+from penstock_gateway.chat.endpoint import prompt_of, tools_of
+from penstock_gateway.chat.prepared_chat import prepared_chat
+from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.disconnect import while_connected
@@ -27,7 +27,7 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import ErrorShape, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
-from penstock_gateway.request.sampling import room_for_output, sampling_params
+from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import terms_headers
 from penstock_gateway.service import EngineInfo, Service
 
@@ -97,39 +97,27 @@ class Messages(GenerateEndpoint[MessagesRequest]):
         head: ReplyHead,
         lease: MediaLease,
     ) -> Job:
-        config, chat = self._service.config, conversation.chat
-        chat_request.check(chat)
-        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
-        prompt = await prompt_of(chat, engine, use, ChatMedia(self._service.media, lease))
-        prompt_tokens = len(prompt.prompt_token_ids)
-        # Coding agents ask for more than a small model has: it gets what there is, as Anthropic's
-        # models do.
-        room = room_for_output(
-            prompt_tokens, None, None, engine.welcome.limits, field="max_tokens", source="messages"
-        )
         wanted = check_max_tokens(request)
-        params = sampling_params(chat, engine.welcome, max_tokens=min(wanted, room), logprobs=None)
-        template = template_of(engine).source
-        constrained = params.structured_outputs is not None
-        parsing = parsing_of(
-            config,
-            template,
-            use,
-            prompt.text,
-            engine.text.tokenizer,
-            constrained=constrained,
-            include_reasoning=True,
-        )
-        if needs_special_tokens(config, template, use) and not constrained:
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
-        reply = MessagesFormat(head, prompt_tokens, parsing, short_of=wanted > room)
-        blame = blame_of(chat, use)
+        limits, short_of = engine.welcome.limits, False
+
+        def most(prompt_tokens: int) -> int:
+            # Coding agents ask for more than a small model has: it gets what there is, as
+            # Anthropic's models do.
+            nonlocal short_of
+            room = room_for_output(
+                prompt_tokens, None, None, limits, field="max_tokens", source="messages"
+            )
+            short_of = wanted > room
+            return min(wanted, room)
+
+        chat = await prepared_chat(self._service, conversation.chat, engine, lease, max_tokens=most)
+        ids = chat.prompt.prompt_token_ids
         return Job(
-            [prompt.prompt_token_ids],
-            [with_grammar(params, use)],
-            reply,
-            lambda error: conversation.own_words(blame(error)),
-            media=prompt.media,
+            [ids],
+            [chat.params],
+            MessagesFormat(head, len(ids), chat.parsing, short_of=short_of),
+            lambda error: conversation.own_words(chat.blame(error)),
+            media=chat.prompt.media,
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock_gateway.chat.call_arguments import arguments_of
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
 
@@ -116,7 +117,7 @@ class OpenToolUse(OpenBlock):
         self._name = name
 
     def _block(self, text: str) -> ToolUseBlock:
-        return ToolUseBlock(self._call_id, self._name, _arguments(text))
+        return ToolUseBlock(self._call_id, self._name, arguments_of(text))
 
     def _delta(self, text: str) -> dict[str, str]:
         return {"type": "input_json_delta", "partial_json": text}
@@ -136,12 +137,3 @@ class BlockKinds:
 
     def call(self, index: int, call_id: str, name: str) -> OpenToolUse:
         return OpenToolUse(self._events, index, call_id, name)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
-    try:
-        return msgspec.json.decode(text.encode(), type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
-        return {"INVALID_JSON": text}

@@ -22,19 +22,25 @@ class MediaContent(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
 
 
-class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a message: text, image, document, tool_use, tool_result, thinking or redacted_thinking.
-    Fields that are unknown here are skipped, as clients send back what other servers gave them."""
+class ShownBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a system prompt, or of a call's result: text, image or document. Fields that are unknown
+    here are skipped, as clients send back what other servers gave them."""
 
     type: str
     text: str | None = None
     source: MediaContent | None = None
+
+
+class ContentBlock(ShownBlock, frozen=True, kw_only=True):
+    """Of a message: these, or tool_use, tool_result, thinking or redacted_thinking."""
+
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
     input: Any = None
     tool_use_id: str | None = None
-    content: str | list[ContentBlock] | None = None
+    content: str | list[ShownBlock] | None = None
+    """Of a tool_result."""
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +95,7 @@ class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknow
 
     # --- these work
     messages: list[InputMessage] | None = None
-    system: str | list[ContentBlock] | None = None
+    system: str | list[ShownBlock] | None = None
     tools: list[InputTool] | None = None
     tool_choice: ToolChoiceField | None = None
     thinking: ThinkingField | None = None

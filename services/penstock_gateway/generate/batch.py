@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.structured_outputs import PARAM
@@ -48,17 +48,27 @@ class GenerationBatch:
         media: of the prompt, if there is one only. prediction: of each.
         """
         n = params[0].n
-        more: dict[str, Any] = {"prediction": prediction} if prediction else {}
         if len(prompt_token_ids) == 1:
-            if media is not None:
-                more |= {"media": media.media, "prepared": media.prepared}
             generation = await client.submit(
-                prompt_token_ids[0], params[0], name=name, terms=terms, timed=timed, **more
+                prompt_token_ids[0],
+                params[0],
+                name=name,
+                terms=terms,
+                timed=timed,
+                media=media,
+                prediction=prediction,
             )
             return cls([generation], n)
         attempts = [
             asyncio.create_task(
-                client.submit(ids, each, name=f"{name}-{i}", terms=terms, timed=timed, **more)
+                client.submit(
+                    ids,
+                    each,
+                    name=f"{name}-{i}",
+                    terms=terms,
+                    timed=timed,
+                    prediction=prediction,
+                )
             )
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]

@@ -5,21 +5,22 @@ body -> struct -> checks -> prompt ids -> Submit -> Accepted -> deltas -> reply
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia
+from penstock.protocol.common import AdapterFile
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
@@ -27,9 +28,9 @@ from penstock_gateway.generate.batch import GenerationBatch
 from penstock_gateway.generate.beam_search import Search, search_all
 from penstock_gateway.generate.reply import ReplyFormat, ReplyHead
 from penstock_gateway.generate.timeline import TimelineRecorder
-from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
-from penstock_gateway.http.events import EventStream, failed_stream
+from penstock_gateway.http.disconnect import stream_while_connected, while_connected
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.events import SERVER_SENT_EVENTS, EventStream, failed_stream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -63,6 +64,8 @@ class Job:
     """Of the one prompt that it has then."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
+    adapter: AdapterFile | None = None
+    """What is applied to the model."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -74,6 +77,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     id_prefix: str
     """Of the ids in its replies."""
+    stream_form = SERVER_SENT_EVENTS
 
     @abstractmethod
     def check(self, request: Fields) -> None:
@@ -109,11 +113,12 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                     keepalive=service.config.keepalive_interval,
                     room=room_of(scope),
                     failure=self.failure,
+                    form=self.stream_form,
                 )
-                await self._streamed(request, terms, recorder, receive, events)
+                work = self._stream(request, terms, recorder, events)
+                await stream_while_connected(work, receive, events)
             else:
-                work = self._whole(request, terms, recorder)
-                payload = await while_connected(work, receive)
+                payload = await while_connected(self._whole(request, terms, recorder), receive)
                 await send_json(send, 200, payload, recorder.headers())
 
     async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
@@ -121,6 +126,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             return await self._answered(await self._job(request, lease), terms, recorder)
 
     async def _answered(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> bytes:
+        terms = msgspec.structs.replace(terms, adapter=job.adapter)
         with _blaming(job.blame):
             if job.search is not None:
                 found = await search_all(
@@ -138,25 +144,6 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             ):
                 return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
 
-    async def _streamed(
-        self,
-        request: Fields,
-        terms: Terms,
-        recorder: TimelineRecorder,
-        receive: Receive,
-        events: EventStream,
-    ) -> None:
-        try:
-            await while_connected(
-                self._stream(request, terms, recorder, events), receive, events.tick
-            )
-        except ClientGone:
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            if events.started:
-                await events.fail(as_http_error(error))
-            raise
-
     async def _stream(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
@@ -173,6 +160,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
+        terms = msgspec.structs.replace(terms, adapter=job.adapter)
         with _blaming(job.blame):
             async with await self._submit(job, terms, recorder) as batch:
                 answer = StreamedAnswer(
@@ -183,15 +171,17 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _job(self, request: Fields, lease: MediaLease) -> Job:
         engine = self._service.engine()
-        served = self._service.check_model(request.model)
+        served, adapter = self._service.check_model(request.model)
         check_generates(engine.welcome)
         status = self._service.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
             served,
             status.fingerprint if status is not None else None,
+            "" if adapter is None else adapter.digest,
         )
         job = await self.prepare(request, engine, head, lease)
+        job = replace(job, adapter=adapter)
         if job.media is not None:
             _refuse_beside_media(request)
         trace = tracing.current.get()

@@ -81,11 +81,13 @@ class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None
 
     @classmethod
-    def begin(cls, id: str, model: str, fingerprint: str | None) -> ReplyHead:
-        """fingerprint: the engine's, of any length."""
+    def begin(cls, id: str, model: str, fingerprint: str | None, adapter: str = "") -> ReplyHead:
+        """fingerprint: the engine's, of any length.  adapter: digest of the one that is applied;
+        what is computed depends on both."""
         short = None
         if fingerprint is not None:
-            short = "fp_" + hashlib.sha256(fingerprint.encode()).hexdigest()[:12]
+            whole = f"{fingerprint} {adapter}" if adapter else fingerprint
+            short = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:12]
         return cls(id=id, created=int(time.time()), model=model, system_fingerprint=short)
 
 

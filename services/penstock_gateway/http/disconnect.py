@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from penstock_gateway.http.errors import ClientGone
+from penstock_gateway.http.errors import ClientGone, as_http_error
+from penstock_gateway.http.events import EventStream
 
 Result = TypeVar("Result")
 Tick = Callable[[], Awaitable[float | None]]
@@ -35,6 +36,24 @@ async def while_connected(
         for task in (worker, watcher):
             task.cancel()
         await asyncio.gather(worker, watcher, return_exceptions=True)
+
+
+async def stream_while_connected(
+    work: Coroutine[Any, Any, None], receive: Receive, events: EventStream
+) -> None:
+    """Runs `work`, which writes `events`, in the same way, and keeps the stream alive. What fails
+    once the stream has begun ends it with an error event.
+
+    Raises as `while_connected` does.
+    """
+    try:
+        await while_connected(work, receive, events.tick)
+    except ClientGone:
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if events.started:
+            await events.fail(as_http_error(error))
+        raise
 
 
 async def _watch(receive: Receive, tick: Tick | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.types import Send
 
@@ -16,11 +17,27 @@ PING = b": ping\n"
 """A comment line, which parsers of event streams skip. No empty line ends it: to those that take
 whatever stands between two of them for an event, it would be one."""
 
-_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """How a stream is written. quiet: it has no comments, so nothing keeps it alive."""
+
+    content_type: bytes
+    quiet: bool = False
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Of the response."""
+        return [
+            (b"content-type", self.content_type),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+
+
+SERVER_SENT_EVENTS = StreamForm(b"text/event-stream; charset=utf-8")
+JSON_LINES = StreamForm(b"application/x-ndjson", quiet=True)
+"""A JSON object in each line."""
 
 
 def failed_stream(error: HTTPError) -> bytes:
@@ -44,12 +61,14 @@ class EventStream:
         keepalive: float,
         room: Room | None = None,
         failure: Callable[[HTTPError], bytes] = failed_stream,
+        form: StreamForm = SERVER_SENT_EVENTS,
     ) -> None:
         self._send = send
+        self._form = form
         self.failure = failure
         self._room = Room(full=True) if room is None else room
         self._writing = False
-        self._keepalive = keepalive
+        self._keepalive = 0.0 if form.quiet else keepalive
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
@@ -71,7 +90,7 @@ class EventStream:
         if not self.started:
             self.started = True
             await self._send(
-                {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
+                {"type": "http.response.start", "status": 200, "headers": self._form.headers}
             )
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         self._last_write = time.monotonic()

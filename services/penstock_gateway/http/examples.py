@@ -10,6 +10,8 @@ _SCORE = {"text_1": "A kitten sleeps.", "text_2": _DOCUMENTS}
 _RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
+    "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 32,
@@ -23,6 +25,19 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {
         "messages": [{"role": "user", "content": "Name a river in Europe."}]
     },
+    "/api/chat": {
+        "messages": [{"role": "user", "content": "Name a river in Europe."}],
+        "options": {"num_predict": 32},
+        "stream": False,
+    },
+    "/api/generate": {
+        "prompt": "Name a river in Europe.",
+        "options": {"num_predict": 32},
+        "stream": False,
+    },
+    "/api/embed": {"input": ["A kitten sleeps.", "A young cat naps."]},
+    "/api/embeddings": {"prompt": "A kitten sleeps."},
+    "/api/show": {},
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/v1/embeddings": {"input": ["A kitten sleeps.", "A young cat naps."]},

@@ -23,7 +23,8 @@ CALLER = "penstock.caller"
 
 class Access:
     """ASGI middleware. ring: None where there are no keys.  limits: None where nothing is counted
-    by the minute.  served: the name of the model, None while it isn't known."""
+    by the minute.  names: those of the model and its adapters, none while they aren't
+    known."""
 
     def __init__(
         self,
@@ -32,12 +33,12 @@ class Access:
         ring: KeyRing | None,
         limits: RateLimits | None,
         operations: Iterable[Operation],
-        served: Callable[[], str | None],
+        names: Callable[[], list[str]],
     ) -> None:
         self._app = app
         self._ring = ring
         self._limits = limits
-        self._served = served
+        self._names = names
         operations = list(operations)
         self._open = frozenset(o.path for o in operations if o.access == "open")
         self._admin = frozenset(o.path for o in operations if o.access == "admin")
@@ -56,8 +57,10 @@ class Access:
             raise forbidden(f"{scope['path']} needs an admin's API key")
         caller = scope[CALLER] = Caller(key)
         counted = (scope["method"], scope["path"]) in self._counted
-        if counted and key.models is not None and (served := self._served()) is not None:
-            caller.check_model(served)
+        if counted and key.models is not None:
+            names = self._names()
+            if names and not any(map(caller.may_use, names)):
+                caller.check_model(names[0])
         token = current.set(caller)
         try:
             if self._limits is not None and key.limited:

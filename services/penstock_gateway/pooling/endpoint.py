@@ -34,7 +34,7 @@ Fields = TypeVar("Fields", bound=PoolFields)
 
 
 class Call:
-    """One HTTP request on its way. id: of the reply."""
+    """One HTTP request on its way. id, model: as the reply has them."""
 
     def __init__(
         self,
@@ -44,19 +44,18 @@ class Call:
         name: str,
         id: str,
         truncate: int | None,
+        *,
+        model: str,
     ) -> None:
         self.engine = engine
         self.id = id
+        self.model = model
         self.created = int(time.time())
         self.limit = limit_of(truncate, engine.welcome)
         self._service = service
         self._terms = terms
         self._name = name
         self._number = 0
-
-    @property
-    def model(self) -> str:
-        return self.engine.welcome.model
 
     async def read(self, given: list[Given], *, add_special: bool = True) -> list[PoolInput]:
         """Token ids of inputs. Raises InvalidRequest."""
@@ -148,11 +147,13 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
         engine = self._service.engine()
-        self._service.check_model(request.model)
+        asked = self._service.check_model(request.model)
         pooling_model(engine.welcome)
+        terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
         trace = tracing.current.get()
         if trace is not None:
-            trace.asks(engine.welcome.model, id)
-        call = Call(self._service, engine, terms, name, id, request.truncate_prompt_tokens)
+            trace.asks(asked.name, id)
+        cut = request.truncate_prompt_tokens
+        call = Call(self._service, engine, terms, name, id, cut, model=asked.name)
         return msgspec.json.encode(await self.answer(request, call))

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.sampling_params import SamplingParams
-from penstock_gateway.chat import request as chat_request
-from penstock_gateway.chat.endpoint import blame_of, prompt_of, tools_of, with_grammar
-from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
-from penstock_gateway.chat.prompt import ChatMedia, template_of
-from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.request.sampling import room_for_output, sampling_params
+from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
@@ -64,56 +57,39 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         head: ReplyHead,
         lease: MediaLease,
     ) -> Job:
-        config, chat = self._service.config, conversation.chat
-        chat_request.check(chat)
-        use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
-        prompt = await prompt_of(chat, engine, use, ChatMedia(self._service.media, lease))
-        params = _params(request, chat, engine, len(prompt.prompt_token_ids))
-        template = template_of(engine).source
-        constrained = params.structured_outputs is not None
-        tokenizer, tools = engine.text.tokenizer, conversation.tools
-        parsing = parsing_of(
-            config,
-            template,
-            use,
-            prompt.text,
-            tokenizer,
-            constrained=constrained,
-            include_reasoning=True,
+        limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
+
+        def most(prompt_tokens: int) -> int:
+            return room_for_output(
+                prompt_tokens,
+                request.max_output_tokens,
+                own,
+                limits,
+                field="max_output_tokens",
+                source="input",
+            )
+
+        asked = conversation.chat
+        chat = await prepared_chat(
+            self._service,
+            asked,
+            engine,
+            lease,
+            max_tokens=most,
+            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         )
-        if parsing is not None and params.logprobs is not None:
+        if chat.parsing is not None and chat.params.logprobs is not None:
             raise _no_logprobs(request)
-        if needs_special_tokens(config, template, use) and not constrained:
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
-        reply = ResponsesFormat(head, tokenizer, request, params, tools, parsing)
-        blame = blame_of(chat, use)
-        return Job(
-            [prompt.prompt_token_ids],
-            [with_grammar(params, use)],
-            reply,
-            lambda error: conversation.own_words(blame(error)),
-            media=prompt.media,
+        reply = ResponsesFormat(
+            head, engine.text.tokenizer, request, chat.params, conversation.tools, chat.parsing
         )
-
-
-def _params(
-    request: ResponsesRequest, chat: ChatRequest, engine: EngineInfo, prompt_tokens: int
-) -> SamplingParams:
-    """Raises InvalidRequest."""
-    max_tokens = room_for_output(
-        prompt_tokens,
-        request.max_output_tokens,
-        engine.welcome.generation.max_new_tokens,
-        engine.welcome.limits,
-        field="max_output_tokens",
-        source="input",
-    )
-    return sampling_params(
-        chat,
-        engine.welcome,
-        max_tokens=max_tokens,
-        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-    )
+        return Job(
+            [chat.prompt.prompt_token_ids],
+            [chat.params],
+            reply,
+            lambda error: conversation.own_words(chat.blame(error)),
+            media=chat.prompt.media,
+        )
 
 
 def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:

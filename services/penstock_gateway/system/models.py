@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.generation_config import sampling_defaults
 from penstock.media_facts import MediaKind
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
@@ -28,6 +29,10 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     tasks: tuple[str, ...] = ("generate",)
     """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
+    root: str | None = None
+    """The model's name; of an adapter, the digest of its contents."""
+    parent: str | None = None
+    """Of an adapter: the model that it is applied to."""
     media: dict[str, int] = {}
     """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
     only."""
@@ -59,29 +64,38 @@ def routes(service: Service) -> list[OperationRoute]:
     """Both routes; 503 while there is no engine core."""
 
     async def models(request: Request) -> Response:
-        welcome = service.engine().welcome
+        welcome, caller = service.engine().welcome, current.get()
+        cards: list[ModelCard] = []
         # What the key may not use isn't there for it.
-        if not current.get().may_use(welcome.model):
-            return _json(ModelList([]))
-        names = (welcome.model, *welcome.other_names)
-        return _json(ModelList([_card(service, name) for name in names]))
+        if caller.may_use(welcome.model):
+            cards += [_card(service, name) for name in (welcome.model, *welcome.other_names)]
+        for adapter in service.client.adapters.present():
+            if caller.may_use(adapter.name):
+                cards.append(_card(service, adapter.name, adapter))
+        return _json(ModelList(cards))
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        service.check_model(name)
-        return _json(_card(service, name))
+        asked = service.check_model(name)
+        adapter = None if asked.adapter is None else service.client.adapters.find(name)
+        return _json(_card(service, name, adapter))
 
     return [LIST.route(models), ONE.route(model)]
 
 
-def _card(service: Service, name: str) -> ModelCard:
+def _card(service: Service, name: str, adapter: NamedAdapter | None = None) -> ModelCard:
     welcome = service.engine().welcome
+    root, parent = welcome.model, None
+    if adapter is not None and adapter.file is not None:
+        root, parent = adapter.file.digest, adapter.parent or welcome.model
     return ModelCard(
         name,
         welcome.created,
         welcome.limits.max_model_len,
         tasks=("generate",) if welcome.pooling is None else welcome.pooling_tasks,
         default_sampling_params=sampling_defaults(welcome.generation),
+        root=root,
+        parent=parent,
         media={} if welcome.pooling is not None else _media_of(welcome, service.media.limits),
     )
 

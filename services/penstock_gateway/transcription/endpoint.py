@@ -5,11 +5,11 @@ form -> struct -> spectrogram -> windows -> Submits -> segments -> reply
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import check_generates
@@ -18,8 +18,8 @@ from penstock.media.sources import MediaSource
 from penstock.terms import Terms
 from penstock.transcription.begin import begin, facts_of
 from penstock.transcription.transcript import Transcript, TranscriptReply
-from penstock_gateway.http.disconnect import while_connected
-from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
+from penstock_gateway.http.disconnect import stream_while_connected, while_connected
+from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.events import DONE, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.protocol import room_of
@@ -98,14 +98,7 @@ class SpeechEndpoint:
             return
         keepalive = self._service.config.keepalive_interval
         events = EventStream(send, keepalive=keepalive, room=room_of(scope))
-        try:
-            await while_connected(course.stream(events), receive, events.tick)
-        except ClientGone:
-            raise
-        except (Exception, asyncio.CancelledError) as error:
-            if events.started:
-                await events.fail(as_http_error(error))
-            raise
+        await stream_while_connected(course.stream(events), receive, events)
 
 
 class Course:
@@ -147,7 +140,7 @@ class Course:
     async def _begun(self) -> Transcript:
         service, request = self._service, self.request
         engine = service.engine()
-        served = service.check_model(request.model)
+        served, adapter = service.check_model(request.model)
         check_generates(engine.welcome)
         facts = facts_of(engine.text)
         wishes = wishes_of(request)
@@ -168,7 +161,7 @@ class Course:
             self._lease,
             wishes,
             name=self._name,
-            terms=self._terms,
+            terms=msgspec.structs.replace(self._terms, adapter=adapter),
         )
         return Transcript(transcriber)
 

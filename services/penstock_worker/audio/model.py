@@ -16,11 +16,9 @@ from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.rows import RowThreads
-from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.placing import CPU
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
-from penstock_worker.weights.zero_biases import add_zero_biases
 
 MEL = "mel"
 """Of a prepared sound: float32 [chunks, bins, windows]."""
@@ -31,16 +29,21 @@ class UnfitSound(UnfitItem):
 
 
 def open_audio_tower(
-    files: WeightFiles, dtype: torch.dtype, *, device: torch.device = CPU, load_format: str
+    files: WeightFiles,
+    dtype: torch.dtype,
+    *,
+    device: torch.device = CPU,
+    load_format: str = "auto",
 ) -> Weights:
-    """Maps a checkpoint's tensors of its tower. No tensor data is read yet."""
-    if load_format == "dummy":
-        return DummyWeights(dtype, device)
-    if files.format != "safetensors":
-        raise UnsupportedModel("what a model hears with is read from safetensors files only")
-    found = safetensors_tensors(files.files, names.from_hub, files.quantised)
-    add_zero_biases(found, names.ZERO_BIASES)
-    return Weights(found, dtype, device)
+    """What a model hears with. Raises as `open_tower_weights` does."""
+    return open_tower_weights(
+        files,
+        dtype,
+        names.from_hub,
+        zero_biases=names.ZERO_BIASES,
+        device=device,
+        load_format=load_format,
+    )
 
 
 class AudioModel:

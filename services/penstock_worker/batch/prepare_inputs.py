@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Batch
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
@@ -18,6 +19,7 @@ def prepare_inputs(
     slots: Slots,
     media: StepMedia = NO_MEDIA,
     drafts: Drafts = NO_DRAFTS,
+    adapters: StepAdapters = NO_ADAPTERS,
 ) -> Batch:
     """Returns the input of a forward pass over these works, in their order, and over what is
     drafted behind them."""
@@ -44,6 +46,7 @@ def prepare_inputs(
         more_tables=tuple(others),
         slots=numbers,
         media=media.of_batch(scheduled, slots),
+        adapters=adapters.of_batch(scheduled),
     )
 
 

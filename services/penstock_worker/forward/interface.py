@@ -13,6 +13,9 @@ from torch import Tensor
 from penstock.kv_layout import KVGroup
 from penstock.mechanisms import OF_PICTURES, mechanisms
 from penstock.model_config import ModelConfig
+from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters
 from penstock_worker.media.interface import BatchMedia, StepMedia
 from penstock_worker.states.interface import States
 
@@ -33,6 +36,18 @@ def require(has: frozenset[str], config: ModelConfig) -> None:
     if missing:
         also = WITHOUT_PICTURES if missing <= OF_PICTURES else ""
         raise Unable(f"the model has {', '.join(sorted(missing))}{also}")
+
+
+def require_adaptable(config: ModelConfig) -> None:
+    """Raises Unable for a model that adapters can change nothing in."""
+    if not adaptable_modules(config):
+        raise Unable("no module of the model can be changed by adapters (enable_lora)")
+
+
+def require_no_adapters(setup: Setup) -> None:
+    """Raises Unable if the setup asks for adapters, for a backend that has none."""
+    if setup.max_loras:
+        raise Unable("it computes without adapters (enable_lora)")
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,8 @@ class Batch:
     layers."""
     media: BatchMedia | None = None
     """None: all rows are text."""
+    adapters: BatchAdapters | None = None
+    """None: no sequence has an adapter."""
 
 
 class Forward(Protocol):
@@ -147,6 +164,8 @@ class Recipe:
     """The states of sequences in recurrent layers, whose memory the Forward takes."""
     media: HeldMedia | None = field(default=None, kw_only=True)
     """None: the model takes no media."""
+    adapters: HoldsAdapters | None = field(default=None, kw_only=True)
+    """None: the setup asks for none."""
 
 
 class DeviceBuild(Protocol):

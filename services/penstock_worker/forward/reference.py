@@ -13,12 +13,20 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
-from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable, require
+from penstock_worker.forward.interface import (
+    Batch,
+    Forward,
+    Recipe,
+    Unable,
+    require,
+    require_adaptable,
+)
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
@@ -95,14 +103,17 @@ class ReferenceForward(LayerByLayer):
         ranks: Ranks = ALONE,
         head: Callable[[Tensor], Tensor] | None = None,
         states: SlotStates | None = None,
+        adapters: RowAdapters | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads. `head` is what is computed from the
-        last layer's rows in place of logits. `states`: those of recurrent layers."""
+        last layer's rows in place of logits. `states`: those of recurrent layers.
+        `adapters`: those of rows, which the model reads."""
         super().__init__(ranks.check)
         self._model = model
         self._attention = attention
         self._head = head or model.logits
         self._states = states
+        self._adapters = adapters or RowAdapters()
 
     def count_layer(self) -> None:
         """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
@@ -112,6 +123,10 @@ class ReferenceForward(LayerByLayer):
         return self._attention.kv_blocks()
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        with self._adapters.of(batch.adapters, batch.counts):
+            return self._computed(batch, rows)
+
+    def _computed(self, batch: Batch, rows: np.ndarray) -> Tensor:
         count = len(batch.tokens)
         padding = (0, padded_rows(count) - count)
         media = batch.media
@@ -145,12 +160,16 @@ def _row_media(media: BatchMedia, padding: tuple[int, int]) -> RowMedia:
 
 
 def _forward(
-    model: DecoderModel, attention: ReferenceAttention, ranks: Ranks, states: SlotStates | None
+    model: DecoderModel,
+    attention: ReferenceAttention,
+    ranks: Ranks,
+    states: SlotStates | None,
+    adapters: RowAdapters | None,
 ) -> ReferenceForward | EncoderDecoderForward:
     rows = model.config.encoder_rows
     if rows:
         return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks)
-    return ReferenceForward(model, attention, ranks, states=states)
+    return ReferenceForward(model, attention, ranks, states=states, adapters=adapters)
 
 
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
@@ -173,17 +192,22 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     groups = groups_over_ranks(config, shape.groups, theirs, setup, ranks.place)
     states = slot_states(shard.own, groups, setup)
     media = ModelMedia(prepared, setup, ranks, dtype, threads=threads)
+    adapters, rows_of = None, None
+    if setup.max_loras:
+        require_adaptable(config)
+        adapters = TorchAdapters(shard, setup.max_loras, setup.max_lora_rank)
+        rows_of = RowAdapters()
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
-        model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks)
+        model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks, adapters=rows_of)
         see = media.load()
 
         def forward(blocks: int) -> Forward:
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
-            made = _forward(model, attention, ranks, states)
+            made = _forward(model, attention, ranks, states, rows_of)
             see(made.count_layer)
             return made
 
@@ -200,4 +224,5 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         build=build,
         states=states,
         media=media.encodings,
+        adapters=adapters,
     )

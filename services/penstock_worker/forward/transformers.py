@@ -21,7 +21,13 @@ from penstock_worker.by_transformers.model_class import library, model_class
 from penstock_worker.by_transformers.paged import LayerFacts, PagedStep
 from penstock_worker.by_transformers.rehearsal import rehearse
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.forward.interface import (
+    Batch,
+    Forward,
+    Recipe,
+    Unable,
+    require_no_adapters,
+)
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.parallel.ranks import ALONE, Ranks
 
@@ -99,6 +105,7 @@ def computing_in(
         raise Unable(f"load_format is {setup.load_format}; it computes with a checkpoint's weights")
     if ranks.place.ranks > 1:
         raise Unable("the model can't be shared out among several ranks")
+    require_no_adapters(setup)
     model_class(config, headless=headless)
     dtype = compute_dtype(setup.dtype, prepared.weights)
     shape = cache_shape(prepared, setup)

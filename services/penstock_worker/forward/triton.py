@@ -33,7 +33,14 @@ from penstock_worker.dtype import (
 from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
-from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
+from penstock_worker.forward.interface import (
+    Batch,
+    DeviceBuild,
+    DeviceRecipe,
+    Unable,
+    require,
+    require_no_adapters,
+)
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.forward.triton_limits import (
     attention_of,
@@ -198,6 +205,7 @@ def recipe(
     )
     if obstacle is not None:
         raise Unable(obstacle)
+    require_no_adapters(setup)
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.layer_spec import FeedForwardSpec
 from penstock.model_config import ModelConfig
 from penstock.recurrent_spec import RecurrentSpec
+from penstock_worker.adapters.rows import AdaptedProduct, RowAdapters
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.step import Step
@@ -62,6 +63,8 @@ class Parts:
     """What this rank holds of the model."""
     ranks: Ranks = ALONE
     """Communication with the other ranks."""
+    adapters: RowAdapters | None = None
+    """What is added to products; None: nothing ever is."""
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
         """Returns a column-parallel projection, computed as one matrix.
@@ -71,9 +74,14 @@ class Parts:
         """
         shapes = [(f"{name}.weight", (out, inputs)) for name, out in names]
         added = [(f"{name}.bias", (out,)) for name, out in names]
-        return self.ops.product(
+        product = self.ops.product(
             self.weights.take_matrix(shapes), self.weights.take_stacked(added) if bias else None
         )
+        if self.adapters is None:
+            return product
+        outputs = [sum(map(len, self.weights.ranges(name, shape)[0])) for name, shape in shapes]
+        sizes = [(name, size) for (name, _), size in zip(names, outputs, strict=True)]
+        return AdaptedProduct(product, sizes, self.adapters)
 
     def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
         """Returns a row-parallel projection: inputs are sharded, and the ranks' products are summed

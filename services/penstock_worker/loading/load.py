@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import ModelConfig, PreparedModel
+from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
@@ -24,7 +25,7 @@ from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
-from penstock_worker.loading.pooling import choose_pooling
+from penstock_worker.loading.pooling import choose_pooling, text_only, with_own_files
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
 from penstock_worker.media.interface import NO_MEDIA
@@ -34,6 +35,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
+from penstock_worker.speculation.draft_loading import draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -73,9 +75,12 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f" the engine core serves ({setup.digest[:12]})"
         )
     if setup.pooling is not None:
-        return _load_pooling(_text_only(prepared), setup, threads, begun, phases)
+        return _load_pooling(text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
+    draft = draft_loader(prepared, recipe, setup, threads, ranks)
+    if draft is not None:
+        recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
@@ -116,6 +121,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         seconds=ready.load_seconds,
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
         **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
+        **({} if draft is None else draft.told),
+        **({} if recipe.adapters is None else {"adapters": mib(recipe.adapters.nbytes)}),
     )
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
@@ -123,7 +130,10 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if recipe.media is not None:
         media = phases.watch(recipe.media, "encode", "encode")
     if not ranks.place.last:
-        stage = EarlierStage(forward, slots, timed, media, recipe.states or STATELESS)
+        states = recipe.states or STATELESS
+        stage = EarlierStage(
+            forward, slots, timed, media, states, _adapters(recipe, prepared, setup)
+        )
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
     grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
@@ -137,8 +147,15 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         states=recipe.states or STATELESS,
         media=media,
         drafting=drafting_for(
-            prepared, setup, slots, ranks.place, recipe.kv_groups, grammars=grammars
+            prepared,
+            setup,
+            slots,
+            ranks.place,
+            recipe.kv_groups,
+            grammars=grammars,
+            model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
         ),
+        adapters=_adapters(recipe, prepared, setup),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -227,10 +244,17 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
     return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
+def _adapters(recipe: Recipe, prepared: PreparedModel, setup: Setup) -> StepAdapters:
+    if recipe.adapters is None:
+        return NO_ADAPTERS
+    bounds = AdapterBounds(setup.max_loras, setup.max_lora_rank)
+    return SlotAdapters(recipe.adapters, prepared.decoder, bounds)
+
+
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
-    recipe = choose_pooling(prepared, _with_own_files(prepared, setup), threads)
+    recipe = choose_pooling(prepared, with_own_files(prepared, setup), threads)
     with torch.inference_mode():
         parts = recipe.load(phases)
     ready = Ready(
@@ -256,47 +280,6 @@ def _load_pooling(
     return Loaded(setup, parts.runner, ready, parts.kv_bytes)
 
 
-def _text_only(prepared: PreparedModel) -> PreparedModel:
-    """Vectors are made of text. Raises StartupError for an encoder-decoder model, whose prompts
-    all begin with a sound."""
-    config = prepared.config
-    if prepared.encoder_rows:
-        raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")
-    if not isinstance(config, ModelConfig) or not config.takes_media:
-        return prepared
-    config = msgspec.structs.replace(config, vision=None, audio=None)
-    return msgspec.structs.replace(prepared, config=config, media=None)
-
-
-def _with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
-    """Returns the setup with the files that this worker has: the engine's may lie elsewhere."""
-    if setup.pooling is None or prepared.pooling is None:
-        return setup
-    pooling = msgspec.structs.replace(setup.pooling, dense=prepared.pooling.dense)
-    return msgspec.structs.replace(setup, pooling=pooling)
-
-
-def same_model(loaded: Loaded, setup: Setup) -> bool:
-    """Returns whether the loaded model can serve this setup as it is."""
-    return _without_session(setup) == _without_session(loaded.setup)
-
-
-def _without_session(setup: Setup) -> Setup:
-    """Returns the setup without what changes from session to session."""
-    group = setup.group
-    if group is not None:
-        group = msgspec.structs.replace(group, rendezvous="", number=0)
-    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
-
-
-def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
-    """Returns the Ready of a loaded model that joins another group. A rank that is new there may
-    have less room for KV blocks; what this rank has beyond that stays unused."""
-    ready = loaded.ready
-    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
-    return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)
-
-
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:
     """Returns (the forward pass, its number of KV blocks, that of the host tier)."""
     try:
@@ -305,7 +288,8 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         raise StartupError(f"not enough memory for the weights: {error}") from error
     states = planned_bytes(recipe.states, setup)
     media = 0 if recipe.media is None else recipe.media.nbytes
-    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media)
+    adapters = 0 if recipe.adapters is None else recipe.adapters.nbytes
+    blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media, adapters)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:

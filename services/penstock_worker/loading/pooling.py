@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.backends import choose_among
 from penstock_worker.pooling.recipe import PoolingRecipe
@@ -21,6 +23,8 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
     """Returns the recipe that `setup` asks for. Raises StartupError if there is none."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
+    if setup.max_loras:
+        raise StartupError("adapters (enable_lora) are served for models that generate text")
     if setup.quantization != "none":
         raise StartupError(f"quantization is {setup.quantization}; pooling models know only none")
     allowed = ("auto", *_MODULES)
@@ -31,3 +35,23 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
         )
     found: PoolingRecipe = choose_among(_MODULES, prepared, setup, threads)
     return found
+
+
+def text_only(prepared: PreparedModel) -> PreparedModel:
+    """Vectors are made of text. Raises StartupError for an encoder-decoder model, whose prompts
+    all begin with a sound."""
+    config = prepared.config
+    if prepared.encoder_rows:
+        raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")
+    if not isinstance(config, ModelConfig) or not config.takes_media:
+        return prepared
+    config = msgspec.structs.replace(config, vision=None, audio=None)
+    return msgspec.structs.replace(prepared, config=config, media=None)
+
+
+def with_own_files(prepared: PreparedModel, setup: Setup) -> Setup:
+    """Returns the setup with the files that this worker has: the engine's may lie elsewhere."""
+    if setup.pooling is None or prepared.pooling is None:
+        return setup
+    pooling = msgspec.structs.replace(setup.pooling, dense=prepared.pooling.dense)
+    return msgspec.structs.replace(setup, pooling=pooling)

@@ -86,10 +86,11 @@ def pool_blocks(
     groups: Sequence[KVGroup] = ONE_GROUP,
     states: int = 0,
     media: int = 0,
+    adapters: int = 0,
 ) -> int:
     """Blocks for the pool of a worker on a CPU. states: bytes of the states of recurrent layers,
-    which the pool leaves free; media: the same of media and their encodings. Raises
-    StartupError."""
+    which the pool leaves free; media: the same of media and their encodings; adapters: of as many
+    as may be loaded. Raises StartupError."""
     longest = longest_blocks(setup, groups)
     free = max(0, free_memory() - setup.host_kv_bytes)
     if states > free:
@@ -102,10 +103,16 @@ def pool_blocks(
             f"not enough memory for media: {mib(media)} are needed for encodings and prepared items"
             f" (encoder_cache_rows, media_load_mib); {mib(free - states)} are free"
         )
+    if states + media + adapters > free:
+        raise StartupError(
+            f"not enough memory for adapters: {setup.max_loras} of rank {setup.max_lora_rank}"
+            f" (max_loras, max_lora_rank) take {mib(adapters)}; {mib(free - states - media)} are"
+            " free"
+        )
     return kv_blocks(
         block_bytes=block_bytes,
         fraction=setup.kv_memory_fraction,
-        free=free - states - media,
+        free=free - states - media - adapters,
         wanted=setup.num_kv_blocks,
         useful=setup.max_num_seqs * longest,
         most=setup.kv_memory_bytes,

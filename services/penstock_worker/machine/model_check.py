@@ -64,7 +64,7 @@ def _media(prepared: PreparedModel) -> list[Finding]:
     if prepared.media is None:
         said = "it could take some, but its files don't say how they are prepared: text only"
         return [Finding("media", True, said, "note")]
-    rows = media_rows(config, config.max_position)
+    rows = media_rows(config, config.max_position, ROW_NUMBER)
     size = rows * config.media_width * ROW_NUMBER
     load = load_bytes(config, config.max_position, CacheSettings().media_load_mib * MIB)
     size += held_bytes(load)

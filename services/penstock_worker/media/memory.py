@@ -8,17 +8,34 @@ from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
 from penstock.vision_spec import VisionSpec
 
 USUAL_ROWS = 16_384
-"""Of encodings that are kept, if prompts may be longer: as many as the largest picture has that any
-of the families takes."""
+"""Of encodings that are kept: as many as the largest picture has that any of the families takes."""
+
+USUAL_BYTES = 256 << 20
+"""That these may take, unless one prompt can need more."""
 
 
-def media_rows(config: ModelConfig, max_model_len: int, wanted: int | None = None) -> int:
-    """How many rows of encodings are kept; wanted: what a setting says."""
+def media_rows(
+    config: ModelConfig, max_model_len: int, number_bytes: int, wanted: int | None = None
+) -> int:
+    """How many rows of encodings are kept. number_bytes: of a number in them.  wanted: what a
+    setting says.
+
+    They are those of many requests: those that wait show the same pictures as those that run, and
+    one whose rows had to go is encoded again.
+    """
     if not config.takes_media:
         return 0
-    # All prompts of an encoder-decoder model begin with an item, however short they are.
-    usual = max(config.encoder_rows, USUAL_ROWS)
-    return wanted or (usual if config.encoder_rows else min(max_model_len, usual))
+    if wanted:
+        return wanted
+    if config.encoder_rows:
+        return _rows_of_several(config)
+    affordable = USUAL_BYTES // (config.media_width * number_bytes)
+    return min(USUAL_ROWS, max(max_model_len, affordable))
+
+
+def _rows_of_several(config: ModelConfig) -> int:
+    """All prompts of an encoder-decoder model begin with an item, however short they are."""
+    return max(config.encoder_rows, USUAL_ROWS)
 
 
 def load_bytes(config: ModelConfig, max_model_len: int, wanted: int = 0) -> int:
@@ -30,9 +47,7 @@ def load_bytes(config: ModelConfig, max_model_len: int, wanted: int = 0) -> int:
     )
     if not each:
         return 0
-    rows = max_model_len
-    if config.encoder_rows:
-        rows = media_rows(config, max_model_len)  # of several prompts
+    rows = _rows_of_several(config) if config.encoder_rows else max_model_len
     longest = rows * each + MAX_MEDIA_ITEMS * MEDIA_OVERHEAD
     return min(longest, wanted or longest)
 

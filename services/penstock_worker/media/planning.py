@@ -37,7 +37,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
     if prepared.media is None:
         log.warning("the model takes no media: its files don't say how they are prepared")
         return None
-    rows = media_rows(config, setup.max_model_len, setup.encoder_cache_rows)
+    rows = media_rows(config, setup.max_model_len, dtype.itemsize, setup.encoder_cache_rows)
     return MediaEncodings(
         rows=rows,
         row_bytes=config.media_width * dtype.itemsize,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
+from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.cross_attention import CrossLayer
@@ -53,6 +54,7 @@ class DecoderModel:
         positions: int,
         ops: DecoderOps = REFERENCE,
         ranks: Ranks = ALONE,
+        adapters: RowAdapters | None = None,
     ) -> None:
         """Loads this rank's part of the model.
 
@@ -60,6 +62,7 @@ class DecoderModel:
         `positions`: number of token positions that may occur.
         `ops`: the kernels.
         `ranks`: the ranks that the model is distributed over.
+        `adapters`: those of the rows of a batch; None if there never are any.
 
         Raises UnsupportedModel for weights that don't fit the configuration, and StartupError for a
         model that can't be sharded so.
@@ -69,7 +72,7 @@ class DecoderModel:
         self.shard = shard_of(config, ranks.place)
         self._ranks = ranks
         weights = weights.cut_to(self.shard)
-        parts = Parts(config, weights, ops, self.shard, ranks)
+        parts = Parts(config, weights, ops, self.shard, ranks, adapters)
         self.rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
         self.layers = [
             finished(parts, layer, load_layer(parts, layer)) for layer in self.shard.layers

@@ -13,10 +13,12 @@ from penstock.speculation import DraftMethod, SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
-from penstock_worker.speculation.lookup import Lookup, LookupProposer, Reach
+from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
+from penstock_worker.speculation.lookup_first import LookupFirst
 from penstock_worker.speculation.ngram import PromptLookup
 from penstock_worker.speculation.prediction import PredictionLookup
 from penstock_worker.speculation.recent import RecentOutputs
@@ -34,10 +36,16 @@ def drafting_for(
     *,
     grammars: SlotGrammars,
     runs_ahead: bool = False,
+    model: DraftModel | None = None,
 ) -> Drafting:
-    """Returns what drafts for a model. For the other parameters see `choose_proposer`."""
-    proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
+    """Returns what drafts for a model. `model` drafts where nothing can be looked up. For the other
+    parameters see `choose_proposer`."""
     config = setup.speculation
+    if model is None or config is None:
+        proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
+    else:
+        lookup = _beside_model(config, slots, together=place.ranks > 1)
+        proposer = LookupFirst(lookup, model)
     if config is not None and proposer is not NO_PROPOSER and place.ranks == 1:
         proposer = ForcedTokens(grammars, proposer, config.num_speculative_tokens)
     ends = prepared.generation.eos_token_ids
@@ -82,6 +90,17 @@ def lookup_proposer(
     return LookupProposer(slots, ways, config.num_speculative_tokens, together=together)
 
 
+def _beside_model(config: SpeculativeConfig, slots: Slots, *, together: bool) -> LookupProposer:
+    """Returns what looks up drafts that are better than a draft model's: those behind long runs,
+    and in what the request says will come."""
+    long = config.prompt_lookup_max
+    ways: list[Lookup] = [
+        PredictionLookup(_reach(config)),
+        SuffixLookup(RunLengths(long, long), RecentOutputs(long)),
+    ]
+    return LookupProposer(slots, ways, config.num_speculative_tokens, together=together)
+
+
 def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
     """Returns why drafts can't be checked; None if they can."""
     if state_of(groups) is not None:
@@ -91,8 +110,8 @@ def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
     return None
 
 
-def _reach(config: SpeculativeConfig) -> Reach:
-    return Reach(config.prompt_lookup_min, config.prompt_lookup_max)
+def _reach(config: SpeculativeConfig) -> RunLengths:
+    return RunLengths(config.prompt_lookup_min, config.prompt_lookup_max)
 
 
 def _ngram(config: SpeculativeConfig, shared: bool) -> list[Lookup]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.grammar import SlotGrammars
-from penstock_worker.speculation.interface import Proposer
+from penstock_worker.speculation.interface import Proposer, proposed_otherwise
 
 WAIT = 0.0005
 """Seconds that a step's hints may wait for grammars, all slots together."""
@@ -35,11 +35,11 @@ class ForcedTokens:
         self._other.take(plan)
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
-        others = self._other.propose(scheduled)
-        return [
-            (self._grammars.forced(work.slot)[: work.draft] if work.draft else []) or other
-            for work, other in zip(scheduled, others, strict=True)
+        found = [
+            self._grammars.forced(work.slot)[: work.draft] if work.draft else []
+            for work in scheduled
         ]
+        return proposed_otherwise(self._other, scheduled, found)
 
     def proposed(self, slot: int) -> int:
         held = self._grammars.count

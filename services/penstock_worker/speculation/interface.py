@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from penstock.protocol.to_worker import Plan, SlotWork
 
 
@@ -66,3 +68,15 @@ class NoProposer:
 
 
 NO_PROPOSER: Proposer = NoProposer()
+
+
+def proposed_otherwise(
+    proposer: Proposer, scheduled: Sequence[SlotWork], found: list[list[int]]
+) -> list[list[int]]:
+    """Returns what was found for each work, and what this proposer says of those of which nothing
+    was. It hears of all works, but isn't asked twice: some proposers compute."""
+    rest = [
+        msgspec.structs.replace(work, draft=0) if ids else work
+        for work, ids in zip(scheduled, found, strict=True)
+    ]
+    return [ids or other for ids, other in zip(found, proposer.propose(rest), strict=True)]

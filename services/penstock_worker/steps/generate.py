@@ -21,6 +21,7 @@ from penstock import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
@@ -63,6 +64,7 @@ class Generate(StepKind[Launch]):
         states: States = STATELESS,
         media: StepMedia = NO_MEDIA,
         drafting: Drafting | None = None,
+        adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
@@ -70,7 +72,9 @@ class Generate(StepKind[Launch]):
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
         is sampled. For `together` and `check` see StepKind.
         """
-        super().__init__(forward, slots, copies, grammars or SlotGrammars(), states, media)
+        super().__init__(
+            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters
+        )
         self.together = together
         self._queue = queue
         self._forward = forward
@@ -136,7 +140,8 @@ class Generate(StepKind[Launch]):
     ) -> Tensor:
         """Runs one forward pass over all of these works, and what is drafted behind them. Returns
         [rows, vocab], the logits of the given rows."""
-        return self._forward.logits(prepare_inputs(scheduled, self.slots, self.media, drafts), rows)
+        batch = prepare_inputs(scheduled, self.slots, self.media, drafts, self.adapters)
+        return self._forward.logits(batch, rows)
 
     def _sample(self, logits: Tensor, numbers: list[int], launch: Launch, start: StepStart) -> None:
         """Queues the sampling of the next token of each of these slots. `logits` is [slots,

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
@@ -56,12 +57,15 @@ class StepKind(ABC, Generic[Queued]):
         grammars: SlotGrammars,
         states: States = STATELESS,
         media: StepMedia = NO_MEDIA,
+        adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
         """`computer` and `copies` agree on the number and size of KV blocks. `states` are the ones
-        that `computer` reads and changes, and `media` are encoded by it."""
+        that `computer` reads and changes, `media` are encoded by it, and `adapters` are held for
+        it."""
         self.slots = slots
         self.grammars = grammars
         self.media = media
+        self.adapters = adapters
         self._computer = computer
         self._copies = copies
         self._states = states
@@ -82,12 +86,14 @@ class StepKind(ABC, Generic[Queued]):
         self.grammars.reset()
         self._states.clear()
         self.media.reset()
+        self.adapters.reset()
 
     def prepare(self, plan: Plan) -> None:
         """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
         self._copies.make(plan.copies)
         self.slots.apply(plan)
         self._states.take(plan)
+        self.adapters.take(plan)
 
     @abstractmethod
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:

@@ -25,6 +25,7 @@ import torch
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.adapters.interface import StepAdapters
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import StepMedia
@@ -73,6 +74,12 @@ class StepRunner(Generic[Queued]):
         return self._kind.media
 
     @property
+    def adapters(self) -> StepAdapters:
+        """The adapters of sequences. The session loads them here, and the step kind applies
+        them."""
+        return self._kind.adapters
+
+    @property
     def layers_done(self) -> int:
         """Layers computed (or queued) since the start. May be read from another thread."""
         return self._kind.layers_done
@@ -85,6 +92,7 @@ class StepRunner(Generic[Queued]):
         self._in_flight.clear()
         self.grammars.close()
         self.media.close()
+        self.adapters.close()
 
     def reset(self) -> None:
         """Forgets all sequences and the steps in flight, because a new session with the engine core
@@ -130,11 +138,11 @@ class StepRunner(Generic[Queued]):
 
     def _launch(self, plan: Plan, start: StepStart) -> list[Queued]:
         kind = self._kind
-        scheduled = computable(plan, kind.slots, together=kind.together)
+        scheduled = kind.adapters.ordered(computable(plan, kind.slots, together=kind.together))
         if not scheduled:
             return []
         if kind.together:
-            # In the plan's order and undivided: rows pass from rank to rank without slot numbers.
+            # In an order that all ranks have, and undivided: rows pass without slot numbers.
             return [kind.launch(scheduled, start)]
         if self._threads is None:
             return self._attempt(scheduled, start)

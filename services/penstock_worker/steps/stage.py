@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.protocol.common import Grammar, TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
@@ -44,10 +45,11 @@ class EarlierStage(StepKind[list[SlotWork]]):
         copies: Copies,
         media: StepMedia = NO_MEDIA,
         states: States = STATELESS,
+        adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
         """`forward` is that of a stage before the last. `states`: of its recurrent layers."""
         super().__init__(
-            forward, slots, copies, SlotGrammars(_compile_nothing), states=states, media=media
+            forward, slots, copies, SlotGrammars(_compile_nothing), states, media, adapters
         )
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
@@ -64,7 +66,8 @@ class EarlierStage(StepKind[list[SlotWork]]):
         return {work.slot: SlotResult(work.slot) for work in queued}
 
     def _pass(self, scheduled: list[SlotWork], rows: np.ndarray) -> Tensor:
-        return self._forward.logits(prepare_inputs(scheduled, self.slots, self.media), rows)
+        batch = prepare_inputs(scheduled, self.slots, self.media, adapters=self.adapters)
+        return self._forward.logits(batch, rows)
 
 
 class _NoScores:

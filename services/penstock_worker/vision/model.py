@@ -23,9 +23,8 @@ from penstock_worker.vision.places import lay_out, table_rows
 from penstock_worker.vision.projector import load_projector, load_taps
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.vision.tower import Tower
-from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.placing import CPU
-from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
 
 
@@ -36,13 +35,8 @@ def open_tower(
     device: torch.device = CPU,
     load_format: str = "auto",
 ) -> Weights:
-    """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet."""
-    if load_format == "dummy":
-        return DummyWeights(dtype, device)
-    if files.format != "safetensors":
-        raise UnsupportedModel("what a model sees with is read from safetensors files only")
-    found = safetensors_tensors(files.files, names.from_hub, files.quantised)
-    return Weights(found, dtype, device)
+    """What a model sees with. Raises as `open_tower_weights` does."""
+    return open_tower_weights(files, dtype, names.from_hub, device=device, load_format=load_format)
 
 
 class VisionModel:

@@ -62,7 +62,7 @@ class Weights:
     ) -> Tensor:
         """Returns several tensors, [(name, shape), ...], stacked by rows. Their other dimensions
         are equal."""
-        cuts = [self._ranges(name, shape) for name, shape in parts]
+        cuts = [self.ranges(name, shape) for name, shape in parts]
         # Shapes are checked before memory is taken for them: a config may claim any.
         sources = [self.source(name, tuple(shape)) for name, shape in parts]
         rows = sum(_count(cut[0]) for cut in cuts)
@@ -86,7 +86,9 @@ class Weights:
             return tuple(map(range, shape))
         return self._cut.part(name, shape)
 
-    def _ranges(self, name: str, shape: Sequence[int]) -> tuple[tuple[range, ...], ...]:
+    def ranges(self, name: str, shape: Sequence[int]) -> tuple[tuple[range, ...], ...]:
+        """Returns, for each dimension of a tensor, the ranges of indices that are handed out, one
+        after another."""
         if self._cut is None:
             return tuple((range(size),) for size in shape)
         return self._cut.ranges(name, shape)

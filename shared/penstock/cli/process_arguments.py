@@ -22,7 +22,9 @@ def gateway(parser: Parser) -> None:
     )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
-    flags.add_settings(parser, flags.GATEWAY, flags.MEDIA, flags.TRANSPORT, flags.LOG)
+    flags.add_settings(
+        parser, flags.GATEWAY, flags.MEDIA, *flags.ADAPTERS, flags.TRANSPORT, flags.LOG
+    )
     _supervision(parser)
     parser.set_defaults(run=_child("gateway"))
 

@@ -140,6 +140,8 @@ def _gateway(arguments: argparse.Namespace) -> int:
         arguments.fd,
         transport=config.engine.transport,
         media=config.engine.media,
+        adapter_folder=config.engine.lora.lora_allowed_folder,
+        cache_dir=config.engine.model.cache_dir,
         gateways=config.gateways,
     )
     return 0

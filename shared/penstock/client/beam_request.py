@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.blame import Blame
-from penstock.client.media import PreparedMedia
 from penstock.client.observer import UNOBSERVED, Unobserved
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
@@ -46,6 +45,8 @@ class BeamRequest:
     timing: hears of its moments, and what the engine says of its first step.
     """
 
+    media: None = None
+
     def __init__(
         self,
         *,
@@ -56,7 +57,6 @@ class BeamRequest:
         terms: Terms,
         placement: Placement,
         follow: Follow,
-        media: PreparedMedia | None = None,
         timing: RequestTiming | None = None,
         observed: Unobserved = UNOBSERVED,
     ) -> None:
@@ -66,7 +66,6 @@ class BeamRequest:
         self.blame = Blame()
         self.name = name
         self.terms = terms
-        self.media = media
         self.timing = timing
         self.done: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
         self._observed = observed
@@ -118,7 +117,7 @@ class BeamRequest:
             timeline=self.timing is not None and not self.timing.complete,
             grant=self.terms.grant,
             beams=self._beams,
-            media=None if self.media is None else self.media.media,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:
@@ -180,8 +179,6 @@ class BeamRequest:
         self._leave()
 
     def _leave(self) -> None:
-        if self.media is not None:
-            self.media.close()
         self.holder.forget(self)
 
     def _begin(self, beams: list[list[int]]) -> None:

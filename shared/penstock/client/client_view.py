@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from penstock.client.adapters import AdapterDirectory
 from penstock.client.dispatch import Dispatch
 from penstock.client.engine_state import EngineState, combined, state_of
 from penstock.client.fleet import Fleet
@@ -58,6 +59,11 @@ class ClientView:
     def renumbered(self) -> int:
         """Requests that have tokens which were computed in another way than their next."""
         return self._dispatch.renumbered
+
+    @property
+    def adapters(self) -> AdapterDirectory:
+        """Adapters by name."""
+        return self._dispatch.adapters
 
     @property
     def live(self) -> LiveFeed:

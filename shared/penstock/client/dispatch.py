@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 
 from penstock import logs
+from penstock.client.adapters import AdapterDirectory
 from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
@@ -24,6 +25,8 @@ from penstock.client.session import EngineSession
 from penstock.client.waiting_room import WaitingRoom
 from penstock.config.settings import TransportSettings
 from penstock.errors import PenstockError, RequestFailed
+from penstock.protocol.common import NamedAdapter
+from penstock.protocol.from_frontend import NameAdapters
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import Rejected, Status, Welcome
 from penstock.transport.curve import needs_keys
@@ -71,6 +74,7 @@ class Dispatch:
         self.moved = 0
         self.renumbered = 0
         self.live = LiveFeed()
+        self.adapters = AdapterDirectory()
 
     def _session(self, index: int, endpoint: str) -> EngineSession:
         self.live.ended(endpoint, "no session yet")
@@ -182,6 +186,7 @@ class Dispatch:
         if previous is not None and previous.digest != welcome.digest:
             self.waiting_room.fail(RequestFailed("the engine core came back with another model"))
         self.connected.set()
+        self._tell_adapters(session, self.adapters.changes())
         self.live.opened(session.endpoint, welcome, session.send)
         log.info(
             "session opened", model=welcome.model, boot=welcome.boot, endpoint=session.endpoint
@@ -219,6 +224,27 @@ class Dispatch:
         """An engine core has told its state."""
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
+
+    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None:
+        """An engine core has told what it calls adapters; the others are told what is new."""
+        if session.refused:
+            return
+        changed = self.adapters.learn(told)
+        for other in self.fleet:
+            if other is not session:
+                self._tell_adapters(other, changed)
+
+    def name_adapters(self, adapters: list[NamedAdapter]) -> None:
+        """Adapters were loaded or unloaded here: every engine core is told."""
+        self.adapters.learn(adapters)
+        for session in self.fleet:
+            self._tell_adapters(session, adapters)
+
+    def _tell_adapters(self, session: EngineSession, adapters: list[NamedAdapter]) -> None:
+        welcome = session.welcome
+        serves = welcome is not None and welcome.max_lora_rank > 0
+        if serves and session.connected and adapters:
+            session.send(NameAdapters(adapters))
 
     def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None:
         """An engine core shows itself to those who watch."""

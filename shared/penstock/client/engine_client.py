@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
 from penstock.client.generation import Generation
-from penstock.client.media import PreparedBytes, PreparedMedia
+from penstock.client.media import PreparedMedia
 from penstock.client.model_text import ModelText
 from penstock.client.observer import Observer, observe
 from penstock.client.placement import Placement
@@ -28,7 +28,8 @@ from penstock.client.sampling import stopping, token_sampling
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
-from penstock.protocol.common import Media, Pooling, SpeechRules, TokenSampling
+from penstock.media.items import PromptMedia
+from penstock.protocol.common import Media, NamedAdapter, Pooling, SpeechRules, TokenSampling
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -91,6 +92,10 @@ class EngineClient(ClientView):
         the room."""
         self._resets += 1
 
+    def name_adapters(self, adapters: list[NamedAdapter]) -> None:
+        """Has all engine cores, and so all front ends, know adapters by these names."""
+        self._dispatch.name_adapters(adapters)
+
     @property
     def takes_requests(self) -> bool:
         """Whether there is a session, or was one so lately that new requests wait for the next."""
@@ -145,17 +150,16 @@ class EngineClient(ClientView):
         name: str,
         terms: Terms = NO_TERMS,
         timed: bool = False,
-        media: Media | None = None,
-        prepared: Mapping[str, PreparedBytes] | None = None,
+        media: PromptMedia | None = None,
         speech: SpeechRules | None = None,
         prediction: Sequence[int] = (),
     ) -> Generation:
         """Returns once an engine has accepted the request, and compiled its grammar if it has one;
         with media, once they were loaded.
 
-        media: what placeholders of the prompt stand for.  prepared: the prepared items' bytes, by
-        name, of which references are held until the request ends.  speech: what its tokens may be
-        where it transcribes.  prediction: token ids that the output is expected to resemble.
+        media: what placeholders of the prompt stand for, of whose bytes references are held until
+        the request ends.  speech: what its tokens may be where it transcribes.  prediction: token
+        ids that the output is expected to resemble.
 
         Raises InvalidRequest, Overloaded (with retry_after; Limited is one), DeadlineExceeded or
         EngineUnavailable, and what the observer refuses with.  When the caller is cancelled while
@@ -183,8 +187,8 @@ class EngineClient(ClientView):
             grammar=grammar,
             tokenizer=text.tokenizer,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, media),
-            media=None if media is None else PreparedMedia(media, prepared or {}),
+            placement=_placement(prompt_token_ids, terms, None if media is None else media.media),
+            media=None if media is None else PreparedMedia(media),
             on_due=self._dispatch.due.append,
             timed=timed or observed.timed,
             observed=observed,
@@ -209,8 +213,6 @@ class EngineClient(ClientView):
         candidates: int,
         name: str,
         terms: Terms = NO_TERMS,
-        media: Media | None = None,
-        prepared: Mapping[str, PreparedBytes] | None = None,
     ) -> BeamRequest:
         """A beam search on its way: its first step is that of a single beam, the prompt's.
 
@@ -229,8 +231,7 @@ class EngineClient(ClientView):
             beams=beams,
             sampling=TokenSampling(0, temperature=0.0, logprobs=candidates),
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, media),
-            media=None if media is None else PreparedMedia(media, prepared or {}),
+            placement=_placement(prompt_token_ids, terms),
             follow=follow,
             timing=timing,
             observed=observed,
@@ -246,8 +247,6 @@ class EngineClient(ClientView):
         *,
         name: str,
         terms: Terms = NO_TERMS,
-        media: Media | None = None,
-        prepared: Mapping[str, PreparedBytes] | None = None,
     ) -> PoolResult:
         """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
 
@@ -265,8 +264,7 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms, media),
-            media=None if media is None else PreparedMedia(media, prepared or {}),
+            placement=_placement(prompt_token_ids, terms),
             timing=timing,
         )
         self._dispatch.place_new(request)
@@ -300,7 +298,10 @@ class EngineClient(ClientView):
             await asyncio.sleep(_TICK)
 
 
-def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None) -> Placement:
+def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None = None) -> Placement:
+    adapter = "" if terms.adapter is None else terms.adapter.digest
     return Placement(
-        RoutingRequest(prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media)
+        RoutingRequest(
+            prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media, adapter
+        )
     )

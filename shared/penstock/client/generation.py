@@ -173,6 +173,7 @@ class Generation:
             prompt_delivered=len(self.prompt_logprobs or ()),
             media=None if self.media is None else self.media.media,
             prediction=list(self.prediction),
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol
 
 from penstock import logs
 from penstock.errors import InvalidRequest, StartupError
+from penstock.media.items import PromptMedia
 from penstock.net.runtime_dir import RuntimeDir
-from penstock.protocol.common import MAX_MEDIA_CHUNK, Media
+from penstock.protocol.common import MAX_MEDIA_CHUNK
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk, MediaFile, MediaLost
 from penstock.protocol.to_frontend import NeedMedia
 
@@ -25,26 +25,19 @@ LARGE = 1 << 20
 """Bytes of an item from which on a thread writes it."""
 
 
-class PreparedBytes(Protocol):
-    """Bytes that may be mapped: bytes, bytearray, mmap or memoryview."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
-
 class PreparedMedia:
     """The media of one request, with the prepared items' bytes, kept until the request ends: so it
     can be submitted to another engine core, which then asks for them anew."""
 
-    def __init__(self, media: Media, prepared: Mapping[str, PreparedBytes]) -> None:
-        """prepared: each item's bytes, by its name. Raises InvalidRequest where one is missing, or
-        isn't as long as its item says."""
-        self.media = media
+    def __init__(self, prompt: PromptMedia) -> None:
+        """Raises InvalidRequest where an item's bytes are missing, or aren't as many as it says."""
+        self.media = prompt.media
         self._views: dict[str, memoryview] = {}
         self._given_back: list[Callable[[], None]] = []
-        for item in media.items:
-            if item.name not in prepared:
+        for item in self.media.items:
+            if item.name not in prompt.prepared:
                 raise InvalidRequest(f"item {item.name} has no prepared bytes", param="media")
-            view = memoryview(prepared[item.name]).cast("B")
+            view = memoryview(prompt.prepared[item.name]).cast("B")
             if len(view) != item.size:
                 raise InvalidRequest(
                     f"item {item.name} has {len(view)} prepared bytes; it says {item.size}",

@@ -10,7 +10,6 @@ from array import array
 import msgspec
 
 from penstock.client.blame import Blame
-from penstock.client.media import PreparedMedia
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
@@ -68,6 +67,8 @@ class PoolRequest:
     ran on is gone. `key` is its number in its holder; `result` is done at its end.
     timing: hears of its moments, and what the engine says of it."""
 
+    media: None = None
+
     def __init__(
         self,
         *,
@@ -76,7 +77,6 @@ class PoolRequest:
         pooling: Pooling,
         terms: Terms,
         placement: Placement,
-        media: PreparedMedia | None = None,
         timing: RequestTiming | None = None,
     ) -> None:
         self.key = 0
@@ -84,7 +84,6 @@ class PoolRequest:
         self.placement = placement
         self.name = name
         self.terms = terms
-        self.media = media
         self.blame = Blame()
         self.timing = timing
         self.result: asyncio.Future[PoolResult] = asyncio.get_running_loop().create_future()
@@ -129,7 +128,7 @@ class PoolRequest:
             pooling=self._pooling,
             timeline=self.timing is not None,
             grant=self.terms.grant,
-            media=None if self.media is None else self.media.media,
+            adapter=self.terms.adapter,
         )
 
     def take_accepted(self) -> None:
@@ -157,8 +156,6 @@ class PoolRequest:
         self._leave()
 
     def _leave(self) -> None:
-        if self.media is not None:
-            self.media.close()
         self.holder.forget(self)
 
     def take(self, output: SequenceOutput) -> None:

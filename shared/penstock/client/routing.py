@@ -63,6 +63,8 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     """KV blocks are shared among requests that have tenant and salt in common."""
     media: Media | None = None
     """What placeholders of the prompt stand for."""
+    adapter: str = ""
+    """Digest of the adapter; empty for none."""
 
 
 class Routing(Protocol):
@@ -166,6 +168,8 @@ def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:
     if sys.byteorder == "big":
         ids.byteswap()
     owner = f"{len(ask.tenant)} {ask.tenant} {ask.salt}".encode()
+    if ask.adapter:
+        owner = f"{ask.adapter} ".encode() + owner
     hashed = hashlib.blake2b(owner, digest_size=16)
     hashed.update(b"\0" + ids.tobytes())
     if ask.media is not None:

@@ -37,6 +37,7 @@ class ServedModel:
             ("pooling", leading.pooling, welcome.pooling),
             ("pooling tasks", leading.pooling_tasks, welcome.pooling_tasks),
             ("seed", leading.seed, welcome.seed),
+            ("max_lora_rank", leading.max_lora_rank, welcome.max_lora_rank),
         ):
             if ours != theirs:
                 return f"its {field} is {theirs!r}, the other engine cores' is {ours!r}"

@@ -20,10 +20,12 @@ from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, MediaLost
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
+    Adapters,
     NeedMedia,
     Outputs,
     Pooled,
@@ -70,6 +72,8 @@ class Owner(Protocol):
     def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
 
     def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
+
+    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
 
     def fingerprint_changed(
         self, session: EngineSession, request: OpenRequest, before: str
@@ -416,6 +420,8 @@ class EngineSession:
             case Rejected(number):
                 self.pacing.answered(number)
                 self._owner.rejected(self, self.open.get(number), message)
+            case Adapters(adapters):
+                self._owner.adapters_named(self, adapters)
             case Snapshot():
                 self._owner.shown(self, message, now)
             case Welcome():

@@ -73,7 +73,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=1, le=16_777_216)] | None,
         Meta(
             description="Embeddings of encoded pictures, sounds and videos that are kept; default:"
-            " what suits the model. A request needs room for its largest item at least."
+            " 16,384, or as many as 256 MiB hold where that is less and enough for a prompt of"
+            " max_model_len. A request needs room for its largest item at least."
         ),
     ] = None
     media_load_mib: Annotated[

@@ -26,6 +26,7 @@ ENGINE = ("engine",)
 GATEWAY = ("gateway",)
 TRANSPORT = ("engine", "transport")
 MEDIA = ("engine", "media")
+ADAPTERS = (("engine", "lora", "lora_allowed_folder"), ("engine", "model", "cache_dir"))
 WORKER_METRICS = (
     ("engine", "metrics", "worker_metrics_port"),
     ("engine", "metrics", "metrics_host"),
@@ -86,7 +87,11 @@ def flag_of(name: str) -> str:
 
 
 class _Joined(argparse.Action):
-    """Several words as one setting, with commas."""
+    """Several words as one setting, with its separator between them. The flag may be repeated."""
+
+    def __init__(self, *, separator: str, **known: Any) -> None:
+        super().__init__(nargs="+", **known)
+        self._separator = separator
 
     def __call__(
         self,
@@ -95,7 +100,9 @@ class _Joined(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        setattr(namespace, self.dest, None if values == [None] else ",".join(values))
+        before = getattr(namespace, self.dest, None)
+        words = [*([] if before is None else [before]), *values]
+        setattr(namespace, self.dest, None if None in words else self._separator.join(words))
 
 
 def _add_hidden(group: Any, flag: str, leaf: Leaf) -> None:
@@ -113,7 +120,9 @@ def _add_flag(group: Any, leaf: Leaf) -> None:
     if leaf.kind is bool:
         _add_switch(group, leaf)
         return
-    more: dict[str, Any] = {"action": _Joined, "nargs": "+"} if leaf.several else {}
+    more: dict[str, Any] = {}
+    if leaf.separator:
+        more = {"action": _Joined, "separator": leaf.separator}
     group.add_argument(
         *([SHORT[leaf.name]] if leaf.name in SHORT else []),
         leaf.flag,

@@ -26,7 +26,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="Names that requests may use, with commas or blanks; replies show the"
             " first. Default: the model's own.",
-            extra={"several": True},
+            extra={"separator": ","},
         ),
     ] = None
     dtype: Annotated[

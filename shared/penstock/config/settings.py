@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from penstock.config.cache_settings import CacheDtype, CacheSettings
 from penstock.config.gateway_settings import AccessLog, GatewayConfig, Routing, UnknownFields
+from penstock.config.lora_settings import LoraSettings
 from penstock.config.media_settings import MediaSettings
 from penstock.config.model_settings import (
     Convert,
@@ -48,6 +49,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "LogSettings",
+    "LoraSettings",
     "MediaSettings",
     "MetricsSettings",
     "ModelImpl",
@@ -214,6 +216,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar: GrammarSettings = GrammarSettings()
     media: MediaSettings = MediaSettings()
     speculation: SpeculativeSettings = SpeculativeSettings()
+    lora: LoraSettings = LoraSettings()
     transport: TransportSettings = TransportSettings()
     record: RecordSettings = RecordSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -14,7 +14,7 @@ from penstock.speculation import DraftMethod, SpeculativeConfig
 OFF = ("off", "none", "null")
 """What is said in place of an object to have nothing drafted."""
 
-SERVED: tuple[DraftMethod, ...] = ("ngram", "suffix")
+SERVED: tuple[DraftMethod, ...] = ("ngram", "suffix", "draft_model")
 MAX_DRAFT = 64
 MAX_RUN = 64
 NAME = "speculative_config"
@@ -26,9 +26,10 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     speculative_config: Annotated[
         str,
         Meta(
-            description="JSON object that says what drafts tokens (`method`: ngram or suffix), how"
-            " many at most (`num_speculative_tokens`), and how long the runs of tokens are that it"
-            " looks for (`prompt_lookup_min`, `prompt_lookup_max`); or off.",
+            description="JSON object that says what drafts tokens (`method`: ngram, suffix or"
+            " draft_model), how many at most (`num_speculative_tokens`), how long the runs of"
+            " tokens are that it looks for (`prompt_lookup_min`, `prompt_lookup_max`), and which"
+            " `model` drafts; or off.",
             max_length=65_536,
         ),
     ] = '{"method": "suffix"}'
@@ -79,6 +80,8 @@ def _check(config: SpeculativeConfig) -> None:
         )
     if config.model and config.method in typing.get_args(DraftMethod)[:2]:
         raise _refused(f"method {config.method} computes nothing and has no model")
+    if config.method == "draft_model" and not config.model:
+        raise _refused("method draft_model needs the model that drafts, as `model`")
 
 
 def _refused(reason: str) -> InvalidRequest:

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Leaf:
     """One setting. path: field names from the root.  kind: int, float, bool or str.
     choices: the allowed words, if they are listed.  optional: None is a value.
-    several: a list of words, which a flag takes as words of their own too."""
+    separator: of a list of words, which a flag takes as words of their own too; empty: none is."""
 
     path: tuple[str, ...]
     kind: type
@@ -37,7 +37,7 @@ class Leaf:
     optional: bool
     annotation: Any
     section: str
-    several: bool = False
+    separator: str = ""
 
     @property
     def name(self) -> str:
@@ -105,9 +105,9 @@ def _walk(struct: type[msgspec.Struct], path: tuple[str, ...], section: str) -> 
 
 
 def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section: str) -> Leaf:
-    kind, description, optional, several = field.type, "", False, False
+    kind, description, optional, separator = field.type, "", False, ""
     if isinstance(kind, inspect.Metadata):
-        several = bool((kind.extra or {}).get("several"))
+        separator = (kind.extra or {}).get("separator", "")
         description = (kind.extra_json_schema or {}).get("description", "")
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -129,7 +129,7 @@ def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section:
         optional=optional,
         annotation=annotation,
         section=section,
-        several=several,
+        separator=separator,
     )
 
 

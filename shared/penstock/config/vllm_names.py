@@ -87,7 +87,6 @@ FOREIGN: dict[str, Foreign] = {
     "logprobs_mode": Foreign("raw_logprobs", ("raw_logprobs",)),
     "disable_sliding_window": Foreign(False, (False,)),
     "disable_cascade_attn": Foreign(False),
-    "enable_lora": Foreign(False, (False,)),
     "async_scheduling": Foreign(None, (None, True, False)),
 }
 

@@ -17,6 +17,7 @@ from penstock.client import BeamSearchParams, EngineClient, Generation, ModelTex
 from penstock.config.settings import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
 from penstock.generation_config import sampling_defaults
+from penstock.llm.adapters import GivenAdapters, LibraryAdapters
 from penstock.llm.assembly import Assembly, timed_out_output
 from penstock.llm.beam import search_all
 from penstock.llm.beam_outputs import BeamSearchOutput
@@ -40,6 +41,7 @@ from penstock.llm.prompts import (
     with_template,
 )
 from penstock.llm.running_transcript import RunningTranscript
+from penstock.lora import LoRARequest
 from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
 from penstock.media.sources import MediaSource
@@ -91,6 +93,7 @@ class AsyncLLM(AsyncPooling):
         self._engine: LaunchedEngine | None = None
         self._client: EngineClient | None = None
         self._desk = MediaDesk(self._config.media)
+        self._adapters = LibraryAdapters(self._config.model.cache_dir)
         self._numbers = itertools.count()
 
     @classmethod
@@ -205,6 +208,7 @@ class AsyncLLM(AsyncPooling):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
         *,
         priority: int = 0,
         deadline_ms: float | None = None,
@@ -214,13 +218,14 @@ class AsyncLLM(AsyncPooling):
 
         priority: the lower value is served earlier, where the scheduling policy knows priorities.
         deadline_ms: from now; what isn't finished then ends with finish_reason "timeout".
+        lora_request: the adapter that is applied.
 
         Leaving the iteration early, or cancelling its task, aborts the request.  Raises
         InvalidRequest, Overloaded, EngineUnavailable or RequestFailed.
         """
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
-        terms = with_salt(prompt, terms)
+        (terms,) = await self.with_adapters([with_salt(prompt, terms)], lora_request)
         given = library_prompt(prompt, self.text)
         async for output in self._stream(given, sampling_params, request_id, terms):
             yield output
@@ -230,6 +235,7 @@ class AsyncLLM(AsyncPooling):
         messages: list[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -243,6 +249,7 @@ class AsyncLLM(AsyncPooling):
         """As generate, for a conversation in the model's chat template. See LLM.chat."""
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        (terms,) = await self.with_adapters([terms], lora_request)
         given = self.tokenise_chat(
             messages,
             chat_template=chat_template,
@@ -254,6 +261,10 @@ class AsyncLLM(AsyncPooling):
         )
         async for output in self._stream(given, sampling_params, request_id, terms):
             yield output
+
+    async def with_adapters(self, terms: list[Terms], given: GivenAdapters) -> list[Terms]:
+        """The terms of some prompts, each with its adapter. Raises InvalidRequest."""
+        return await self._adapters.apply(terms, given, self.welcome.max_lora_rank)
 
     def tokenise_chat(
         self,
@@ -333,6 +344,7 @@ class AsyncLLM(AsyncPooling):
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
         *,
+        lora_request: GivenAdapters = None,
         deadline_ms: float | None = None,
     ) -> list[BeamSearchOutput]:
         """The best hypotheses of each prompt. Cancelling it aborts what runs."""
@@ -344,6 +356,7 @@ class AsyncLLM(AsyncPooling):
         ]
         terms = terms_list(None, deadline_ms, len(given))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
+        terms = await self.with_adapters(terms, lora_request)
         return await search_all(self._started(), prompts, params, terms, window=self.window)
 
     async def _stream(
@@ -371,10 +384,7 @@ class AsyncLLM(AsyncPooling):
         client = self._started()
         # A copy: what the caller does to theirs from now on is about the next request.
         own = self.default_sampling_params if params is None else params.clone()
-        more: dict[str, Any] = {}
-        if media is not None:
-            more = {"media": media.media, "prepared": media.prepared}
-        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, **more)
+        generation = await client.submit(prompt_token_ids, own, name=name, terms=terms, media=media)
         self._running[name] = generation
         in_front = 0 if media is None else media.in_front
         assembly = Assembly(generation, prompt, self.text.tokenizer, in_front)

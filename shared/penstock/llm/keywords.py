@@ -12,6 +12,7 @@ from penstock.config.settings import EngineConfig
 from penstock.config.tree import leaves, replace_settings
 from penstock.config.vllm_names import FOREIGN, RENAMED, VALUES, check_foreign
 from penstock.errors import InvalidRequest
+from penstock.lora import lora_modules_text
 
 _OBJECTS = (
     "override_generation_config",
@@ -45,6 +46,8 @@ def engine_config(keywords: Mapping[str, Any]) -> EngineConfig:
             raise _unknown(given, known)
         if name in _OBJECTS and isinstance(value, dict):
             value = msgspec.json.encode(value).decode() if value else known[name].default
+        if name == "lora_modules":
+            value = lora_modules_text(value)
         if name == "allowed_media_domains" and isinstance(value, (list, tuple)):
             value = ",".join(value)
         settings[name] = value

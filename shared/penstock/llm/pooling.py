@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -23,6 +23,7 @@ from penstock.client.pooling_inputs import (
     text_input,
 )
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, PenstockError
+from penstock.llm.adapters import GivenAdapters
 from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.pooling_outputs import (
     ClassificationOutput,
@@ -35,6 +36,7 @@ from penstock.llm.pooling_outputs import (
     ScoringRequestOutput,
 )
 from penstock.llm.prompts import Prompt, prompt_list, with_salt
+from penstock.lora import LoRARequest
 from penstock.pooling_params import PoolingParams, check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
@@ -75,6 +77,7 @@ class AsyncPooling:
         prompt: Prompt,
         pooling_params: PoolingParams | None = None,
         request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
         *,
         priority: int = 0,
         deadline_ms: float | None = None,
@@ -86,6 +89,7 @@ class AsyncPooling:
         """
         await self.start()
         terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        (terms,) = await self.with_adapters([terms], lora_request)
         (job,) = jobs_for(self, [prompt], pooling_params or PoolingParams(), None, terms)
         name = request_id if request_id is not None else f"library-pool-{next(self._numbers)}"
         client = self._started()
@@ -130,12 +134,14 @@ class PoolingCalls:
         pooling_params: PoolingParams | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: GivenAdapters = None,
         truncate_prompt_tokens: int | None = None,
         pooling_task: PoolingTask | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """What the model gives, as arrays: of a model for embeddings each token's vector, unless
         pooling_task or pooling_params say otherwise."""
-        runs = self._pool(prompts, pooling_params, pooling_task, truncate_prompt_tokens, use_tqdm)
+        given = (prompts, lora_request)
+        runs = self._pool(given, pooling_params, pooling_task, truncate_prompt_tokens, use_tqdm)
         return [_output(PoolingRequestOutput, run, _array(run.result)) for run in runs]
 
     def embed(
@@ -143,11 +149,13 @@ class PoolingCalls:
         prompts: Prompt | Sequence[Prompt],
         *,
         use_tqdm: bool = True,
+        lora_request: GivenAdapters = None,
         truncate_prompt_tokens: int | None = None,
         pooling_params: PoolingParams | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """One vector for each prompt, as outputs.embedding."""
-        runs = self._pool(prompts, pooling_params, "embed", truncate_prompt_tokens, use_tqdm)
+        given = (prompts, lora_request)
+        runs = self._pool(given, pooling_params, "embed", truncate_prompt_tokens, use_tqdm)
         return [
             _output(EmbeddingRequestOutput, run, EmbeddingOutput(run.result.values()))
             for run in runs
@@ -158,11 +166,13 @@ class PoolingCalls:
         prompts: Prompt | Sequence[Prompt],
         *,
         use_tqdm: bool = True,
+        lora_request: GivenAdapters = None,
         truncate_prompt_tokens: int | None = None,
         pooling_params: PoolingParams | None = None,
     ) -> list[ClassificationRequestOutput]:
         """A score for each label of the model, as outputs.probs."""
-        runs = self._pool(prompts, pooling_params, "classify", truncate_prompt_tokens, use_tqdm)
+        given = (prompts, lora_request)
+        runs = self._pool(given, pooling_params, "classify", truncate_prompt_tokens, use_tqdm)
         return [
             _output(ClassificationRequestOutput, run, ClassificationOutput(run.result.values()))
             for run in runs
@@ -174,6 +184,7 @@ class PoolingCalls:
         data_2: str | Sequence[str],
         *,
         use_tqdm: bool = True,
+        lora_request: GivenAdapters = None,
         truncate_prompt_tokens: int | None = None,
         pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
@@ -188,9 +199,12 @@ class PoolingCalls:
         cut = _cut(params, truncate_prompt_tokens)
         limit = limit_of(cut, welcome)
         if not scores_pairs(welcome):
+            if not isinstance(lora_request, (LoRARequest, type(None))):
+                raise InvalidRequest("score takes one adapter for all texts", param="lora_request")
             embedded = self.embed(
                 [*first, *second],
                 use_tqdm=use_tqdm,
+                lora_request=lora_request,
                 truncate_prompt_tokens=cut,
                 pooling_params=params,
             )
@@ -200,7 +214,7 @@ class PoolingCalls:
         for one, two in pairs:
             given = text_input(first[one], second[two], text.tokenizer, welcome, limit=limit)
             jobs.append(_job(given, asked, Terms()))
-        runs = self._run_jobs(jobs, use_tqdm)
+        runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
         return [
             _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
             for run in runs
@@ -211,7 +225,7 @@ class PoolingCalls:
 
     def _pool(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        given: tuple[Prompt | Sequence[Prompt], GivenAdapters],
         params: PoolingParams | None,
         task: PoolingTask | None,
         truncate: int | None,
@@ -221,9 +235,12 @@ class PoolingCalls:
         params = params or PoolingParams()
         if truncate is not None:
             params = msgspec.structs.replace(params, truncate_prompt_tokens=truncate)
-        return self._run_jobs(
-            jobs_for(self._llm, prompt_list(prompts), params, task, Terms()), use_tqdm
-        )
+        jobs = jobs_for(self._llm, prompt_list(given[0]), params, task, Terms())
+        return self._run_jobs(self._adapted(jobs, given[1]), use_tqdm)
+
+    def _adapted(self, jobs: list[_Job], adapters: GivenAdapters) -> list[_Job]:
+        terms = self._loop.run(self._llm.with_adapters([job.terms for job in jobs], adapters))
+        return [replace(job, terms=each) for job, each in zip(jobs, terms, strict=True)]
 
     def _run_jobs(self, jobs: list[_Job], use_tqdm: bool) -> list[_Run]:
         with tqdm(total=len(jobs), desc="requests", disable=not use_tqdm) as bar:

@@ -12,6 +12,7 @@ from typing import IO, Any
 from penstock.client import BeamSearchParams
 from penstock.client.model_text import ModelText
 from penstock.errors import PenstockError
+from penstock.llm.adapters import GivenAdapters
 from penstock.llm.asynchronous import AsyncLLM
 from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.beam_outputs import BeamSearchOutput
@@ -86,6 +87,7 @@ class LLM(PoolingCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: GivenAdapters = None,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
     ) -> list[RequestOutput]:
@@ -98,7 +100,8 @@ class LLM(PoolingCalls):
         {"encoder_prompt": {"multi_modal_data": ...}, "decoder_prompt": text}.
         sampling_params: one for all or one each; default: get_default_sampling_params().
         use_tqdm: a progress bar on stderr with tokens per second, or what makes one in tqdm's
-        place.  priority: one value each; the lower is served earlier, where the scheduling policy
+        place.  lora_request: the adapter that is applied, one for all or one each (None: the model
+        alone).  priority: one value each; the lower is served earlier, where the scheduling policy
         knows priorities.  deadline_ms: from now, for all; what isn't finished then ends with
         finish_reason "timeout".  Raises ValueError for a bad prompt before anything runs; for a
         picture that can't be prepared, when its turn comes.
@@ -108,6 +111,7 @@ class LLM(PoolingCalls):
         tokenised = [library_prompt(prompt, text) for prompt in given]
         terms = terms_list(priority, deadline_ms, len(tokenised))
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
+        terms = self._loop.run(self._llm.with_adapters(terms, lora_request))
         return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def chat(
@@ -115,6 +119,7 @@ class LLM(PoolingCalls):
         messages: list[Message] | list[list[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: GivenAdapters = None,
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -147,6 +152,7 @@ class LLM(PoolingCalls):
             for chat in conversation_list(messages)
         ]
         terms = terms_list(priority, deadline_ms, len(tokenised))
+        terms = self._loop.run(self._llm.with_adapters(terms, lora_request))
         return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
 
     def get_tokenizer(self) -> ModelTokenizer:
@@ -164,12 +170,16 @@ class LLM(PoolingCalls):
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
         *,
+        lora_request: GivenAdapters = None,
         deadline_ms: float | None = None,
     ) -> list[BeamSearchOutput]:
         """The beam_width best hypotheses of each prompt, in the prompts' order. Raises ValueError
         for a bad prompt before anything runs."""
         self._text()
-        return self._loop.run(self._llm.beam_search(prompts, params, deadline_ms=deadline_ms))
+        found = self._llm.beam_search(
+            prompts, params, lora_request=lora_request, deadline_ms=deadline_ms
+        )
+        return self._loop.run(found)
 
     def reset_prefix_cache(self) -> bool:
         """From now on nothing is shared with earlier requests; as in vLLM, always True."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest
-from penstock.media.options import FrameSettings
+from penstock.config.settings import MediaSettings
+from penstock.errors import InvalidRequest, StartupError
+from penstock.media.options import FrameSettings, frame_settings, processor_settings
+from penstock.media.words import WORDS
 from penstock.media_facts import (
     CanvasImages,
     MediaFacts,
@@ -79,10 +81,20 @@ def facts_with(
             raise _unknown(name, list(dict.fromkeys(name for names in known for name in names)))
     for kind in brought:
         each = kinds[kind]
-        made = changed(each.preparation, _operators(each.preparation, operators), _WHERE)
-        made = narrowed(made, _own(each.preparation, requests), _WHERE)
+        where = f"{_WHERE}, for {WORDS[kind]}s" if len(kinds) > 1 else _WHERE
+        made = changed(each.preparation, _operators(each.preparation, operators), where)
+        made = narrowed(made, _own(each.preparation, requests), where)
         kinds[kind] = msgspec.structs.replace(each, preparation=made)
     return msgspec.structs.replace(facts, kinds=kinds)
+
+
+def check_operators(facts: MediaFacts, settings: MediaSettings) -> None:
+    """Raises StartupError for settings with which items of some kind could never be prepared."""
+    own = processor_settings(settings)
+    try:
+        facts_with(with_frames(facts, frame_settings(settings)), own, {}, tuple(facts.kinds))
+    except InvalidRequest as error:
+        raise StartupError(str(error)) from None
 
 
 def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
@@ -137,7 +149,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
         wider = _beyond(image, made)
     if wider is not None:
         raise InvalidRequest(
-            f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=where
+            f"{where}: {wider} (the server's own --mm-processor-kwargs can raise it)", param=_WHERE
         )
     return made
 
@@ -212,7 +224,7 @@ def _check_type(name: str, value: Any, where: str) -> None:
     allowed = (int, float) if number else (int,)
     if isinstance(value, bool) != switch or not isinstance(value, allowed):
         wanted = "true or false" if switch else "a number" if number else "a whole number"
-        raise InvalidRequest(f"{where}: {name} must be {wanted}", param=where)
+        raise InvalidRequest(f"{where}: {name} must be {wanted}", param=_WHERE)
 
 
 def _check(image: Preparation, where: str) -> None:
@@ -221,16 +233,16 @@ def _check(image: Preparation, where: str) -> None:
         if not least <= image.min_pixels <= image.max_pixels <= 1 << 28:
             raise InvalidRequest(
                 f"{where}: min_pixels and max_pixels must be ascending, from {least} to {1 << 28}",
-                param=where,
+                param=_WHERE,
             )
     if isinstance(image, CanvasImages) and not image.least <= image.most <= MAX_TILES:
         raise InvalidRequest(
-            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=where
+            f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=_WHERE
         )
     if isinstance(image, ScannedImages):
         _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:
-        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=where)
+        raise InvalidRequest(f"{where}: longest_edge must be 1 to 8192", param=_WHERE)
 
 
 def _check_sampling(given: dict[str, Any], where: str) -> None:
@@ -238,7 +250,7 @@ def _check_sampling(given: dict[str, Any], where: str) -> None:
     if not 1 <= given.get("num_frames", 1) <= MAX_FRAMES or not 0 < given.get("fps", 1) <= MAX_FPS:
         raise InvalidRequest(
             f"{where}: num_frames must be 1 to {MAX_FRAMES}, and fps above 0, to {MAX_FPS}",
-            param=where,
+            param=_WHERE,
         )
 
 
@@ -248,9 +260,9 @@ def _check_crops(image: ScannedImages, where: str) -> None:
         raise InvalidRequest(
             f"{where}: pan_and_scan_max_num_crops must be 2 to {MAX_TILES}, and "
             f"pan_and_scan_min_crop_size {MAX_TILES} to 8192",
-            param=where,
+            param=_WHERE,
         )
     if not 1.0 <= image.ratio <= 1000.0:
         raise InvalidRequest(
-            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=where
+            f"{where}: pan_and_scan_min_ratio_to_activate must be 1 to 1000", param=_WHERE
         )

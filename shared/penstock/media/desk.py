@@ -7,7 +7,6 @@ process.  What several requests bring at once is prepared once.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from penstock.media.fetch import Fetcher
 from penstock.media.geometry import BadShape
 from penstock.media.items import PreparedItems
 from penstock.media.layout import ItemLayout, layout
-from penstock.media.naming import item_name, preparation_digest
+from penstock.media.naming import item_name, preparation_digest, sha256_hex
 from penstock.media.options import (
     domains,
     frame_settings,
@@ -247,7 +246,7 @@ class MediaDesk:
     async def _prepared(self, key: tuple[str, str], task: Prepare) -> PreparedItem:
         tenant, name = key
         answer = await self.pool.prepare(task, tenant)
-        digest = await _off_the_loop(len(answer.data), _sha256, answer.data)
+        digest = await _off_the_loop(len(answer.data), sha256_hex, answer.data)
         item = PreparedItem(name, answer.data, digest, answer.shape)
         self.cache.keep(tenant, item)
         return item
@@ -284,10 +283,6 @@ def _check_uuid(source: MediaSource) -> None:
             f"{source.where}: uuid has {len(source.uuid)} characters; 1 to {MAX_UUID} are allowed",
             param=source.where,
         )
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 async def _off_the_loop(size: int, run: Any, *arguments: Any) -> Any:

@@ -29,6 +29,11 @@ def item_name(
     return total.hexdigest()
 
 
+def sha256_hex(data: bytes) -> str:
+    """Of bytes alone: the digest by which a worker checks what it is given."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def preparation_digest(preparation: AnyPreparation) -> str:
     """sha256 (hex) of what is done to an item."""
     return hashlib.sha256(b"%d\0" % VERSION + msgspec.json.encode(preparation)).hexdigest()

@@ -15,10 +15,13 @@ only a bounded number of later requests can overtake one."""
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 
-ErrorCode = Literal["invalid_grammar", "complex_grammar", "no_token_left", "invalid_media"]
+ErrorCode = Literal[
+    "invalid_grammar", "complex_grammar", "no_token_left", "invalid_media", "invalid_adapter"
+]
 """Errors that the request itself causes: a grammar that can't be compiled; a grammar that takes too
 long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
-and bad_words that leave no token to sample; a picture, sound or video that can't be encoded."""
+and bad_words that leave no token to sample; a picture, sound or video that can't be encoded; an
+adapter that can't be loaded, or doesn't fit the model."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +189,37 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
                 return False
             count *= size
         return 1 <= len(self.shape) <= 2 and len(self.data) == 4 * count
+
+
+class AdapterFile(msgspec.Struct, frozen=True, array_like=True):
+    """An adapter (LoRA), and where workers find it."""
+
+    digest: str
+    """Of its contents, 64 hexadecimal digits."""
+    path: str
+    """Absolute: a folder or a file whose contents don't change."""
+
+
+MAX_ADAPTER_NAMES = 1024
+"""Names that an engine core keeps, also of adapters that have been unloaded."""
+
+MAX_ADAPTER_NAME = 256
+"""Characters."""
+
+
+class NamedAdapter(msgspec.Struct, frozen=True, array_like=True):
+    """An adapter's name in requests, and what it stands for at present."""
+
+    name: str
+    file: AdapterFile | None
+    """None: it has been unloaded."""
+    stamp: int = 0
+    """When this was said, Unix time in ms; 0 for an adapter of the settings. What was said last
+    holds, on every engine core and gateway."""
+    rank: int = 0
+    """The highest of its factors'."""
+    parent: str = ""
+    """The model that it is said to be made for; empty for the one that is served."""
 
 
 MAX_MEDIA_ITEMS = 256

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.protocol.common import Grammar, Grant, Media, Pooling, Stopping, TokenSampling
+from penstock.protocol.common import (
+    AdapterFile,
+    Grammar,
+    Grant,
+    Media,
+    NamedAdapter,
+    Pooling,
+    Stopping,
+    TokenSampling,
+)
 
 MAX_PREDICTION_TOKENS = 16_384
 """Of Submit.prediction, or as many as the context has, if that is less."""
@@ -79,8 +88,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     media: Media | None = None
     """What the prompt's placeholders stand for; None for a prompt of text. The front end keeps the
     prepared items until the request ends, and sends one whenever NeedMedia asks for it."""
-    adapter: str = ""
-    """Digest of the adapter that is applied, one that the engine core knows; empty for none."""
+    adapter: AdapterFile | None = None
+    """What is applied to all of its tokens; None for nothing. It stays with the request, whatever
+    becomes of the adapter's name."""
     prediction: list[int] = []
     """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
     MAX_PREDICTION_TOKENS. They change no output."""
@@ -152,6 +162,13 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
     seconds: float
 
 
+class NameAdapters(msgspec.Struct, frozen=True, tag="name_adapters"):
+    """Adapters that were loaded or unloaded by name. The engine core keeps what was said last of
+    each name, and tells it to all front ends by Adapters."""
+
+    adapters: list[NamedAdapter]
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -163,4 +180,5 @@ FromFrontend = (
     | MediaFile
     | MediaChunk
     | MediaLost
+    | NameAdapters
 )

@@ -62,6 +62,8 @@ class QueueView(msgspec.Struct, frozen=True):
     """Greatest age among the rows, in seconds."""
     media: int = 0
     """Sequences that wait for media, which are not in the queue."""
+    adapters: int = 0
+    """Sequences that wait for adapters, which are not in the queue."""
 
 
 class BatchRow(msgspec.Struct, frozen=True):

@@ -9,7 +9,14 @@ import msgspec
 from penstock.config.settings import LimitSettings
 from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults, PoolingConfig
-from penstock.protocol.common import ErrorCode, FinishReason, PoolingTask, TokenLogprobs, Vectors
+from penstock.protocol.common import (
+    ErrorCode,
+    FinishReason,
+    NamedAdapter,
+    PoolingTask,
+    TokenLogprobs,
+    Vectors,
+)
 from penstock.protocol.live import Snapshot
 
 
@@ -66,6 +73,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Further names by which requests may call the model."""
     media: MediaFacts | None = None
     """How its media are prepared; None: it takes none."""
+    max_lora_rank: int = 0
+    """The highest rank of adapters that are served; 0: none are."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -242,6 +251,22 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Bytes of prepared items that were sent to workers."""
 
 
+class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
+    """Names of adapters, as they are now: all of them behind Welcome, and from then on those that
+    change."""
+
+    adapters: list[NamedAdapter]
+
+
 ToFrontend = (
-    Welcome | Accepted | Rejected | Prepared | Pooled | Outputs | Status | Snapshot | NeedMedia
+    Welcome
+    | Accepted
+    | Rejected
+    | Prepared
+    | Pooled
+    | Outputs
+    | Status
+    | Snapshot
+    | NeedMedia
+    | Adapters
 )

@@ -20,8 +20,8 @@ from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
-from penstock.prepare import find_prepared
-from penstock.supervisor.child import Child, ChildSpec, read_failure, start
+from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
@@ -48,10 +48,6 @@ class SystemOptions:
     report: StartupReport | None = None
 
 
-class Stopped(Exception):
-    """A signal came, or the program that started us left, before there was anything to serve."""
-
-
 @dataclass
 class System:
     """Runs the processes of one machine; `run` is its whole life."""
@@ -63,7 +59,7 @@ class System:
     """Whether Ctrl-C came before it was ready."""
     _listener: socket.socket | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    _preparing: asyncio.subprocess.Process | None = None
+    _preparation: Preparation | None = None
     _front: list[Child] = field(default_factory=list)
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
@@ -121,40 +117,20 @@ class System:
         if not self._stop.is_set():
             log.info("stopping", why=why)
             self._stop.set()
-        if self._preparing is not None and self._preparing.returncode is None:
-            self._preparing.kill()
+        if self._preparation is not None:
+            self._preparation.stop()
 
     async def _prepare(self, runtime: RuntimeDir) -> Path:
-        """The model's prepared folder, made by a process of its own if it isn't there: what reads a
-        stranger's files can fail or grow as it likes without harm to the supervisor."""
-        model = self.config.engine.model
-        found = find_prepared(
-            model.model, model.cache_dir, model.model_impl, model.language_model_only
-        )
-        if found is not None:
-            return found
-        arguments = ["prepare", model.model, "--model-impl", model.model_impl]
-        if model.language_model_only:
-            arguments.append("--language-model-only")
-        if model.cache_dir is not None:
-            arguments += ["--cache-dir", model.cache_dir]
-        said = self.config.log
-        arguments += ["--log-level", said.log_level, "--log-format", said.log_format]
-        failure = runtime.path / "prepare.failure"
-        process = await start(
-            ChildSpec("prepare", tuple(arguments)), failure, stdout=asyncio.subprocess.PIPE
-        )
-        self._preparing = process
+        """The model's prepared folder. From here on, the configuration names that of a draft
+        model."""
+        preparation = Preparation(runtime.path / "prepare.failure", self.config.log)
+        self._preparation = preparation
         if self._stop.is_set():
-            process.kill()
-        output, _ = await process.communicate()
-        if self._stop.is_set():
-            raise Stopped
-        if process.returncode != 0:
-            raise StartupError(
-                read_failure(failure) or f"model {model.model!r} could not be prepared"
-            )
-        return Path(output.decode().strip())
+            preparation.stop()
+        folder = await preparation.folder(self.config.engine.model)
+        engine = await with_draft_folder(self.config.engine, preparation)
+        self.config = msgspec.structs.replace(self.config, engine=engine)
+        return folder
 
     async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
         config_file = runtime.path / "config.json"

@@ -126,8 +126,7 @@ class WindowDecoder:
             params,
             name=self._name,
             terms=self._terms,
-            media=prompt.media.media,
-            prepared=prompt.media.prepared,
+            media=prompt.media,
             speech=rules,
         )
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import TYPE_CHECKING
 
 from penstock.media.budget import MediaLease
@@ -11,6 +10,7 @@ from penstock.media.cache import PreparedItem
 from penstock.media.desk import MediaDesk
 from penstock.media.items import PreparedItems
 from penstock.media.layout import layout
+from penstock.media.naming import sha256_hex
 from penstock.media.sources import MediaSource
 from penstock.media_facts import LogMel, MediaFacts, Spectrogram
 from penstock.transcription_facts import TranscriptionFacts
@@ -51,7 +51,7 @@ class Recording:
         self.seconds = samples / mel.sampling_rate
         self.frames = min(-(-samples // mel.hop), self.mel.shape[1])
         self._name = item.name
-        self.seed = int(_sha256(f"seed of {item.name}".encode())[:8], 16)
+        self.seed = int(sha256_hex(f"seed of {item.name}".encode())[:8], 16)
         """Follows from what is heard: the same for the same recording."""
         self._preparation = mel
         self._facts = facts
@@ -75,12 +75,8 @@ class Recording:
         whole[0, :, : part.shape[1]] = part
         data = prepared.write({LOG_MEL: whole})
         samples = (self._preparation.chunk_samples,)
-        return PreparedItem(self._named(begin, end), data, _sha256(data), samples)
+        return PreparedItem(self._named(begin, end), data, sha256_hex(data), samples)
 
     def _named(self, begin: int, end: int) -> str:
         """By what it is a part of."""
-        return _sha256(f"window {begin} {end} of {self._name}".encode())
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        return sha256_hex(f"window {begin} {end} of {self._name}".encode())

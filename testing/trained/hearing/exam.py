@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import wave
-
 import numpy as np
 
 from testing.trained.hearing.recordings import SpokenText, say
-from testing.trained.hearing.synthesiser import RATE
 
 SEED = 20_261_122
 """Of what is asked; training has others."""
@@ -18,17 +14,6 @@ def unheard(count: int, seconds: float, words: int | None = None) -> list[Spoken
     """The same ones each time. words: of each; None: as many as fit."""
     rng = np.random.default_rng([SEED, round(10 * seconds), 99 if words is None else words])
     return [say(rng, seconds, words) for _ in range(count)]
-
-
-def wav(samples: np.ndarray) -> bytes:
-    """A file of 16-bit samples."""
-    out = io.BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-    return out.getvalue()
 
 
 def word_errors(said: str, heard: str) -> int:

@@ -7,8 +7,9 @@ import asyncio
 from pathlib import Path
 
 from penstock import AsyncLLM
+from testing.recordings import wav
 from testing.trained.hearing import FOLDER
-from testing.trained.hearing.exam import unheard, wav, word_errors
+from testing.trained.hearing.exam import unheard, word_errors
 from testing.trained.hearing.recordings import SpokenText
 
 

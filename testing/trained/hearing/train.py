@@ -8,8 +8,6 @@ every hundred steps how it goes.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,30 +18,7 @@ from transformers import WhisperForConditionalGeneration
 from testing.trained.hearing import FOLDER
 from testing.trained.hearing.batches import IGNORED, WORDS, Examples
 from testing.trained.hearing.hub_folder import config, ids_of, save, tokenizer
-
-
-def _learn(
-    name: str,
-    parameters: list[torch.nn.Parameter],
-    loss_of: Callable[[], torch.Tensor],
-    steps: int,
-    rate: float,
-) -> None:
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, max(steps, 2), pct_start=0.1)
-    begun, recent = time.monotonic(), 0.0
-    for step in range(1, steps + 1):
-        loss = loss_of()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        schedule.step()
-        recent += float(loss.detach())
-        if step % 100 == 0:
-            seconds = time.monotonic() - begun
-            print(f"{name}, step {step}: loss {recent / 100:.4f}, {seconds:.0f} s", flush=True)
-            recent = 0.0
+from testing.trained.learning import learn
 
 
 def learn_to_hear(
@@ -59,7 +34,7 @@ def learn_to_hear(
         rows = encoder(batch["input_features"]).last_hidden_state
         return cross_entropy(head(rows).flatten(0, 1), batch["heard"].flatten())
 
-    _learn("encoder", [*encoder.parameters(), *head.parameters()], loss_of, steps, rate)
+    learn("encoder", [*encoder.parameters(), *head.parameters()], loss_of, steps, rate)
 
 
 def learn_to_write(
@@ -75,7 +50,7 @@ def learn_to_write(
         ).logits
         return cross_entropy(scores.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED)
 
-    _learn("all", list(model.parameters()), loss_of, steps, rate)
+    learn("all", list(model.parameters()), loss_of, steps, rate)
 
 
 def main() -> None:

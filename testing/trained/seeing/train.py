@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlavaForConditionalGeneration
 
+from testing.trained.learning import learn
 from testing.trained.seeing import FOLDER
 from testing.trained.seeing.batches import Album, Conversations, marks
 from testing.trained.seeing.hub_folder import config, processor, save, tokenizer
@@ -31,30 +30,6 @@ from testing.trained.seeing.pictures import COLOURS, NUMBERS, SHAPES, SHOWN
 CLASSES = (len(NUMBERS), len(COLOURS), len(SHAPES))
 TOWER_SIZE = 64
 """Pictures of a step of the tower alone."""
-
-
-def _learn(
-    name: str,
-    parameters: list[torch.nn.Parameter],
-    loss_of: Callable[[], torch.Tensor],
-    steps: int,
-    rate: float,
-) -> None:
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
-    begun, recent = time.monotonic(), 0.0
-    for step in range(1, steps + 1):
-        loss = loss_of()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        schedule.step()
-        recent += float(loss.detach())
-        if step % 100 == 0:
-            seconds = time.monotonic() - begun
-            print(f"{name}, step {step}: loss {recent / 100:.4f}, {seconds:.0f} s", flush=True)
-            recent = 0.0
 
 
 def learn_to_tell(tower: torch.nn.Module, album: Album, steps: int, rate: float) -> None:
@@ -68,7 +43,7 @@ def learn_to_tell(tower: torch.nn.Module, album: Album, steps: int, rate: float)
         parts = zip(head(seen).split(CLASSES, 1), marks(things).T, strict=True)
         return torch.stack([cross_entropy(scores, classes) for scores, classes in parts]).sum()
 
-    _learn("tower", [*tower.parameters(), *head.parameters()], loss_of, steps, rate)
+    learn("tower", [*tower.parameters(), *head.parameters()], loss_of, steps, rate)
 
 
 def learn_to_answer(
@@ -81,7 +56,7 @@ def learn_to_answer(
         found: torch.Tensor = model(**talks.batch(choose, size)).loss
         return found
 
-    _learn("all", list(model.parameters()), loss_of, steps, rate)
+    learn("all", list(model.parameters()), loss_of, steps, rate)
 
 
 def main() -> None:

@@ -113,6 +113,12 @@ def spellings(path: str) -> list[str]:
     ]
 
 
+def error_type(body: bytes) -> str | None:
+    """None for an error of Ollama's shape, which has none."""
+    error = json.loads(body)["error"]
+    return None if isinstance(error, str) else error["type"]
+
+
 def ask(
     gateway: LiveGateway, method: str, target: str, host: str = "gateway", *headers: str
 ) -> tuple[int, dict[str, str], bytes]:
@@ -151,7 +157,7 @@ def test_every_route_needs_a_key_that_is_known(gateway: LiveGateway, secret: str
             assert status == 401 or (status == 400 and b"invalid_http" in body), (path, host)
             if status == 401:
                 assert fields["www-authenticate"].startswith("bearer")
-                assert json.loads(body)["error"]["type"] == "authentication_error"
+                assert error_type(body) in ("authentication_error", None)
     assert gateway.engine.submitted == []
 
 
@@ -200,7 +206,7 @@ def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:
             status, _, body = ask(gateway, operation.method, filled(operation), host, header)
             if operation.method == "POST" or operation.parameters or operation.access == "admin":
                 assert status == 403, operation.path
-                assert json.loads(body)["error"]["type"] == "permission_error"
+                assert error_type(body) in ("permission_error", None)
             else:
                 assert status in (200, 503)
     assert json.loads(ask(gateway, "GET", "/v1/models", "g", header)[2])["data"] == []

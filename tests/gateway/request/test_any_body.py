@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -19,16 +20,22 @@ from tests.thinning import part
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-BODIES = {
-    route.path: route.operation.body
+OPERATIONS = [
+    route.operation
     for route in create_app(FakeEngineClient(), GatewayConfig()).routes  # type: ignore[arg-type]
     if isinstance(route, OperationRoute) and route.operation.body is not None
-}
+]
+BODIES = {operation.path: operation.body for operation in OPERATIONS}
+SHAPES = {operation.path: operation.errors_as.reply for operation in OPERATIONS}
+"""Of errors."""
 FIELDS = {path: body.__struct_fields__ for path, body in BODIES.items()}
 VALID: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     TEXT: {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/api/generate": {"prompt": "Hi"},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1, 2]},
 }
@@ -70,10 +77,12 @@ def check(response: httpx.Response) -> None:
     if response.status_code == 200:
         return
     assert 400 <= response.status_code < 500, response.text
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
-    assert len(error["message"]) < 4000
+    told = response.json()
+    again = msgspec.convert(told, SHAPES[response.request.url.path])
+    assert msgspec.to_builtins(again) == told
+    error = told["error"]
+    message = error if isinstance(error, str) else error["message"]
+    assert 0 < len(message) < 4000
 
 
 quick = settings(

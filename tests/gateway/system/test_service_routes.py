@@ -105,6 +105,8 @@ async def test_models(http: httpx.AsyncClient) -> None:
         "max_model_len": CONTEXT,
         "tasks": ["generate"],
         "default_sampling_params": {},
+        "root": MODEL,
+        "parent": None,
         "media": {},
     }
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.language import semantic
 from triton.runtime import interpreter
 
 from penstock_kernels.triton.rowwise.rms_norm import rms_norm
@@ -37,3 +43,94 @@ def test_types_are_as_they_would_be(element: Any) -> None:
     for _ in range(2):
         tile = tl.tensor(interpreter.TensorHandle(np.zeros((4, 2), held), element), again)
         assert (list(tile.shape), tile.numel, tile.dtype) == ([4, 2], 8, element)
+
+
+@pytest.fixture
+def untouched() -> Iterator[Any]:
+    """The semantic as Triton has it, of the same interpreter, which is in a launch."""
+    name = "triton.language.untouched_semantic"
+    spec = importlib.util.spec_from_file_location(name, semantic.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    launch = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    yield module.TritonSemantic(interpreter.interpreter_builder)
+    launch.restore()
+    del sys.modules[name]
+
+
+OPERATIONS = {
+    "add": (True,),
+    "sub": (True,),
+    "mul": (True,),
+    "truediv": (),
+    "floordiv": (),
+    "mod": (),
+    "and_": (),
+    "shl": (),
+    "less_than": (),
+    "equal": (),
+    "minimum": (tl.PropagateNan.NONE,),
+}
+"""Each with what it takes beside two operands."""
+TYPES = [tl.int1, tl.uint8, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32]
+NUMBERS = [0, 3, -1, True, 0.5, -0.0, 2**31, 2**33, float("inf"), float("nan"), tl.constexpr(2)]
+
+
+def operands() -> list[Any]:
+    pointers = tl.tensor(
+        interpreter.TensorHandle(np.full((4, 2), 64, np.uint64), tl.pointer_type(tl.float32)),
+        tl.block_type(tl.pointer_type(tl.float32), [4, 2]),
+    )
+    return [
+        *(tile(of, shape) for of in TYPES for shape in ((4, 2), (1, 2), (2,), ())),
+        tile(tl.int32, (2, 2)),
+        pointers,
+        *NUMBERS,
+    ]
+
+
+def tile(of: Any, shape: tuple[int, ...]) -> Any:
+    held = interpreter._get_np_dtype(of)
+    data = (np.arange(np.prod(shape, dtype=int)) % 2 + 1).astype(held).reshape(shape or (1,))
+    return tl.tensor(
+        interpreter.TensorHandle(data, of), tl.block_type(of, list(shape)) if shape else of
+    )
+
+
+def outcome(of: Any, operation: str, left: Any, right: Any) -> tuple[object, ...]:
+    try:
+        with np.errstate(all="ignore"):
+            found = getattr(of, operation)(left, right, *OPERATIONS[operation])
+    except Exception as error:
+        return (type(error).__name__, str(error))
+    data = found.handle.data
+    return (str(found.type), str(found.handle.dtype), data.dtype, data.shape, data.tobytes())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_operands_are_matched_as_they_would_be(untouched: Any, operation: str) -> None:
+    """Of each two types, shapes and numbers; the second time, numbers' tiles are known."""
+    ours = interpreter.interpreter_semantic
+    assert (
+        type(ours).binary_op_type_checking_impl is not type(untouched).binary_op_type_checking_impl
+    )
+    for left, right in itertools.product(operands(), repeat=2):
+        if not (isinstance(left, tl.tensor) or isinstance(right, tl.tensor)):
+            continue
+        wanted = outcome(untouched, operation, left, right)
+        assert outcome(ours, operation, left, right) == wanted, (left, right)
+        assert outcome(ours, operation, left, right) == wanted, (left, right)
+
+
+def test_a_cast_is_what_it_would_be(untouched: Any) -> None:
+    for source, target in itertools.product(TYPES, repeat=2):
+        for shape in ((4, 2), ()):
+            made, wanted = (
+                each.cast(tile(source, shape), target)
+                for each in (interpreter.interpreter_semantic, untouched)
+            )
+            assert made.type == wanted.type
+            assert made.handle.data.tobytes() == wanted.handle.data.tobytes()

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import MediaSettings
-from penstock.errors import InvalidRequest
-from penstock.media.changes import changed, facts_with, narrowed, with_frames
+from penstock.errors import InvalidRequest, StartupError
+from penstock.media.changes import (
+    changed,
+    check_operators,
+    facts_with,
+    narrowed,
+    with_frames,
+)
 from penstock.media.desk import MediaDesk
 from penstock.media.options import FrameSettings
 from penstock.media.sources import MediaSource
@@ -103,7 +109,7 @@ def test_a_request_may_not_have_them_larger(
 ) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
         narrowed(image, given, "kwargs")
-    assert caught.value.param == "kwargs"
+    assert caught.value.param == "mm_processor_kwargs"
 
 
 def test_a_request_is_bound_by_the_kinds_that_it_brings() -> None:
@@ -130,6 +136,27 @@ def test_the_operators_bounds_are_for_all_kinds(
 ) -> None:
     found = facts_with(BOTH, given, {}, {"image", "video"})
     assert (pixels(found, "image"), pixels(found, "video")) == (images, videos)
+
+
+def test_a_refusal_says_which_kind_it_is_about() -> None:
+    with pytest.raises(InvalidRequest, match="for videos: max_pixels is 9000; at most 8000"):
+        facts_with(BOTH, {}, {"max_pixels": 9_000}, {"image", "video"})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ('{"max_pixels": 500}', "for pictures: min_pixels and max_pixels must be ascending"),
+        ('{"num_frames": 0}', "for videos: num_frames must be 1 to"),
+        ('{"longest_edge": 64}', "longest_edge can't be changed for this model"),
+    ],
+)
+def test_what_no_item_could_be_prepared_with_is_an_error_at_the_start(
+    given: str, words: str
+) -> None:
+    with pytest.raises(StartupError, match=words):
+        check_operators(BOTH, MediaSettings(mm_processor_kwargs=given))
+    check_operators(BOTH, MediaSettings(mm_processor_kwargs='{"max_pixels": 3000}'))
 
 
 def test_no_request_lifts_the_operators_frames() -> None:

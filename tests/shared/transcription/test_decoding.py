@@ -15,9 +15,7 @@ from penstock.transcription.wishes import Wishes
 from tests.gateway.fake_engine import ByteTokenizer
 from tests.shared.transcription.test_segments import FACTS
 
-PROMPT: Any = SimpleNamespace(
-    prompt_token_ids=[FACTS.start], media=SimpleNamespace(media=None, prepared=None)
-)
+PROMPT: Any = SimpleNamespace(prompt_token_ids=[FACTS.start], media=None)
 
 
 class OneAnswer:

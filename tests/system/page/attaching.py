@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
-import wave
 from typing import Any
 
 from testing.trained.seeing.exam import file_of
@@ -66,16 +64,6 @@ class Shown(Chat):
 
     def notice(self, words: str) -> None:
         self.page.locator(".notice", has_text=words).wait_for()
-
-
-def wav() -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(8000)
-        sound.writeframes(bytes(1600))
-    return file.getvalue()
 
 
 def data_uri(content: bytes) -> str:

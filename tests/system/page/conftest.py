@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,7 +25,7 @@ def browser() -> Iterator[object]:
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=CHROMIUM if os.path.exists(CHROMIUM) else shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         yield running
         running.close()
@@ -35,6 +36,19 @@ def open_tab(browser: object) -> Iterator[Callable[..., Tab]]:
     """Opens a tab in a profile of its own: `open_tab(server.url)`; more in the same profile with
     `beside=tab`. A console error or a violation of the policy that a test doesn't take for its own
     fails it."""
+    with tabs_of(browser) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_tab(browser: object, server: Server) -> Iterator[Tab]:
+    """One tab of the shared server's page, for tests that leave it as it was."""
+    with tabs_of(browser) as make:
+        yield make(server.url)
+
+
+@contextmanager
+def tabs_of(browser: object) -> Iterator[Callable[..., Tab]]:
     tabs: list[Tab] = []
 
     def make(url: str, beside: Tab | None = None, **context: object) -> Tab:

@@ -20,13 +20,13 @@ import httpx
 import pytest
 
 from testing.serving import Server, wait_until
+from tests.system.page.driving import TIMEOUT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 pytestmark = pytest.mark.timeout(600)
 
-WAIT = 120.0
 STREAMS = 6
 SECRET = "the-porcupine-sleeps-at-noon"
 GENERATED = "[data-readout=generated] + .lv-sub"
@@ -38,7 +38,7 @@ class View:
 
     def __init__(self, profile: BrowserContext, url: str) -> None:
         self.complaints: list[str] = []
-        profile.set_default_timeout(1000 * WAIT)
+        profile.set_default_timeout(1000 * TIMEOUT)
         self.page: Page = profile.new_page()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(f"pageerror: {error}"))
@@ -60,7 +60,7 @@ class View:
         return int("".join(filter(str.isdigit, self.text(selector))))
 
     def until(self, holds: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + TIMEOUT
         while not (found := holds()):
             assert time.monotonic() < deadline, f"{self.words!r} {self.complaints}"
             self.page.wait_for_timeout(30)
@@ -144,7 +144,7 @@ def later_status(server: Server) -> dict[str, Any]:
     the next that is seen to be another may have been on its way."""
     for _ in range(2):
         before = engine_status(server)
-        wait_until(lambda before=before: engine_status(server) != before, WAIT)
+        wait_until(lambda before=before: engine_status(server) != before, TIMEOUT)
     return engine_status(server)
 
 
@@ -167,7 +167,7 @@ def test_under_load_it_says_what_status_says(
     with streaming(server, names):
         view.live()
         view.until(lambda: view.number("[data-readout=running]") == STREAMS)
-        wait_until(lambda: engine_status(server)["running"] == STREAMS, WAIT)
+        wait_until(lambda: engine_status(server)["running"] == STREAMS, TIMEOUT)
         before = engine_status(server)
         view.until(lambda: view.number(GENERATED) > before["tokens_generated"])
         # One reading, so that all of it is of one snapshot.

@@ -144,7 +144,7 @@ def opened(folder: Path) -> HearingModel:
     return HearingModel(
         config,
         DecoderModel(config, open_weights(files, config, torch.float32), POSITIONS),
-        AudioModel(config, open_audio_tower(files, torch.float32, load_format="auto")),
+        AudioModel(config, open_audio_tower(files, torch.float32)),
         files,
     )
 

@@ -29,6 +29,7 @@ from penstock_worker.forward.triton_limits import ranks_that_see
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.load import load
 from penstock_worker.media.interface import BatchMedia
+from penstock_worker.media.memory import USUAL_ROWS
 from penstock_worker.parallel.place import RankPlace
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
@@ -127,7 +128,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
     prepared_folder("llava", tmp_path)
     asked = asked_of(tmp_path, enforce_eager=True, max_num_batched_tokens=8, max_model_len=40)
     loaded = load(asked)
-    assert loaded.ready.media_rows == 40
+    assert loaded.ready.media_rows == USUAL_ROWS
     assert loaded.ready.media_bytes > 0
     assert not loaded.ready.whole_spans
     shown, tokens, media = shown_in("llava")

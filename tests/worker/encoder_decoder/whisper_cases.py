@@ -105,5 +105,5 @@ def both(case: str) -> tuple[Any, Ours]:
     config, files = saved(theirs, Path(folder.name))
     weights = open_weights(files, config, torch.float32)
     decoder = DecoderModel(config, weights, ROWS + TARGETS)
-    hears = open_audio_tower(files, torch.float32, load_format="auto")
+    hears = open_audio_tower(files, torch.float32)
     return theirs, Ours(config, decoder, AudioModel(config, hears), files, folder)

@@ -4,10 +4,12 @@ goes on; a grammar whose masks grow slow is deferred, then fails, and holds nobo
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import queue
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.text.tokenizer import Tokenizer
 from penstock_worker.grammar import GrammarError, SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar.interface import Compile
 from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER
 from tests.thinning import part
@@ -59,7 +62,11 @@ BAD = {
     "structural_tag needs format": Grammar("structural_tag", "{}"),
     "has the type 'poem'": Grammar("structural_tag", '{"format": {"type": "poem"}}'),
 }
-AMBIGUOUS = Grammar("lark", 'start: e\ne: e e e | e e | "a" | "b"\n')
+AMBIGUOUS = Grammar(
+    "lark",
+    "start: e\ne: " + " | ".join(["e " * count for count in (8, 6, 5, 4, 3, 2)]) + '| "a" | "b"\n',
+)
+"""Of its first 40 masks most take tens of milliseconds; then there are too many ways of reading."""
 PROMPT = "Describe a person: "
 
 
@@ -91,6 +98,21 @@ def compiler(default_folder: Path, default_model: PreparedModel) -> Compiler:
 
 
 @pytest.fixture(scope="module")
+def compiled(compiler: Compiler) -> Compile:
+    """Compiles each grammar once: a Compiler has a process for each thread that asks it, and these
+    are new for each SlotGrammars."""
+    return functools.cache(compiler)
+
+
+@pytest.fixture(scope="module")
+def grammars(compiler: Compiler) -> Iterator[SlotGrammars]:
+    """One whose slots stay empty: it compiles, in the threads that it has."""
+    made = SlotGrammars(compiler, budget=1.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
 def model(default_model: PreparedModel) -> CPUModel:
     return CPUModel(default_model.config, default_model.weights, "auto")
 
@@ -117,10 +139,10 @@ class Patient(SlotGrammars):
 
 
 def run(
-    compiler: Compiler, model: CPUModel, work: list[Job], patience: float, **options: int
+    compiled: Compile, model: CPUModel, work: list[Job], patience: float, **options: int
 ) -> list[Job]:
     """Drafts what grammars force, where `draft` allows it."""
-    grammars = Patient(compiler, budget=patience)
+    grammars = Patient(compiled, budget=patience)
     for number, definition in GRAMMARS.items():
         assert compile_now(grammars, number, definition) is None
     runner = make_runner(
@@ -136,20 +158,20 @@ def run(
 
 
 def test_outputs_conform_and_do_not_depend_on_the_company(
-    compiler: Compiler,
+    compiled: Compile,
     model: CPUModel,
     default_model: PreparedModel,
     default_tokenizer: Tokenizer,
 ) -> None:
     eos = default_model.generation.eos_token_ids
-    alone = [run(compiler, model, [job], 5.0)[0] for job in jobs(default_tokenizer, eos)]
+    alone = [run(compiled, model, [job], 5.0)[0] for job in jobs(default_tokenizer, eos)]
     for job in alone:
         assert job.error is None
         if job.grammar is not None:
             assert job.tokens[-1] in eos, default_tokenizer.decode(job.tokens)
             assert conforms(job.grammar, default_tokenizer.decode(job.tokens[:-1]))
     crowded = run(
-        compiler, model, jobs(default_tokenizer, eos), 0.0, budget=24, preempt_every=3, seed=3
+        compiled, model, jobs(default_tokenizer, eos), 0.0, budget=24, preempt_every=3, seed=3
     )
     assert sum(job.preempted for job in crowded) > 10
     for one, other in zip(alone, crowded, strict=True):
@@ -159,7 +181,7 @@ def test_outputs_conform_and_do_not_depend_on_the_company(
 
 
 def test_what_a_grammar_forces_is_drafted(
-    compiler: Compiler,
+    compiled: Compile,
     model: CPUModel,
     default_model: PreparedModel,
     default_tokenizer: Tokenizer,
@@ -171,32 +193,30 @@ def test_what_a_grammar_forces_is_drafted(
     def person() -> list[Job]:
         return [Job(ids, 120, greedy, grammar=1, ends=eos)]
 
-    [alone] = run(compiler, model, person(), 60.0)
-    [found] = run(compiler, model, person(), 60.0, draft=8)
+    [alone] = run(compiled, model, person(), 60.0)
+    [found] = run(compiled, model, person(), 60.0, draft=8)
     assert (found.tokens, found.logprobs) == (alone.tokens, alone.logprobs)
     assert found.kept == found.drafted >= 5  # The names of the properties, and more.
     assert found.steps == alone.steps - found.kept
 
 
-def test_any_json_object(compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer) -> None:
+def test_any_json_object(compiled: Compile, model: CPUModel, default_tokenizer: Tokenizer) -> None:
     ids = default_tokenizer.encode('As JSON, {"a": 1}: ')
     job = Job(ids, 60, TokenSampling(0, temperature=0.0), grammar=5, ends=(2,))
-    run(compiler, model, [job], 5.0)
+    run(compiled, model, [job], 5.0)
     assert job.tokens[-1] == 2
     assert conforms(5, default_tokenizer.decode(job.tokens[:-1]))
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_what_cannot_be_compiled_is_explained(compiler: Compiler, words: str) -> None:
-    grammars = SlotGrammars(compiler, budget=1.0)
+def test_what_cannot_be_compiled_is_explained(grammars: SlotGrammars, words: str) -> None:
     reason = compile_now(grammars, 1, BAD[words])
     assert reason is not None
     assert words in reason
     assert len(reason) <= 500
 
 
-def test_a_schema_that_admits_everything(compiler: Compiler) -> None:
-    grammars = SlotGrammars(compiler, budget=1.0)
+def test_a_schema_that_admits_everything(grammars: SlotGrammars) -> None:
     assert compile_now(grammars, 1, Grammar("json_schema", "true")) is None
 
 
@@ -370,14 +390,14 @@ def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:
 
 
 def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(
-    compiler: Compiler, model: CPUModel, default_tokenizer: Tokenizer
+    compiled: Compile, model: CPUModel, default_tokenizer: Tokenizer
 ) -> None:
     """Every step gives the plain request its token; the other misses more and more of them."""
     ids = default_tokenizer.encode(PROMPT)
     wanted = part(300, 1 / 2)
     greedy = TokenSampling(0, temperature=0.0)
-    [undisturbed] = run(compiler, model, [Job(ids, wanted, greedy)], 0.0)
-    grammars = SlotGrammars(compiler, budget=0.002)
+    [undisturbed] = run(compiled, model, [Job(ids, wanted, greedy)], 0.0)
+    grammars = SlotGrammars(compiled, budget=0.002)
     assert compile_now(grammars, 1, AMBIGUOUS) is None
     driver = Driver(make_runner(model, grammars=grammars, threads=2))
     plain = Job(ids, wanted, greedy)

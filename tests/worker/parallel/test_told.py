@@ -96,6 +96,8 @@ def test_the_hash_tells_outcomes_apart() -> None:
         [SlotResult(0, deferred=True)],
         [SlotResult(0, error="it failed")],
         [SlotResult(0, 17), SlotResult(1, 17)],
+        [SlotResult(0, 17, more=[17])],
+        [SlotResult(0, 17, more=[18])],
     ]
     assert len({sampled_hash(each) for each in outcomes}) == len(outcomes)
 

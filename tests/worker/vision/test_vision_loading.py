@@ -20,7 +20,9 @@ from penstock_worker.forward.interface import Unable, require
 from penstock_worker.loading.load import load
 from penstock_worker.machine import memory, model_check
 from penstock_worker.machine.memory import pool_blocks
+from penstock_worker.media import memory as media_memory
 from penstock_worker.media.encoder import MediaEncodings
+from penstock_worker.media.memory import USUAL_ROWS, media_rows
 from tests.worker.vision.pictures import message_of, picture, prompt_of, words
 from tests.worker.vision.test_vision_bits import new, work
 from tests.worker.vision.vision_cases import CASES, prepared_folder
@@ -62,7 +64,7 @@ def changed(folder: Path, to: Path, **changes: Any) -> Path:
 
 def test_an_item_in_chunks_becomes_a_token(folder: Path) -> None:
     loaded = load(setup(folder))
-    assert loaded.ready.media_rows == 200
+    assert loaded.ready.media_rows == USUAL_ROWS
     assert not loaded.ready.whole_spans
     shown, answers = picture(CASES[CASE].preparation, 1, 1), SimpleQueue[Any]()
     media, name = loaded.runner.media, shown.item.name
@@ -78,6 +80,19 @@ def test_an_item_in_chunks_becomes_a_token(folder: Path) -> None:
     assert result.error is None
     assert result.token is not None
     loaded.runner.close()
+
+
+def test_rows_of_many_requests_are_kept_within_a_bound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short prompts are: the requests that wait may show the same pictures."""
+    config = read(folder).decoder
+    assert media_rows(config, 200, 4) == media_rows(config, 1 << 20, 4) == USUAL_ROWS
+    monkeypatch.setattr(media_memory, "USUAL_BYTES", 300 * 72 * 4)
+    assert [media_rows(config, longest, 4) for longest in (200, 400)] == [300, 400]
+    assert media_rows(config, 1 << 20, 4) == USUAL_ROWS
+    assert media_rows(config, 200, 2) == 600
+    assert media_rows(config, 200, 4, 16) == 16
 
 
 def test_the_rows_that_are_asked_for_are_kept(folder: Path) -> None:
@@ -96,7 +111,7 @@ def test_as_much_may_wait_as_is_told_and_twice_that_is_held(folder: Path) -> Non
         assert loaded.ready.media_bytes == told
         assert media._store is not None
         assert media._store._bounds.size == 2 * told
-        assert media.nbytes == 200 * 72 * 4 + 2 * told
+        assert media.nbytes == USUAL_ROWS * 72 * 4 + 2 * told
         loaded.runner.close()
 
 
@@ -171,9 +186,9 @@ def test_the_pool_leaves_room_for_media(folder: Path, monkeypatch: pytest.Monkey
 def test_doctor_says_what_pictures_take(folder: Path) -> None:
     prepared = read(folder)
     (finding,) = model_check._media(prepared)
-    rows, row, pixels = 256, 72 * 4, 3 * 7 * 7
-    size = rows * row + 2 * (rows * pixels + 256 * 4096)
-    assert finding.text.startswith(f"{size / (1 << 20):.0f} MiB for 256 rows")
+    row, pixels = 72 * 4, 3 * 7 * 7
+    size = USUAL_ROWS * row + 2 * (256 * pixels + 256 * 4096)
+    assert finding.text.startswith(f"{size / (1 << 20):.0f} MiB for {USUAL_ROWS} rows")
     assert "--language-model-only" in finding.text
     (lacking,) = model_check._media(msgspec.structs.replace(prepared, media=None))
     assert lacking.level == "note"

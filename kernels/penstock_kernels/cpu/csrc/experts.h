@@ -114,7 +114,7 @@ inline void experts_up(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
   by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
-    inner_unit(p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count);
+    inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count);
   });
 }
 

@@ -48,6 +48,7 @@ template <class Cache> void run_phase(Thread& t, const PkPhase& p) {
     case PK_CONVOLVE: return convolve(t, p);
     case PK_SCAN: return scan(t, p);
     case PK_TAKE_ROWS: return take_rows(t, p);
+    case PK_LOWER: return lower(t, p);
   }
 }
 
@@ -60,6 +61,7 @@ inline void count_layer(Thread& t) {
 template <class Cache> void run_program(Thread& t) {
   for (int i = 0; i < t.program.num_phases; i++) {
     const PkPhase& p = t.program.phases[i];
+    if (p.kind == PK_LOWER && !t.batch.num_runs) continue;
     t.cursors = t.scratch.cursors + static_cast<size_t>(i) * t.threads;
     run_phase<Cache>(t, p);
     if (p.kind == PK_EXCHANGE && broken_off(t)) return;

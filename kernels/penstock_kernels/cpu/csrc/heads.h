@@ -1,6 +1,6 @@
 // The phases that make queries, keys and values: products head by head, norms, rotation, the cache.
 #pragma once
-#include "thread.h"
+#include "low_rank.h"
 
 namespace {
 
@@ -18,11 +18,13 @@ template <class Cache> class Heads {
     const bool keys = p_.matrices[1].tiles, own_values = p_.matrices[2].tiles;
     t_.by_tiles(a_.heads + (keys + own_values) * a_.kv_heads, [&](int head, int row, int rows) {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
-      const PkMatrix* matrix = beyond_query < 0 ? &p_.matrices[0] : beyond_key < 0 ? &p_.matrices[1] : &p_.matrices[2];
+      const int which = beyond_query < 0 ? 0 : beyond_key < 0 ? 1 : 2;
+      const PkMatrix* matrix = &p_.matrices[which];
       const int within = beyond_query < 0 ? head : beyond_key < 0 ? beyond_query : beyond_key;
       for (int i = 0; i < per_head; i += 2) {
         const int tiles = per_head - i < 2 ? 1 : 2;
         tile_products(*matrix, within * per_head + i, tiles, a, row, rows, tile);
+        for (int j = 0; j < tiles; j++) add_raised(t_, p_, which, within * per_head + i + j, row, rows, tile + 16 * pk::ROWS * j);
         for (int j = 0; j < tiles; j++)
           for (int r = 0; r < rows; r++) store(heads + r * dim + 16 * (i + j), load(tile + 16 * (j * pk::ROWS + r)));
       }

@@ -1,6 +1,6 @@
 // Phases that are products: into the residual, the feed-forward's inner ones, logits.
 #pragma once
-#include "thread.h"
+#include "low_rank.h"
 
 namespace {
 
@@ -13,12 +13,14 @@ inline void product(Thread& t, const PkPhase& p) {
     alignas(64) float out[2][16 * pk::ROWS];
     const int first = unit * together, count = tiles - first < together ? tiles - first : together;
     tile_products(matrix, first, count, a, row, rows, out[0]);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+      add_raised(t, p, 0, first + i, row, rows, out[i]);
       for (int r = 0; r < rows; r++) {
         float* target = t.row(p.target, row + r) + p.first + 16 * (first + i);
         const V scaled = mul(load(out[i] + 16 * r), scale);
         store(target, p.adds ? add(load(target), scaled) : scaled);
       }
+    }
   });
 }
 
@@ -32,8 +34,9 @@ inline V activate(int kind, V x) {
 }
 
 // 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
-// input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.
-inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
+// input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.  Experts have no adapters,
+// and their phases no `low_rank`.
+inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
                        const float* weights = nullptr) {
   alignas(64) float out[4][16 * pk::ROWS];
   // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
@@ -41,6 +44,10 @@ inline void inner_unit(const PkPhase& p, const PkMatrix* gate, const PkMatrix& u
   if (tiles == 1) __builtin_memset(out, 0, sizeof out);
   if (gate) tile_products(*gate, 2 * unit, tiles, a, row, rows, out[0]);
   tile_products(up, 2 * unit, tiles, a, row, rows, out[2]);
+  for (int i = 0; i < tiles; i++) {
+    if (gate) add_raised(t, p, 0, 2 * unit + i, row, rows, out[i]);
+    add_raised(t, p, 1, 2 * unit + i, row, rows, out[2 + i]);
+  }
   const auto value = [&](const float* g, const float* u) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(load(g), load(u));
     return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
@@ -58,7 +65,7 @@ inline void gate_up(Thread& t, const PkPhase& p) {
   t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) {
     float weights[pk::ROWS];
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
-    inner_unit(p, gate, up, a, inner, unit, row, rows, p.weighed ? weights : nullptr);
+    inner_unit(t, p, gate, up, a, inner, unit, row, rows, p.weighed ? weights : nullptr);
   });
 }
 

@@ -65,6 +65,7 @@ class Reader {
     if (!part(p)) return false;
     if (!(fits(p.norm) && fits(p.other_norm) && fits(p.third_norm)) || (p.attention && !(fits(p.attention) && fits_axes(*p.attention) && in_blocks(*p.attention))) || (p.experts && !fits(p.experts)) || (p.recurrent && !fits(p.recurrent, m_))) return false;
     if (p.streams && !streams(p)) return false;
+    if (!low_rank(p)) return false;
     switch (p.kind) {
       case PK_EMBED: return floats(p.target) && (p.part || p.matrices[0].outputs >= m_.vocab) && is(p.matrices[0], p.matrices[0].outputs, width(p.target));
       case PK_MAKE_INPUT: return made(p);
@@ -105,6 +106,7 @@ class Reader {
       case PK_PLACE_LATENT: return latent(p);
       case PK_BY_HEAD: return by_head(p);
       case PK_EXCHANGE: return exchanged(p);
+      case PK_LOWER: return lowered(p);
       default: return false;
     }
   }
@@ -112,6 +114,7 @@ class Reader {
  private:
   const PkProgram& m_;
   int width_[2] = {0, 0}, forms_[2] = {0, 0};  // of what INPUT and INNER hold
+  int lowered_ = -1;                           // targets of the last LOWER
 
   int width(int buffer) const { return m_.widths[buffer]; }
   bool holds(int buffer, int64_t width) const { return m_.widths[buffer] >= width; }
@@ -149,6 +152,20 @@ class Reader {
     width_[1] = matrix.outputs;
     forms_[1] = p.forms;
     return true;
+  }
+
+  // Whether the phase's targets are an adapter's, of a kind of phase that has them, and lowered before.
+  bool low_rank(const PkPhase& p) const {
+    if (p.low_rank < 0) return p.kind != PK_LOWER;
+    if (m_.low_rank < 32 || p.low_rank + int64_t{3} > m_.low_targets) return false;
+    return p.kind == PK_LOWER || ((p.kind == PK_HEADS || p.kind == PK_PRODUCT || p.kind == PK_GATE_UP) && p.low_rank == lowered_);
+  }
+
+  bool lowered(const PkPhase& p) {
+    if ((p.source != PK_INPUT && p.source != PK_INNER) || !p.waits) return false;
+    lowered_ = p.low_rank;
+    const int at = p.source - PK_INPUT;
+    return p.width > 0 && p.width == width_[at] && (forms_[at] & pk::form_of(m_.low_kind));
   }
 
   // Whether the matrix can multiply what INPUT or INNER holds.

@@ -154,6 +154,9 @@ enum PkBuffer : int32_t {
 //   and `forms` made of them afterwards.
 // LOOK_UP: target += the rows of matrices[0] at `first` plus the row's position; with `first` below 0, at its type.
 // NORM: target = norm of the source's `width` numbers.
+// LOWER: of the rows that have adapters, the products of the source's `width` numbers with A of each of the three matrices
+//   from `low_rank` on.  Phases with the same `low_rank`, behind it, add B times these to what their matrices give:
+//   HEADS, PRODUCT, and GATE_UP.
 // TAKE_ROWS: of the rows for which the batch brings numbers, `width` of these from `first` on; added to the target, or
 //   (`adds` is 0) put there.
 // CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu
@@ -180,8 +183,8 @@ enum PkPhaseKind : int32_t {
   PK_BY_HEAD = 14, PK_EXCHANGE = 15, PK_LOOK_UP = 16, PK_NORM = 17, PK_ROWS = 18, PK_SCALE = 19,
   PK_INPUTS_OF_LAYERS = 20, PK_GATE_BY = 21, PK_CUT_GATE = 22, PK_BEGIN_STREAMS = 23, PK_PREDICT = 24,
   PK_JOIN_PATH = 25, PK_CORRECT = 26, PK_ADD_TO_OTHERS = 27, PK_END_STREAM = 28, PK_CONVOLVE = 29, PK_SCAN = 30,
-  PK_TAKE_ROWS = 31,
-  PK_PHASE_KINDS = 32
+  PK_TAKE_ROWS = 31, PK_LOWER = 32,
+  PK_PHASE_KINDS = 33
 };
 
 // waits: all threads wait for each other behind the phase (behind MAKE_INPUT they do by themselves, where they
@@ -189,9 +192,10 @@ enum PkPhaseKind : int32_t {
 // part: the phase computes some columns of its target, those from `first` on (EMBED: the rows of tokens from
 // `first` on; the others become zeros).  The target then has `width` columns in all.  Of HEADS and PLACE these
 // are QUERIES, and KEYS have `key_width` columns, of which those from `first_key` on are computed.
+// low_rank: which of an adapter's targets belongs to matrices[0], the next ones to the others; -1: none.
 struct PkPhase {
   int32_t kind, source, target, width, forms, waits, ends_layer, whole, adds, activation, weighed;
-  int32_t part, first, first_key, key_width, beside, gated;
+  int32_t part, first, first_key, key_width, beside, gated, low_rank;
   float scale, soft_cap;
   PkNorm norm, other_norm, third_norm;
   const PkAttention* attention;
@@ -207,10 +211,12 @@ struct PkPhase {
 typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_t stride);
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
+// low_rank: numbers that the products with an adapter's A may have, a multiple of 32; 0: there are no adapters.
+// low_targets: of each adapter.  low_kind: of A and B, F32 or BF16.
 // block_size: tokens per KV block, a multiple of 16.  outputs: numbers of a row that ROWS gives.  exchange: null
 // where no phase needs it.  state_numbers, last_numbers: of a sequence, in all recurrent layers (see PkStates).
 struct PkProgram {
-  int32_t num_phases, vocab, block_size, cache, threads, outputs;
+  int32_t num_phases, vocab, block_size, cache, threads, outputs, low_rank, low_targets, low_kind, reserved;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
   PkExchange exchange;
@@ -232,6 +238,17 @@ struct PkStates {
   int64_t block_bytes;
 };
 
+// What an adapter adds to a product: up times (down times the input), without biases; nothing without tiles.
+struct PkLowRank {
+  PkMatrix down, up;
+};
+
+// Neighbouring rows with the same adapter. adapter: [low_targets].
+struct PkRun {
+  int32_t first, rows;
+  const PkLowRank* adapter;
+};
+
 // One step. Rows belong to the sequences in order.  first_row: [sequences + 1].  starts: tokens
 // computed before.  tables: physical blocks of all sequences in each KV group, those of sequence s in
 // group g from first_block[g * sequences + s] on; what no row of the step sees is not read.
@@ -242,6 +259,7 @@ struct PkStates {
 // in the sequence, whose end it doesn't pass; null: its own.  An encoder's attention takes no notice.
 // wanted: rows whose logits are asked for.  logits: [num_wanted, vocab], or [num_wanted, outputs] of ROWS.
 // states: null of a program without recurrent layers.
+// runs: [num_runs], of rows that have adapters, ascending.  run_of: [rows], the run of each row, or -1; null without runs.
 // layers_done: counted up after each layer, for other threads to read; may be null.  cancelled: looked
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 // threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
@@ -255,6 +273,9 @@ struct PkBatch {
   const volatile int32_t* cancelled;
   const PkStates* states;
   int64_t* lost;
+  const PkRun* runs;
+  const int32_t* run_of;
+  int64_t num_runs;
 };
 
 // How one row's token is chosen, and where what is said about it goes.

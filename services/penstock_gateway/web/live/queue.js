@@ -25,10 +25,11 @@ export function queuePanel() {
   body.append(table.node);
 
   function update({ queue, tenants }) {
-    const waiting = queue.sequences + queue.grammar + queue.media + queue.remote_kv;
+    const waiting = queue.sequences + queue.grammar + queue.media + queue.adapters + queue.remote_kv;
     const parts = [`${count(waiting, "sequence")}`, `${short(queue.tokens)} tokens`];
     if (queue.grammar) parts.push(`${whole(queue.grammar)} for a grammar`);
     if (queue.media) parts.push(`${whole(queue.media)} for media`);
+    if (queue.adapters) parts.push(`${whole(queue.adapters)} for adapters`);
     if (queue.remote_kv) parts.push(`${whole(queue.remote_kv)} for remote KV`);
     if (waiting > queue.rows.length) parts.push(`the first ${whole(queue.rows.length)} shown`);
     write(note, waiting ? parts.join(", ") : "");

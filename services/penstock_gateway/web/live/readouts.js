@@ -55,7 +55,7 @@ function point({ uptime, queue, batch, blocks, steps }, history) {
   const rate = (name, value) => (seconds > 0 ? Math.max(0, (value - before[name]) / seconds) : 0);
   return {
     uptime,
-    waiting: queue.sequences + queue.grammar + queue.media + queue.remote_kv,
+    waiting: queue.sequences + queue.grammar + queue.media + queue.adapters + queue.remote_kv,
     running: batch.running,
     kv: blocks ? (blocks.used + blocks.shared) / blocks.total : 0,
     totalGenerated: steps.tokens_generated,

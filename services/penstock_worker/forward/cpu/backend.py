@@ -30,6 +30,7 @@ from penstock_kernels.cpu.decoder import (
 )
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
+from penstock_worker.forward.cpu.adapters import adapted_rows, adapters_of
 from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
@@ -156,6 +157,7 @@ class CPUForward:
             tables=_int32(np.concatenate(tables)),
             first_block=_int32(np.cumsum(lengths)[:-1]),
             given=given_rows(batch.media),
+            adapted=adapted_rows(batch.adapters, batch.counts),
         )
         if self._ends is not None:
             self._ends.receive(len(batch.tokens))
@@ -187,22 +189,26 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     groups = groups_with_states(config, layout.groups, block_bytes, setup, ranks.place)
     states = program_states(config, groups, setup)
     media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
+    adapters = adapters_of(config, setup, dtype)
+    split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
         stored = None
+        adapted = None if adapters is None else adapters.phases(split, shard.layers)
         if ranks.place.ranks == 1:
             read = loader.read(setup.max_model_len)
-            program = compile_program(config, read, places=places)
+            program = compile_program(config, read, places=places, adapted=adapted)
             stored = compile_stored(config, read, places) if config.encoder_rows else None
         else:
-            split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
             read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
-            program = compile_program(shard.staged, read, split, ends, places)
+            program = compile_program(shard.staged, read, split, ends, places, adapted)
             join = split.join_logits if isinstance(split, RankSplit) else None
+        if adapters is not None:
+            adapters.targets = program.low_rank
 
         def forward(blocks: int) -> Forward:
             decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
@@ -226,6 +232,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         build=build,
         states=states,
         media=media.encodings,
+        adapters=adapters,
     )
 
 

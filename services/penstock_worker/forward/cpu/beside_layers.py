@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind
-from penstock_worker.forward.cpu.gates import forms_of, product_into
+from penstock_worker.forward.cpu.gates import product_into
 from penstock_worker.forward.cpu.layers import LayerPhases
 
 
@@ -20,16 +20,10 @@ class BesideLayerPhases(LayerPhases):
         if norms is None or experts is None or weights.gate is None:
             raise ValueError("no program has such a layer of experts")
         yield self._input(norms.router, experts.router)
-        yield product_into(experts.router, Buffer.SCORES)
-        readers = (*experts.gates, *experts.ups)
-        yield self._input(norms.experts, *readers)
-        yield Phase(kind=PhaseKind.ROUTE, experts=self.experts, forms=forms_of(*readers))
-        yield Phase(
-            kind=PhaseKind.EXPERTS_UP,
-            experts=self.experts,
-            activation=self.spec.feed_forward.activation,
-            forms=forms_of(*experts.downs),
-        )
+        yield self._scores(experts.router)
+        yield self._input(norms.experts, *experts.gates, *experts.ups)
+        yield self._route(experts)
+        yield self._experts_up(experts)
         yield Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts)
         yield Phase(kind=PhaseKind.COMBINE, target=Buffer.RESULT, experts=self.experts, adds=False)
         yield self._over(PhaseKind.NORM, Buffer.RESULT, Buffer.RESULT, norms.experts_output)
@@ -45,21 +39,8 @@ class BesideLayerPhases(LayerPhases):
         if weights.gate is None or weights.up is None or weights.down is None:
             raise ValueError("the feed-forward beside experts is gated")
         yield self._input(weights.feed_forward_norm, weights.gate, weights.up)
-        yield Phase(
-            kind=PhaseKind.GATE_UP,
-            source=Buffer.INPUT,
-            target=Buffer.INNER,
-            matrices=(weights.gate, weights.up),
-            activation=self.spec.feed_forward.activation,
-            forms=forms_of(weights.down),
-        )
-        yield Phase(
-            kind=PhaseKind.PRODUCT,
-            source=Buffer.INNER,
-            target=Buffer.MIXED,
-            matrices=(weights.down,),
-            adds=False,
-        )
+        yield self._gated_up()
+        yield product_into(weights.down, Buffer.MIXED, source=Buffer.INNER)
 
     def _over(
         self, kind: PhaseKind, source: Buffer, target: Buffer, norm: NormWeights | None

@@ -1,4 +1,5 @@
-"""Products by themselves, and gates that aren't made in one go with what they weigh."""
+"""Products by themselves, their inputs, and gates that aren't made in one go with what they
+weigh."""
 
 from __future__ import annotations
 
@@ -7,14 +8,35 @@ from statistics import NormalDist
 
 from penstock.layer_spec import FeedForwardSpec
 from penstock_kernels.cpu.matrix import PackedMatrix
-from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
+from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind
 from penstock_worker.forward.cpu.weights import LayerWeights
 
 
-def product_into(matrix: PackedMatrix, target: Buffer) -> Phase:
+def product_into(
+    matrix: PackedMatrix, target: Buffer, source: Buffer = Buffer.INPUT, scale: float = 1.0
+) -> Phase:
     """A product that isn't added to anything."""
     return Phase(
-        kind=PhaseKind.PRODUCT, source=Buffer.INPUT, target=target, matrices=(matrix,), adds=False
+        kind=PhaseKind.PRODUCT,
+        source=source,
+        target=target,
+        matrices=(matrix,),
+        adds=False,
+        scale=scale,
+    )
+
+
+def residual_for(
+    *readers: PackedMatrix | None, width: int, norm: NormWeights | None = None
+) -> Phase:
+    """The residual as the input of products. norm: None leaves it as it is."""
+    return Phase(
+        kind=PhaseKind.MAKE_INPUT,
+        target=Buffer.INPUT,
+        width=width,
+        norm=norm,
+        forms=forms_of(*readers),
+        waits=False,
     )
 
 

@@ -7,28 +7,15 @@ from dataclasses import replace
 
 from penstock.model_config import ModelConfig
 from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
-from penstock_worker.forward.cpu.gates import forms_of
+from penstock_worker.forward.cpu.gates import forms_of, product_into, residual_for
 from penstock_worker.forward.cpu.weights import LayerInputsWeights, LayerInputWeights, LayerWeights
 
 
 def inputs_of_layers(config: ModelConfig, weights: LayerInputsWeights) -> Iterator[Phase]:
     """Behind the embedding: the inputs of all layers."""
     hidden = config.hidden_size
-    yield Phase(
-        kind=PhaseKind.MAKE_INPUT,
-        target=Buffer.INPUT,
-        width=hidden,
-        forms=forms_of(weights.projection),
-        waits=False,
-    )
-    yield Phase(
-        kind=PhaseKind.PRODUCT,
-        source=Buffer.INPUT,
-        target=Buffer.LAYER_INPUTS,
-        matrices=(weights.projection,),
-        adds=False,
-        scale=hidden**-0.5,
-    )
+    yield residual_for(weights.projection, width=hidden)
+    yield product_into(weights.projection, Buffer.LAYER_INPUTS, scale=hidden**-0.5)
     yield Phase(
         kind=PhaseKind.INPUTS_OF_LAYERS,
         target=Buffer.LAYER_INPUTS,
@@ -41,13 +28,7 @@ def inputs_of_layers(config: ModelConfig, weights: LayerInputsWeights) -> Iterat
 
 def made_of_own(config: ModelConfig, number: int, weights: LayerInputWeights) -> Iterator[Phase]:
     """What layer `number` makes of the residual and its own input, as RESULT before the norm."""
-    yield Phase(
-        kind=PhaseKind.MAKE_INPUT,
-        target=Buffer.INPUT,
-        width=config.hidden_size,
-        forms=forms_of(weights.gate),
-        waits=False,
-    )
+    yield residual_for(weights.gate, width=config.hidden_size)
     yield Phase(
         kind=PhaseKind.GATE_BY,
         source=Buffer.INPUT,
@@ -58,13 +39,7 @@ def made_of_own(config: ModelConfig, number: int, weights: LayerInputWeights) ->
         activation=config.layer(number).feed_forward.activation,
         forms=forms_of(weights.projection),
     )
-    yield Phase(
-        kind=PhaseKind.PRODUCT,
-        source=Buffer.INNER,
-        target=Buffer.RESULT,
-        matrices=(weights.projection,),
-        adds=False,
-    )
+    yield product_into(weights.projection, Buffer.RESULT, source=Buffer.INNER)
 
 
 def finished(

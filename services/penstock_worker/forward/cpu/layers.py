@@ -20,9 +20,14 @@ from penstock_kernels.cpu.program import (
     Phase,
     PhaseKind,
 )
-from penstock_worker.forward.cpu.gates import forms_of, product_into, sparsely_gated
+from penstock_worker.forward.cpu.gates import (
+    forms_of,
+    product_into,
+    residual_for,
+    sparsely_gated,
+)
 from penstock_worker.forward.cpu.split import Split
-from penstock_worker.forward.cpu.weights import LayerWeights
+from penstock_worker.forward.cpu.weights import ExpertWeights, LayerWeights
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,7 @@ class LayerPhases:
         return tuple(each for each in found if each is not None)
 
     def _input(self, norm: NormWeights | None, *readers: PackedMatrix | None) -> Phase:
-        return Phase(
-            kind=PhaseKind.MAKE_INPUT,
-            target=Buffer.INPUT,
-            width=self.config.hidden_size,
-            norm=norm,
-            forms=forms_of(*readers),
-            waits=False,
-        )
+        return residual_for(*readers, width=self.config.hidden_size, norm=norm)
 
     def _heads(self, *, waits: bool = True) -> Phase:
         whole = self.spec.attention.norm == "whole"
@@ -163,32 +161,41 @@ class LayerPhases:
             shared_gate = weights.experts.shared_gate if weights.experts is not None else None
             if shared_gate is not None:
                 yield self._scores(shared_gate)
-            phase = Phase(
-                kind=PhaseKind.GATE_UP,
-                weighed=shared_gate is not None,
-                source=Buffer.INPUT,
-                target=Buffer.INNER,
-                matrices=(weights.gate, weights.up),
-                activation=self.spec.feed_forward.activation,
-                forms=forms_of(weights.down),
-            )
+            phase = replace(self._gated_up(), weighed=shared_gate is not None)
             yield from self.split.inner(phase, weights.down.struct.inputs)
 
+    def _gated_up(self) -> Phase:
+        """The feed-forward's inner values."""
+        weights = self.weights
+        return Phase(
+            kind=PhaseKind.GATE_UP,
+            source=Buffer.INPUT,
+            target=Buffer.INNER,
+            matrices=(weights.gate, weights.up),
+            activation=self.spec.feed_forward.activation,
+            forms=forms_of(weights.down),
+        )
+
     def _routed(self) -> Iterator[Phase]:
-        weights, experts = self.weights.experts, self.experts
+        weights = self.weights.experts
         if weights is None:
             return
         yield self._scores(weights.router)
+        yield self._route(weights)
+        yield from self.split.inner(self._experts_up(weights), weights.downs[0].struct.inputs)
+        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=self.experts))
+
+    def _route(self, weights: ExpertWeights) -> Phase:
         readers = forms_of(*weights.gates, *weights.ups)
-        yield Phase(kind=PhaseKind.ROUTE, experts=experts, forms=readers)
-        ups = Phase(
+        return Phase(kind=PhaseKind.ROUTE, experts=self.experts, forms=readers)
+
+    def _experts_up(self, weights: ExpertWeights) -> Phase:
+        return Phase(
             kind=PhaseKind.EXPERTS_UP,
-            experts=experts,
+            experts=self.experts,
             activation=self.spec.feed_forward.activation,
             forms=forms_of(*weights.downs),
         )
-        yield from self.split.inner(ups, weights.downs[0].struct.inputs)
-        yield self.split.results(Phase(kind=PhaseKind.EXPERTS_DOWN, experts=experts))
 
     def _scores(self, matrix: PackedMatrix) -> Phase:
         return product_into(matrix, Buffer.SCORES)

@@ -18,6 +18,7 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
@@ -36,18 +37,21 @@ def compile_program(
     split: Split = WHOLE,
     ends: CPUStageEnds | None = None,
     places: Sequence[tuple[int, int]] | None = None,
+    adapted: AdaptedPhases | None = None,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
     sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
-    group's blocks; None: all layers are in one group."""
+    group's blocks; None: all layers are in one group. `adapted`: what adapters may change;
+    None: nothing."""
     # A layer's attention to an encoder, if it has one, lies where its own does.
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
-    phases = [*_phases(config, weights, split, ends)]
+    phases = [*_phases(config, weights, split, ends, adapted=adapted)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
     elif ends is not None:
         phases += ends.end()
-    return Program(tuple(_placed(phases, places)), config.vocab_size)
+    low_rank = None if adapted is None else adapted.targets()
+    return Program(tuple(_placed(phases, places)), config.vocab_size, low_rank)
 
 
 def _in_one_group(config: ModelConfig) -> Sequence[tuple[int, int]]:
@@ -86,6 +90,7 @@ def _phases(
     ends: CPUStageEnds | None = None,
     *,
     both_ways: bool = False,
+    adapted: AdaptedPhases | None = None,
 ) -> Iterator[Phase]:
     """Everything but what is made of the last layer's rows."""
     if weights.embedding is not None:
@@ -117,6 +122,8 @@ def _phases(
             attention = _sharing(replace(attention, both_ways=True), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
+        if adapted is not None:
+            phases = adapted.of_layer(phases, layer, number)
         whole = [*finished(phases, config, number, layer)]
         if weights.embedding is not None:
             whole += tapped(config, number)

@@ -1,0 +1,203 @@
+"""What adapters cost: steps of many streams with an adapter each, against the model alone.
+
+    python -m loadtest.adapters                    # some minutes, on a quiet machine
+
+The worker's forward pass on the CPU kernels computes decode steps of `--streams` sequences, and a
+prompt's chunk, by itself: no sampler, no engine core. Cases take turns, so that a change of the
+machine's speed touches all of them. Adapters are made up: random factors for all projections of all
+layers, with the ranks 4, 8, 16, 32 and 64 in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Document, Measurement, say
+from loadtest.report.table import table
+from penstock.config.settings import EngineConfig
+from penstock.model_config import PreparedModel
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock_worker.adapters.fitting import FittedModule
+from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.machine.cpu import usable_threads
+from penstock_worker.weights.stored import StoredTensor
+
+RANKS = (4, 8, 16, 32, 64)
+BLOCK = 16
+CHUNK = 512
+"""Tokens of the prompt's chunk."""
+SHOWN = {
+    "case": "{case}",
+    "decode, tok/s": "{decode:,.0f}",
+    "of the model alone": "{decode_share:.2f}",
+    "prompt, tok/s": "{prompt:,.0f}",
+    "share": "{prompt_share:.2f}",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a step's sequences have adapters. adapters: how many different ones; 0: none has any.
+    served: whether the worker was started for adapters."""
+
+    name: str
+    adapters: int
+    served: bool = True
+
+
+def cases(most: int) -> Iterator[Case]:
+    yield Case("the model alone", 0, served=False)
+    yield Case("adapters enabled, none used", 0)
+    yield Case("one adapter of rank 16", 1)
+    yield Case(f"{most} adapters of ranks 4 to 64", most)
+
+
+def measure(flags: argparse.Namespace) -> Document:
+    prepared = load_manifest(prepare(flags.model))
+    threads = flags.threads or usable_threads()
+    forwards: dict[bool, Forward] = {}
+    held: list[HeldAdapter] = []
+    for served in (False, True):
+        setup = _setup(flags, threads, served=served)
+        recipe = choose(prepared, setup, threads)
+        blocks = flags.streams * -(-(flags.context + CHUNK) // BLOCK)
+        with torch.inference_mode():
+            forwards[served] = recipe.build()(blocks)
+            if recipe.adapters is not None:
+                held = [
+                    recipe.adapters.hold(_modules(prepared, RANKS[(at + 2) % len(RANKS)], at))
+                    for at in range(flags.adapters)
+                ]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for turn in range(flags.rounds):
+        say(f"round {turn + 1} of {flags.rounds}")
+        for case in cases(flags.adapters):
+            mine = held[: case.adapters]
+            forward = forwards[case.served]
+            decode = _seconds(forward, _decode(flags, mine), flags.steps)
+            prompt = _seconds(forward, _prompt(mine), max(1, flags.steps // 8))
+            found.setdefault(case.name, []).append((decode, prompt))
+    rows = list(_rows(found, flags.streams))
+    return {"model": flags.model, "streams": flags.streams, "context": flags.context, "rows": rows}
+
+
+def _rows(found: dict[str, list[tuple[float, float]]], streams: int) -> Iterator[dict[str, Any]]:
+    base = None
+    for name, times in found.items():
+        decode, prompt = (statistics.median(each) for each in zip(*times, strict=True))
+        base = base or (decode, prompt)
+        yield {
+            "case": name,
+            "decode": streams / decode,
+            "decode_share": base[0] / decode,
+            "prompt": CHUNK / prompt,
+            "prompt_share": base[1] / prompt,
+        }
+
+
+def _seconds(forward: Forward, batch: Batch, steps: int) -> float:
+    """Returns the median of one step."""
+    rows, times = np.cumsum(batch.counts) - 1, []
+    for _ in range(steps):
+        begun = time.perf_counter()
+        with torch.inference_mode():
+            forward.logits(batch, rows)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def _decode(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
+    """A token of each stream; those of one adapter are neighbours, as a worker has them."""
+    each = -(-(flags.context + 1) // BLOCK)
+    which = np.sort(np.arange(flags.streams) % len(held)) if held else None
+    return Batch(
+        tokens=np.arange(flags.streams) + 100,
+        tables=[np.arange(at * each, (at + 1) * each) for at in range(flags.streams)],
+        starts=np.full(flags.streams, flags.context),
+        counts=np.ones(flags.streams, dtype=np.int64),
+        slots=range(flags.streams),
+        adapters=None if which is None else BatchAdapters(tuple(held), which),
+    )
+
+
+def _prompt(held: list[HeldAdapter]) -> Batch:
+    """The first tokens of a prompt."""
+    return Batch(
+        tokens=np.arange(CHUNK) + 100,
+        tables=[np.arange(-(-CHUNK // BLOCK))],
+        starts=np.zeros(1, dtype=np.int64),
+        counts=np.array([CHUNK]),
+        slots=(0,),
+        adapters=BatchAdapters(tuple(held[:1]), np.zeros(1, dtype=np.int64)) if held else None,
+    )
+
+
+def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedModule]:
+    random = np.random.default_rng(seed)
+
+    def stored(rows: int, columns: int) -> StoredTensor:
+        values = 0.01 * random.standard_normal((rows, columns), dtype=np.float32)
+        return StoredTensor("factor", (rows, columns), "F32", values.reshape(-1).view(np.uint8))
+
+    return {
+        name: FittedModule(stored(rank, inputs), stored(outputs, rank), 1.0)
+        for name, (outputs, inputs) in adaptable_modules(prepared.decoder).items()
+    }
+
+
+def _setup(flags: argparse.Namespace, threads: int, *, served: bool) -> Setup:
+    usual = EngineConfig()
+    return Setup(
+        version=1,
+        model_dir="",
+        dtype=flags.dtype,
+        attention_backend="cpu",
+        threads=threads,
+        block_size=BLOCK,
+        num_kv_blocks=None,
+        kv_memory_fraction=usual.cache.kv_memory_fraction,
+        max_num_seqs=flags.streams,
+        max_num_batched_tokens=max(CHUNK, flags.streams),
+        max_model_len=flags.context + CHUNK,
+        max_loras=flags.adapters if served else 0,
+        max_lora_rank=max(RANKS) if served else 0,
+    )
+
+
+def markdown(document: Document) -> str:
+    return (
+        f"{machine_line(document)}\n\n"
+        f"{document['model']}, {document['streams']} streams at {document['context']} tokens; a"
+        f" prompt's chunk has {CHUNK}. The forward pass alone, medians of turns:\n\n"
+        f"{table(SHOWN, document['rows'])}"
+    )
+
+
+FLAGS = {
+    "--model": {"default": "smollm2-135m"},
+    "--dtype": {"default": "auto"},
+    "--streams": {"type": int, "default": 64},
+    "--adapters": {"type": int, "default": 16},
+    "--context": {"type": int, "default": 256, "metavar": "TOKENS"},
+    "--steps": {"type": int, "default": 16},
+    "--rounds": {"type": int, "default": 5},
+    "--threads": {"type": int, "default": 0, "help": "0: as many as the worker would take"},
+}
+COMMAND = Measurement("adapters", __doc__, measure, markdown, FLAGS)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.main())

@@ -1,0 +1,294 @@
+"""The adapters of requests: who uses them, who waits for them, what the workers have loaded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock.protocol.common import AdapterFile
+from penstock.protocol.to_worker import DropAdapter, LoadAdapter
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.media.parked import ParkedSequences
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
+from penstock_engine.scheduler.start_gate import StartGate
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.sessions.fault_attribution import FaultAttribution
+from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.adapter_entry import AdapterEntry, AdapterStage
+from penstock_engine.waiting.adapter_places import AdapterPlaces
+from penstock_engine.waiting.queue import Part
+
+LOAD_TIMEOUT = 120.0
+"""Seconds that workers may take to load an adapter."""
+
+MAX_POISONED = 256
+"""Adapters that are remembered for having been the death of workers."""
+
+
+class AdapterManager(StartGate):
+    """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
+    its adapter isn't loaded, it leaves the queue and waits for that, and who is behind it goes on:
+    so those whose adapters are loaded are preferred.  It comes back to its place in the order.
+
+    Every operation is constant in the number of requests, but for a worker's coming and going, and
+    at most linear in the number of places.
+    """
+
+    def __init__(
+        self, count: int, scheduling: SchedulerState, workers: Workers, counts: EngineCounts
+    ) -> None:
+        """count: adapters that workers have loaded at a time; 0: none are served."""
+        self.places = AdapterPlaces(count)
+        self._scheduling = scheduling
+        self._workers = workers
+        self._counts = counts
+        self._entries: dict[str, AdapterEntry] = {}
+        """By digest: those that open requests use, and those that are loaded."""
+        self._parked = ParkedSequences()
+        self._owed: dict[tuple[str, int], int] = {}
+        """(digest, rank) of answers that are still to come, and that nobody waits for."""
+        self._poisoned: dict[str, None] = {}
+
+    # ---- requests and sequences
+
+    def hold(self, request: Request) -> None:
+        """The request uses its adapter, if it has one, until `release`. It is loaded at once where
+        a place is free."""
+        if request.adapter is None:
+            return
+        entry = self._entries.get(request.adapter.digest)
+        if entry is None:
+            entry = self._entries[request.adapter.digest] = AdapterEntry(request.adapter)
+        entry.holders[request] = None
+        if entry.stage is AdapterStage.ABSENT:
+            entry.file = request.adapter
+            if self.places.has_room:
+                self.places.want(entry)
+
+    def release(self, request: Request) -> None:
+        """The request's last sequence has ended."""
+        if request.adapter is None:
+            return
+        entry = self._entries[request.adapter.digest]
+        del entry.holders[request]
+        if not entry.holders:
+            self.places.leave_line(entry)
+            if entry.stage is AdapterStage.ABSENT:
+                del self._entries[entry.file.digest]
+
+    def is_poisoned(self, file: AdapterFile) -> bool:
+        """Whether workers have died of loading it."""
+        return file.digest in self._poisoned
+
+    def poison(self, entry: AdapterEntry) -> None:
+        """It is not loaded again in this life."""
+        self._poisoned[entry.file.digest] = None
+        while len(self._poisoned) > MAX_POISONED:
+            del self._poisoned[next(iter(self._poisoned))]
+
+    def may_start(self, sequence: Sequence) -> bool:
+        if sequence.request.adapter is None:
+            return True
+        entry = self._entry_of(sequence)
+        if entry.stage is AdapterStage.READY:
+            return True
+        self._scheduling.set_aside(sequence)
+        sequence.move(SequenceState.WAITING_FOR_ADAPTER)
+        self._parked.add(sequence, 0)
+        entry.waiting[sequence] = None
+        if entry.stage is AdapterStage.ABSENT:
+            self.places.want(entry)
+        return False
+
+    def occupied(self, sequence: Sequence) -> None:
+        if sequence.request.adapter is not None:
+            entry = self._entry_of(sequence)
+            entry.running += 1
+            self.places.started(entry)
+
+    def vacated(self, sequence: Sequence) -> None:
+        if sequence.request.adapter is not None:
+            self._entry_of(sequence).running -= 1
+
+    def unpark(self, sequence: Sequence) -> None:
+        """It waits no longer: it may start, or it has ended."""
+        del self._entry_of(sequence).waiting[sequence]
+        self._parked.remove(sequence)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._parked)
+
+    def parked(self) -> list[Sequence]:
+        """All that wait for adapters."""
+        return self._parked.all()
+
+    def first_parked(self, count: int) -> list[Sequence]:
+        """The first `count` of them."""
+        return self._parked.first(count)
+
+    def part_of(self, tenant: str | None = None) -> Part:
+        """What waits for adapters; of one tenant, if one is named."""
+        return self._parked.part_of(tenant)
+
+    # ---- places
+
+    def advance(self, now: float) -> None:
+        """Has workers load what is wanted, as far as there are places; call it at every step."""
+        if self._workers.ready is None:
+            return
+        if not self.places.line:
+            for entry in self.places.leaving():
+                entry.stage = AdapterStage.READY
+                self._let_go(entry)
+            return
+        while self.places.line:
+            entry = next(iter(self.places.line.values()))
+            if self._is_suspect(entry) or not self._make_room():
+                return
+            self.places.take(entry)
+            entry.started, entry.deadline = now, now + LOAD_TIMEOUT
+            entry.answered.clear()
+            self._workers.send(LoadAdapter(entry.file.digest, entry.file.path))
+
+    def _is_suspect(self, entry: AdapterEntry) -> bool:
+        """Whether it has to wait for those that are being loaded: one that workers have died of is
+        loaded alone, so that the next death accuses one."""
+        loading = self.places.loading()
+        return bool(loading) and any(each.deaths for each in (entry, *loading))
+
+    def _make_room(self) -> bool:
+        """Whether a place is free, after what can be dropped has been."""
+        if self.places.has_room:
+            return True
+        idle = self.places.idle()
+        if idle is None:
+            self.places.have_one_leave()
+            return False
+        self._drop(idle)
+        return True
+
+    def forget_unused(self, digest: str) -> None:
+        """Nobody calls an adapter by its name any more: where nobody uses it, its place is free."""
+        entry = self.places.loaded.get(digest)
+        idle = entry is not None and not entry.holders and not entry.running
+        if entry is not None and idle and entry.stage is AdapterStage.READY:
+            self._drop(entry)
+
+    def _drop(self, entry: AdapterEntry) -> None:
+        self._workers.send(DropAdapter(entry.file.digest))
+        self.places.leave(entry)
+        if not entry.holders:
+            del self._entries[entry.file.digest]
+        elif entry.waiting:
+            self.places.want(entry)
+
+    def _let_go(self, entry: AdapterEntry) -> None:
+        """Whoever waits for it goes back to the queue."""
+        for sequence in list(entry.waiting):
+            self.unpark(sequence)
+            sequence.move(SequenceState.WAITING)
+            self._scheduling.queue.push(sequence)
+
+    # ---- workers
+
+    def ready(self, digest: str, rank: int, now: float) -> None:
+        """A rank has loaded it; when all have, those who wait for it may start."""
+        entry = self._answered(digest, rank)
+        if entry is None or len(entry.answered) < self._workers.ranks.size:
+            return
+        self._counts.adapter_loaded(now - entry.started)
+        FaultAttribution.passed(entry)
+        entry.stage, entry.unused = AdapterStage.READY, True
+        self._let_go(entry)
+
+    def failed(self, digest: str, rank: int) -> AdapterEntry | None:
+        """A rank can't load it. Returns it: whoever uses it is to be ended, and no other rank keeps
+        it."""
+        entry = self._answered(digest, rank)
+        return None if entry is None else self._given_up(entry)
+
+    def overdue(self, now: float) -> AdapterEntry | None:
+        """Gives up one that takes too long to load; the caller ends whoever uses it."""
+        entry = next(iter(self.places.loading()), None)
+        return None if entry is None or now < entry.deadline else self._given_up(entry)
+
+    def next_deadline(self) -> float:
+        """When `overdue` will have something to say; infinite where nothing is being loaded."""
+        return min((entry.deadline for entry in self.places.loading()), default=float("inf"))
+
+    def worker_lost(self) -> list[AdapterEntry]:
+        """Nothing is loaded any more; who waited for adapters waits in the queue. The scheduler has
+        put what ran back into it.  Returns what was being loaded."""
+        loading = self.places.loading()
+        self._owed.clear()
+        for entry in self._entries.values():
+            self._let_go(entry)
+        # What was loaded is loaded again first: who ran is ahead of others in the queue.
+        wanted = list(self.places.line.values())
+        self.places.line.clear()
+        for entry in list(self.places.loaded.values()):
+            self.places.leave(entry)
+            if entry.holders:
+                self.places.want(entry)
+            else:
+                del self._entries[entry.file.digest]
+        for entry in wanted:
+            self.places.want(entry)
+        return loading
+
+    def _answered(self, digest: str, rank: int) -> AdapterEntry | None:
+        """What a rank answers for; None: it was given up meanwhile."""
+        owed = self._owed.pop((digest, rank), 0)
+        if owed:
+            if owed > 1:
+                self._owed[digest, rank] = owed - 1
+            return None
+        entry = self.places.loaded.get(digest)
+        if entry is None or entry.stage is not AdapterStage.LOADING:
+            return None
+        entry.answered.add(rank)
+        return entry
+
+    def _given_up(self, entry: AdapterEntry) -> AdapterEntry:
+        self._counts.adapters_failed += 1
+        for rank in range(self._workers.ranks.size):
+            if rank not in entry.answered:
+                owed = self._owed.get((entry.file.digest, rank), 0)
+                self._owed[entry.file.digest, rank] = owed + 1
+        self._drop(entry)
+        return entry
+
+    def _entry_of(self, sequence: Sequence) -> AdapterEntry:
+        adapter = sequence.request.adapter
+        if adapter is None:
+            raise ValueError(f"request {sequence.request.name} has no adapter")
+        return self._entries[adapter.digest]
+
+    # ---- proofs
+
+    def check(self, requests: Iterable[Request]) -> None:
+        """Raises BrokenState unless the books agree with each other and with the open requests."""
+        used = Counter(r.adapter.digest for r in requests if r.adapter is not None)
+        scheduling = self._scheduling
+        held = [*scheduling.running.values(), *scheduling.marked.values()]
+        running = Counter(s.request.adapter.digest for s in held if s.request.adapter is not None)
+        if not {*used, *running, *self.places.loaded, *self.places.line} <= self._entries.keys():
+            raise BrokenState(f"adapters are used that aren't known: {used}, {running}")
+        for digest, entry in self._entries.items():
+            stage, there = entry.stage, digest in self.places.loaded
+            what = f"adapter {digest[:8]} ({stage.name})"
+            if (len(entry.holders), entry.running) != (used[digest], running[digest]):
+                raise BrokenState(f"{what}: {len(entry.holders)} hold it, {entry.running} run")
+            if not there and (not entry.holders or entry.running):
+                raise BrokenState(f"{what} is not loaded, and is used, or kept for nobody")
+            waits = there or digest in self.places.line
+            if entry.waiting and (stage is AdapterStage.READY or not waits):
+                raise BrokenState(f"{what}: {len(entry.waiting)} wait for it in vain")
+        self.places.check()
+        self._parked.check()
+        waiting = sum(len(entry.waiting) for entry in self._entries.values())
+        if waiting != len(self._parked):
+            raise BrokenState(f"{waiting} of {len(self._parked)} sequences wait for adapters")

@@ -1,0 +1,87 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.replies import send_whole
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.service import Service
+
+
+class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """lora_path: a folder in PEFT's format or a .gguf file, in or below --lora-allowed-folder.
+    load_inplace: an adapter of that name is replaced."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """lora_int_id: taken for vLLM's sake, without effect."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+LOAD = Operation(
+    method="POST",
+    path="/v1/load_lora_adapter",
+    summary="Loads an adapter, under a name that requests may then give as their model",
+    tag="adapters",
+    body=LoadAdapterRequest,
+    access="admin",
+    statuses=(403,),
+    media_type="text/plain",
+)
+UNLOAD = Operation(
+    method="POST",
+    path="/v1/unload_lora_adapter",
+    summary="Forgets an adapter's name; requests that run go on",
+    tag="adapters",
+    body=UnloadAdapterRequest,
+    access="admin",
+    statuses=(403,),
+    media_type="text/plain",
+)
+
+
+class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
+    """Answers when the adapter has been read, and engine cores were told."""
+
+    request_type = LoadAdapterRequest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        self._service.engine()
+        await self._service.adapters.load(
+            request.lora_name, request.lora_path, in_place=request.load_inplace
+        )
+        await _say(send, f"Success: LoRA adapter '{request.lora_name}' added successfully.")
+
+
+class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
+    """Answers when engine cores were told."""
+
+    request_type = UnloadAdapterRequest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        self._service.engine()
+        self._service.adapters.unload(request.lora_name)
+        await _say(send, f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
+
+
+async def _say(send: Send, words: str) -> None:
+    await send_whole(send, 200, words.encode(), "text/plain; charset=utf-8")
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes."""
+    return [
+        LOAD.route(LoadAdapterEndpoint(service)),
+        UNLOAD.route(UnloadAdapterEndpoint(service)),
+    ]

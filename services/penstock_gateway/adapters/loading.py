@@ -1,0 +1,99 @@
+"""Where this gateway reads adapters, and how one gets its name everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidRequest
+from penstock.lora import check_adapter_name
+from penstock.protocol.common import NamedAdapter
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.keys.caller import forbidden
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolders:
+    """allowed: below which adapters may be read when somebody asks; None: none may.  cache: where
+    copies go; None: the XDG cache."""
+
+    allowed: str | None = None
+    cache: str | None = None
+
+
+@dataclass(slots=True)
+class AdapterLoader:
+    """Loads and unloads by name, one at a time."""
+
+    client: EngineClient
+    folders: AdapterFolders = AdapterFolders()
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def load(self, name: str, path: str, *, in_place: bool) -> None:
+        """Reads an adapter, and has every engine core and gateway know it by this name.
+
+        in_place: one of that name is replaced; requests that run go on with what they began with.
+        Raises InvalidRequest, and HTTPError: 403, 404.
+        """
+        max_rank = self._check_served()
+        check_adapter_name(name, "lora_name")
+        self._check_free(name, in_place=in_place)
+        async with self._lock:
+            from penstock.prepare.adapters import prepare_adapter
+
+            allowed = Path(self.folders.allowed or "").resolve()
+            prepared = await asyncio.to_thread(
+                prepare_adapter,
+                allowed / path,
+                max_rank=max_rank,
+                cache_dir=self.folders.cache,
+                within=allowed,
+                shown=path,
+            )
+            self._check_free(name, in_place=in_place)
+            stamp = self.client.adapters.stamp(name)
+            self.client.name_adapters(
+                [NamedAdapter(name, prepared.file, stamp, prepared.rank, prepared.parent)]
+            )
+
+    def unload(self, name: str) -> None:
+        """No new request finds it. Raises HTTPError: 403, 404."""
+        self._check_served()
+        known = self.client.adapters.find(name)
+        if known is None:
+            raise HTTPError(
+                404,
+                f"no adapter is called {clip(name)}",
+                param="lora_name",
+                code="adapter_not_found",
+            )
+        self.client.name_adapters([NamedAdapter(name, None, self.client.adapters.stamp(name))])
+
+    def _check_served(self) -> int:
+        """The highest rank that is served."""
+        welcome = self.client.welcome
+        if welcome is not None and not welcome.max_lora_rank:
+            raise HTTPError(
+                404, "this server serves no adapters: --enable-lora", code="adapters_not_served"
+            )
+        if self.folders.allowed is None:
+            raise forbidden(
+                "adapters are neither loaded nor unloaded while this server runs: "
+                "--lora-allowed-folder names where they may lie"
+            )
+        return 0 if welcome is None else welcome.max_lora_rank
+
+    def _check_free(self, name: str, *, in_place: bool) -> None:
+        welcome = self.client.welcome
+        if welcome is not None and name in (welcome.model, *welcome.other_names):
+            raise InvalidRequest(f"{clip(name)} is the model's own name", param="lora_name")
+        if not in_place and self.client.adapters.find(name) is not None:
+            raise InvalidRequest(
+                f"an adapter is called {clip(name)} already; load_inplace: true replaces it",
+                param="lora_name",
+            )

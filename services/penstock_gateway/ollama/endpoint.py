@@ -1,0 +1,177 @@
+"""POST /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from starlette.types import Receive, Scope
+
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock_gateway.chat.prepared_chat import prepared_chat
+from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.events import JSON_LINES
+from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.ollama.conversation import in_own_words, of_chat, of_generate
+from penstock_gateway.ollama.errors import ERRORS, encoded
+from penstock_gateway.ollama.names import without_tag
+from penstock_gateway.ollama.reply import (
+    ChatLine,
+    GenerateLine,
+    OllamaFormat,
+    Show,
+    chat_line,
+    generate_line,
+)
+from penstock_gateway.ollama.request import (
+    OllamaChatRequest,
+    OllamaFields,
+    OllamaGenerateRequest,
+    Options,
+    check,
+)
+from penstock_gateway.request.sampling import room_for_output, sampling_params
+from penstock_gateway.request.tokenising import encode
+from penstock_gateway.service import EngineInfo, Service
+
+CHAT = posting(
+    "/api/chat",
+    "Answer a conversation (Ollama)",
+    OllamaChatRequest,
+    ChatLine,
+    streams=True,
+    traced_as="chat",
+    errors_as=ERRORS,
+)
+GENERATE = posting(
+    "/api/generate",
+    "Answer a prompt (Ollama)",
+    OllamaGenerateRequest,
+    GenerateLine,
+    streams=True,
+    traced_as="text_completion",
+    errors_as=ERRORS,
+)
+
+Asked = TypeVar("Asked", bound=OllamaFields)
+
+
+class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
+    """One conversation or prompt in, one answer out, in lines unless that is turned off."""
+
+    id_prefix = "ollama-"
+    stream_form = JSON_LINES
+    show: Show
+
+    async def read(self, scope: Scope, receive: Receive) -> Asked:
+        request = await super().read(scope, receive)
+        return without_tag(request, self._service)
+
+    def check(self, request: Asked) -> None:
+        check(request)
+
+    def failure(self, error: HTTPError) -> bytes:
+        return encoded(error) + b"\n"
+
+    @abstractmethod
+    def chat_of(self, request: Asked) -> ChatRequest:
+        """The same request in chat's terms. Raises InvalidRequest."""
+
+    async def prepare(
+        self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
+        try:
+            chat = await prepared_chat(
+                self._service,
+                self.chat_of(request),
+                engine,
+                lease,
+                max_tokens=most_tokens(request, engine),
+            )
+        except InvalidRequest as error:
+            raise in_own_words(error) from None
+        return Job(
+            [chat.prompt.prompt_token_ids],
+            [chat.params],
+            OllamaFormat(head, chat.parsing, self.show),
+            lambda error: in_own_words(chat.blame(error)),
+            media=chat.prompt.media,
+        )
+
+
+class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
+    request_type = OllamaChatRequest
+    show = staticmethod(chat_line)
+
+    def chat_of(self, request: OllamaChatRequest) -> ChatRequest:
+        return of_chat(request)
+
+
+class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
+    request_type = OllamaGenerateRequest
+    show = staticmethod(generate_line)
+
+    def check(self, request: OllamaGenerateRequest) -> None:
+        super().check(request)
+        if not request.prompt:
+            raise InvalidRequest("prompt is missing or empty", param="prompt")
+        if request.raw and (request.system or request.images or request.think is not None):
+            raise InvalidRequest(
+                "raw makes the prompt the model's whole input; it can't be combined with system, "
+                "images or think",
+                param="raw",
+            )
+
+    def chat_of(self, request: OllamaGenerateRequest) -> ChatRequest:
+        return of_generate(request)
+
+    async def prepare(
+        self,
+        request: OllamaGenerateRequest,
+        engine: EngineInfo,
+        head: ReplyHead,
+        lease: MediaLease,
+    ) -> Job:
+        if not request.raw:
+            return await super().prepare(request, engine, head, lease)
+        prompt, tokenizer = request.prompt or "", engine.text.tokenizer
+        limit = engine.welcome.limits.max_model_len
+        ids = await encode(partial(tokenizer.encode, prompt), len(prompt), limit)
+        try:
+            most = most_tokens(request, engine)(len(ids))
+            chat = of_generate(request)
+            params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=None)
+        except InvalidRequest as error:
+            raise in_own_words(error) from None
+        return Job([ids], [params], OllamaFormat(head, None, self.show), in_own_words)
+
+
+def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:
+    """num_predict, or as many as there is room for behind a prompt of so many tokens."""
+    options = request.options or Options()
+    wanted = options.num_predict
+    welcome = engine.welcome
+
+    def most(prompt_tokens: int) -> int:
+        room = room_for_output(
+            prompt_tokens,
+            None,
+            welcome.generation.max_new_tokens if wanted is None else None,
+            welcome.limits,
+            field="options.num_predict",
+            source="messages" if isinstance(request, OllamaChatRequest) else "prompt",
+        )
+        return room if wanted is None or wanted < 0 else min(wanted, room)
+
+    return most
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both routes."""
+    return [CHAT.route(OllamaChat(service)), GENERATE.route(OllamaGenerate(service))]

@@ -1,0 +1,203 @@
+"""GET /api/tags, /api/ps and /api/version, and POST /api/show: what is served."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.generation_config import sampling_defaults
+from penstock.parsing import reasoning_parser
+from penstock.protocol.to_frontend import Welcome
+from penstock.version import __version__
+from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.keys.caller import current
+from penstock_gateway.ollama.errors import ERRORS
+from penstock_gateway.ollama.names import LATEST, without_tag
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.fields import Flag, Text
+from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.system.version import Version
+
+NEVER = "9999-12-31T23:59:59Z"
+"""When what is served is given up."""
+
+
+class ModelDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway doesn't know of a model is empty."""
+
+    parent_model: str = ""
+    format: str = ""
+    family: str = ""
+    families: list[str] = []
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class TaggedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """modified_at: when the engine core started.  size: 0, for it isn't known here."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int = 0
+    digest: str
+    details: ModelDetails = ModelDetails()
+
+
+class TaggedModels(msgspec.Struct, frozen=True):
+    models: list[TaggedModel]
+
+
+class RunningModel(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    model: str
+    size: int = 0
+    size_vram: int = 0
+    digest: str
+    details: ModelDetails = ModelDetails()
+    expires_at: str = NEVER
+    context_length: int
+
+
+class RunningModels(msgspec.Struct, frozen=True):
+    models: list[RunningModel]
+
+
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """name: an older word for model.  verbose: without effect."""
+
+    model: Text = None
+    name: Text = None
+    verbose: Flag = None
+
+
+class ShownModel(msgspec.Struct, frozen=True, kw_only=True):
+    """template: the chat template, in Jinja.  parameters: a name and a value in each line."""
+
+    license: str = ""
+    modelfile: str = ""
+    parameters: str
+    template: str
+    details: ModelDetails = ModelDetails()
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+def _get(path: str, summary: str, reply: type) -> Operation:
+    return Operation(
+        method="GET", path=path, summary=summary, tag="models", reply=reply, errors_as=ERRORS
+    )
+
+
+TAGS = _get("/api/tags", "The models that are served (Ollama)", TaggedModels)
+RUNNING = _get("/api/ps", "The models that are loaded (Ollama)", RunningModels)
+VERSION = _get("/api/version", "The version of this server (Ollama)", Version)
+SHOW = posting(
+    "/api/show",
+    "One model (Ollama)",
+    ShowRequest,
+    ShownModel,
+    tag="models",
+    headers=(),
+    errors_as=ERRORS,
+)
+
+
+class Show(JsonEndpoint[ShowRequest]):
+    """Tells of a model."""
+
+    request_type = ShowRequest
+    answers_while_leaving = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = await self.read(scope, receive)
+        named = msgspec.structs.replace(request, model=request.model or request.name)
+        engine = self._service.engine()
+        self._service.check_model(without_tag(named, self._service).model)
+        await send_json(send, 200, msgspec.json.encode(self._shown(engine)))
+
+    def _shown(self, engine: EngineInfo) -> ShownModel:
+        welcome, template = engine.welcome, engine.text.template
+        defaults = sampling_defaults(welcome.generation)
+        return ShownModel(
+            parameters="\n".join(f"{name} {value}" for name, value in defaults.items()),
+            template="" if template is None else template.source,
+            model_info={
+                "general.basename": welcome.model,
+                "general.context_length": welcome.limits.max_model_len,
+                "general.vocab_size": welcome.limits.vocab_size,
+            },
+            capabilities=self._capabilities(engine),
+            modified_at=_time(welcome),
+        )
+
+    def _capabilities(self, engine: EngineInfo) -> list[str]:
+        welcome, template = engine.welcome, engine.text.template
+        if welcome.pooling is not None:
+            return ["embedding"]
+        found = ["completion"]
+        if welcome.media is not None and "image" in welcome.media.kinds:
+            found.append("vision")
+        if template is not None:
+            found.append("tools")
+            if reasoning_parser(self._service.config.reasoning_parser, template.source):
+                found.append("thinking")
+        return found
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """All four; 503 while there is no engine core, but for the version."""
+
+    def names() -> tuple[Welcome, tuple[str, ...]]:
+        welcome = service.engine().welcome
+        # What the key may not use isn't there for it.
+        allowed = current.get().may_use(welcome.model)
+        return welcome, (welcome.model, *welcome.other_names) if allowed else ()
+
+    async def tags(request: Request) -> Response:
+        welcome, served = names()
+        return _json(TaggedModels([_tagged(welcome, name) for name in served]))
+
+    async def running(request: Request) -> Response:
+        welcome, served = names()
+        return _json(RunningModels([_running(welcome, name) for name in served]))
+
+    async def version(request: Request) -> Response:
+        return _json(Version(__version__))
+
+    return [
+        TAGS.route(tags),
+        RUNNING.route(running),
+        VERSION.route(version),
+        SHOW.route(Show(service)),
+    ]
+
+
+def _tagged(welcome: Welcome, name: str) -> TaggedModel:
+    full = _full(name)
+    return TaggedModel(name=full, model=full, modified_at=_time(welcome), digest=welcome.digest)
+
+
+def _running(welcome: Welcome, name: str) -> RunningModel:
+    full, length = _full(name), welcome.limits.max_model_len
+    return RunningModel(name=full, model=full, digest=welcome.digest, context_length=length)
+
+
+def _full(name: str) -> str:
+    """Names without a tag get the one that stands for none."""
+    return name if ":" in name else name + LATEST
+
+
+def _time(welcome: Welcome) -> str:
+    return datetime.fromtimestamp(welcome.created, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,149 @@
+"""Answers in Ollama's shapes: a JSON object, or one in each line as the text comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.generate.echo_options import PromptLogprobsSource
+from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.timeline import RequestTimeline
+from penstock_gateway.ollama.errors import encoded
+from penstock_gateway.ollama.parts import AnswerPiece, PieceKinds, ReplyCall
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.chat.parsed_choice import Parsing
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.http.errors import HTTPError
+
+
+class ReplyMessage(msgspec.Struct, kw_only=True):
+    role: str = "assistant"
+    content: str = ""
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[ReplyCall] | UnsetType = UNSET
+
+
+class ReplyLine(msgspec.Struct, kw_only=True):
+    """Times are in nanoseconds, and absent until the answer is done, as the counts are.
+    created_at: RFC 3339."""
+
+    model: str
+    created_at: str = ""
+    done: bool = False
+    done_reason: str | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    penstock_timeline: TimelineField = UNSET
+
+
+class ChatLine(ReplyLine, kw_only=True):
+    message: ReplyMessage
+
+
+class GenerateLine(ReplyLine, kw_only=True):
+    response: str = ""
+    thinking: str | UnsetType = UNSET
+
+
+Show = Callable[[str, AnswerPiece], ReplyLine]
+"""Makes a line of the model's name and what is to be shown."""
+
+
+def chat_line(model: str, piece: AnswerPiece) -> ChatLine:
+    message = ReplyMessage(
+        content=piece.content, thinking=piece.thinking or UNSET, tool_calls=piece.calls or UNSET
+    )
+    return ChatLine(model=model, message=message)
+
+
+def generate_line(model: str, piece: AnswerPiece) -> GenerateLine:
+    return GenerateLine(model=model, response=piece.content, thinking=piece.thinking or UNSET)
+
+
+class OllamaFormat:
+    """A ReplyFormat of one answer."""
+
+    def __init__(self, head: ReplyHead, parsing: Parsing | None, show: Show) -> None:
+        self._model = head.model
+        self._show = show
+        self._parsing = parsing
+        self._begun = time.perf_counter_ns()
+        self._first: int | None = None
+        """When the first token came."""
+        self._reason = "stop"
+        self._timeline: TimelineField = UNSET
+        self._out = bytearray()
+        self._parts: AnswerParts[None] = AnswerParts(PieceKinds(self._line), parsing)
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        """Nothing of the prompt is shown."""
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        """A stream begins with its first text."""
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        self._first = self._first or time.perf_counter_ns()
+        self._out = out
+        self._parts.push(delta.text, delta.token_ids, [])
+        if delta.finish_reason is not None:
+            self._parts.finish("")
+            self._reason = str(delta.finish_reason)
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        """It comes with the last line."""
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        self._timeline = timeline
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        self._append(out, self._done(AnswerPiece(), usage))
+
+    def failed(self, error: HTTPError) -> bytes:
+        return encoded(error) + b"\n"
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        [choice] = choices
+        whole = AnswerPiece()
+        parts: AnswerParts[None] = AnswerParts(PieceKinds(whole.take), self._parsing)
+        parts.push("".join(choice.texts), choice.token_ids, [])
+        parts.finish("")
+        self._reason, self._timeline = str(choice.finish_reason), timeline
+        return encoder.encode(self._done(whole, usage))
+
+    def _line(self, piece: AnswerPiece) -> None:
+        self._append(self._out, self._show(self._model, piece))
+
+    def _append(self, out: bytearray, line: ReplyLine) -> None:
+        line.created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        encoder.encode_into(line, out, -1)
+        out += b"\n"
+
+    def _done(self, piece: AnswerPiece, usage: UsageInfo) -> ReplyLine:
+        now = time.perf_counter_ns()
+        first = self._first or now
+        line = self._show(self._model, piece)
+        line.created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line.done = True
+        line.done_reason = self._reason
+        line.total_duration = now - self._begun
+        line.load_duration = 0
+        line.prompt_eval_count = usage.prompt_tokens
+        line.prompt_eval_duration = first - self._begun
+        line.eval_count = usage.completion_tokens
+        line.eval_duration = now - first
+        line.penstock_timeline = self._timeline
+        return line

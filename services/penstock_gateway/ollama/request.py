@@ -1,0 +1,151 @@
+"""Bodies of /api/chat and /api/generate, and the options that they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.fields import Flag, Number, RequestFields, Text, Whole
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """num_predict: the most tokens of the answer; below 0, or absent: as many as there is room for.
+    repeat_penalty: over the whole text, whatever repeat_last_n says."""
+
+    # --- these work
+    num_predict: Whole = None
+    temperature: Number = None
+    top_k: Whole = None
+    top_p: Number = None
+    min_p: Number = None
+    seed: Whole = None
+    stop: str | list[str] | None = None
+    repeat_penalty: Number = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+
+    # --- without effect: the server's own settings decide
+    num_ctx: Any = None
+    num_keep: Any = None
+    num_batch: Any = None
+    num_gpu: Any = None
+    main_gpu: Any = None
+    num_thread: Any = None
+    numa: Any = None
+    low_vram: Any = None
+    use_mmap: Any = None
+    use_mlock: Any = None
+    f16_kv: Any = None
+    logits_all: Any = None
+    vocab_only: Any = None
+    embedding_only: Any = None
+    draft_num_predict: Any = None
+    repeat_last_n: Any = None
+    penalize_newline: Any = None
+    tfs_z: Any = None
+    typical_p: Any = None
+    mirostat: Any = None
+    mirostat_eta: Any = None
+    mirostat_tau: Any = None
+
+
+class CalledTool(msgspec.Struct, frozen=True, kw_only=True):
+    """arguments: an object, not its text."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class MessageCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are unknown here are skipped."""
+
+    function: CalledTool
+    id: str | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """images: base64, of a user's message. Fields that are unknown here are skipped."""
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[MessageCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both share. Unlike elsewhere, an answer is streamed unless `stream` is false."""
+
+    stream: Flag = True
+    options: Options | None = None
+    format: str | dict[str, Any] | None = None
+    """json, or a JSON schema."""
+    think: bool | str | None = None
+    """Variables for the chat template: enable_thinking, and reasoning_effort if it is a word."""
+
+    # --- without effect on the output
+    keep_alive: Any = None
+
+    # --- only at their neutral value
+    logprobs: Flag = None
+    top_logprobs: Whole = None
+
+
+class OllamaChatRequest(OllamaFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """tools: as in OpenAI's chat."""
+
+    messages: list[ChatMessage] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateRequest(OllamaFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """prompt: a user's message, unless `raw` says that it is the model's whole input."""
+
+    prompt: Text = None
+    system: Text = None
+    images: list[str] | None = None
+    raw: Flag = None
+
+    # --- only at their neutral value
+    suffix: Text = None
+    template: Text = None
+    context: list[int] | None = None
+    width: Whole = None
+    height: Whole = None
+    steps: Whole = None
+
+
+_NEUTRAL = {
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "suffix": ("",),
+    "template": ("",),
+    "context": ([],),
+    "width": (),
+    "height": (),
+    "steps": (),
+}
+
+
+def check(request: OllamaFields) -> None:
+    """What can be told without the model. Raises InvalidRequest."""
+    for field, neutral in _NEUTRAL.items():
+        value = getattr(request, field, None)
+        if value is not None and value not in neutral:
+            allowed = " or ".join([*map(clip, neutral), "null"])
+            raise InvalidRequest(
+                f"{field} is {clip(value)}, which is not supported; allowed: {allowed}",
+                param=field,
+                code="unsupported_value",
+            )
+    if isinstance(request.format, str) and request.format not in ("", "json"):
+        raise InvalidRequest(
+            f"format is {clip(request.format)}; allowed: json, or a JSON schema as an object",
+            param="format",
+            code="invalid_value",
+        )

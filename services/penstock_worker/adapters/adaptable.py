@@ -1,0 +1,60 @@
+"""Which modules of a model adapters may change: those whose products are computed by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from penstock import mechanisms as mechanism
+from penstock.layer_spec import LayerSpec
+from penstock.model_config import ModelConfig
+
+_WHOLE_MODEL = frozenset(
+    {mechanism.STREAMS, mechanism.CROSS_ATTENTION, mechanism.EXPERTS_BESIDE, mechanism.SHARED_KV}
+)
+"""Mechanisms that bind a layer's products to others."""
+
+QUERY, KEY, VALUE, OUTPUT = (f"self_attn.{name}_proj" for name in "qkvo")
+GATE, UP, DOWN = (f"mlp.{name}_proj" for name in ("gate", "up", "down"))
+
+
+def adaptable_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns (outputs, inputs) of each module by our name, as layers.0.self_attn.q_proj. Latents,
+    recurrent layers, gated queries and experts have none."""
+    if mechanism.mechanisms(config) & _WHOLE_MODEL:
+        return {}
+    return {
+        f"layers.{number}.{name}": shape
+        for number in range(config.num_layers)
+        for name, shape in _of_layer(config, config.layer(number), number)
+    }
+
+
+def _of_layer(
+    config: ModelConfig, spec: LayerSpec, number: int
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    hidden, rule = config.hidden_size, spec.attention
+    if spec.attends and rule.latent is None and not rule.output_gate and not rule.values_of_keys:
+        own = config.kv_heads(number)
+        queries, keys = config.num_heads * own.size, own.count * own.size
+        yield QUERY, (queries, hidden)
+        yield KEY, (keys, hidden)
+        yield VALUE, (keys, hidden)
+        yield OUTPUT, (hidden, queries)
+    fed = spec.feed_forward
+    if spec.halves != "mixer" and fed.experts is None and not fed.sparsity:
+        inner = config.inner(number)
+        if fed.gated:
+            yield GATE, (inner, hidden)
+        yield UP, (inner, hidden)
+        yield DOWN, (hidden, inner)
+
+
+def adapter_bytes(modules: Mapping[str, tuple[int, int]], rank: int, number_bytes: int) -> int:
+    """Returns what an adapter of all these modules takes at most, in rows and columns rounded up
+    as kernels have them."""
+    rows, columns = -(-rank // 16) * 16, -(-rank // 32) * 32
+    numbers = (
+        rows * (-(-inputs // 32) * 32) + columns * (-(-outputs // 16) * 16)
+        for outputs, inputs in modules.values()
+    )
+    return number_bytes * sum(numbers)

@@ -1,0 +1,176 @@
+"""Loaded adapters, and which slots have them.
+
+A message is heard by the session's thread while the main thread is still behind with plans. An
+adapter is loaded at once, and forgotten only when the plans that came before that message have
+begun. What a slot uses stays until the slot is released.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock import logs
+from penstock.adapters import UnfitAdapter, read_adapter
+from penstock.model_config import ModelConfig
+from penstock.protocol.from_worker import AdapterFailed, AdapterReady
+from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
+from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
+from penstock_worker.batch.slots import PlanError
+from penstock_worker.machine.priority import step_back
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class AdapterBounds:
+    """The settings of the same names."""
+
+    max_loras: int
+    max_lora_rank: int
+
+
+@dataclass
+class _Entry:
+    """An adapter that is being loaded, or is."""
+
+    digest: str
+    held: HeldAdapter | None = None
+
+
+class SlotAdapters:
+    """Loads adapters in a thread, and knows which slots have which."""
+
+    def __init__(self, holds: HoldsAdapters, config: ModelConfig, bounds: AdapterBounds) -> None:
+        """`config`: of the whole model."""
+        self._holds = holds
+        self._config = config
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._leaving: deque[_Entry | None] = deque()
+        self._slots: dict[int, _Entry] = {}
+        self._reader = ThreadPoolExecutor(1, "adapter-reader", step_back)
+
+    # ---- the session's
+
+    def load(self, message: LoadAdapter, tell: Tell) -> None:
+        entry = _Entry(message.adapter)
+        with self._lock:
+            leaving = {id(each) for each in self._leaving}
+            kept = [each for each in self._entries.values() if id(each) not in leaving]
+            full = len(kept) >= self._bounds.max_loras
+            if not full:
+                self._entries[message.adapter] = entry
+        if full:
+            most = self._bounds.max_loras
+            tell(AdapterFailed(message.adapter, f"{most} adapters are loaded (max_loras)"))
+            return
+        self._reader.submit(self._load, entry, Path(message.path), tell)
+
+    def leave(self, message: DropAdapter) -> None:
+        with self._lock:
+            self._leaving.append(self._entries.get(message.adapter))
+
+    def drop(self) -> None:
+        with self._lock:
+            entry = self._leaving.popleft() if self._leaving else None
+            if entry is not None:
+                self._forget(entry)
+
+    def reset(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._leaving.clear()
+        self._slots.clear()
+
+    def close(self) -> None:
+        self.reset()
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self, entry: _Entry) -> None:
+        if self._entries.get(entry.digest) is entry:
+            del self._entries[entry.digest]
+
+    def _load(self, entry: _Entry, path: Path, tell: Tell) -> None:
+        begun = time.monotonic()
+        try:
+            held = self._read(entry.digest, path)
+        except UnfitAdapter as error:
+            self._failed(entry, str(error), tell)
+        except Exception as error:
+            log.error("an adapter can't be loaded", exception=True)
+            self._failed(entry, f"it can't be loaded ({type(error).__name__})", tell)
+        else:
+            entry.held = held
+            log.info("adapter loaded", adapter=entry.digest[:12], seconds=time.monotonic() - begun)
+            tell(AdapterReady(entry.digest))
+
+    def _read(self, digest: str, path: Path) -> HeldAdapter:
+        found, adapter = read_adapter(path)
+        if found != digest:
+            raise UnfitAdapter("its files have other contents than when it was named")
+        modules = fitted(adapter, self._config, self._bounds.max_lora_rank)
+        with torch.inference_mode():  # Threads don't inherit it.
+            return self._holds.hold(modules)
+
+    def _failed(self, entry: _Entry, reason: str, tell: Tell) -> None:
+        with self._lock:
+            self._forget(entry)
+        tell(AdapterFailed(entry.digest, reason))
+
+    # ---- the runner's
+
+    def take(self, plan: Plan) -> None:
+        for slot in plan.released:
+            self._slots.pop(slot, None)
+        for new in plan.admitted:
+            entry = self._entry_of(new)
+            if entry is not None:
+                self._slots[new.slot] = entry
+
+    def _entry_of(self, new: NewSequence) -> _Entry | None:
+        if new.like is not None:
+            return self._slots.get(new.like)
+        if not new.adapter:
+            return None
+        with self._lock:
+            entry = self._entries.get(new.adapter)
+        if entry is None or entry.held is None:
+            raise PlanError(f"slot {new.slot}: adapter {new.adapter} is not loaded")
+        return entry
+
+    def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
+        if not self._slots:
+            return scheduled
+
+        def digest(work: SlotWork) -> str:
+            entry = self._slots.get(work.slot)
+            return "" if entry is None else entry.digest
+
+        return sorted(scheduled, key=digest)
+
+    def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
+        if not self._slots:
+            return None
+        places: dict[int, int] = {}
+        held: list[HeldAdapter] = []
+        which = np.full(len(scheduled), -1, dtype=np.int64)
+        for at, work in enumerate(scheduled):
+            entry = self._slots.get(work.slot)
+            if entry is None or entry.held is None:
+                continue
+            if id(entry) not in places:
+                places[id(entry)] = len(held)
+                held.append(entry.held)
+            which[at] = places[id(entry)]
+        return BatchAdapters(tuple(held), which) if held else None

@@ -1,0 +1,172 @@
+"""Adapters in the CPU program: what is computed in front of products that they may change, and
+their factors in the kernels' layout.
+
+Matrices are cut by their outputs only (see split.py), so every rank has A as a whole, and the rows
+of B that belong to its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+
+from penstock.model_config import ModelConfig
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu.low_rank import LowRankAdapter, LowRankRows, LowRankTargets
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
+from penstock_kernels.cpu.program import Phase, PhaseKind
+from penstock_worker.adapters.adaptable import (
+    DOWN,
+    GATE,
+    KEY,
+    OUTPUT,
+    QUERY,
+    UP,
+    VALUE,
+    adaptable_modules,
+    adapter_bytes,
+)
+from penstock_worker.adapters.fitting import FittedModule
+from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.forward.cpu.split import Split
+from penstock_worker.forward.cpu.weights import LayerWeights
+from penstock_worker.forward.interface import require_adaptable
+
+_ADAPTED = (PhaseKind.HEADS, PhaseKind.PRODUCT, PhaseKind.GATE_UP)
+_EACH = 3
+"""Matrices of a phase."""
+
+
+@dataclass
+class AdaptedPhases:
+    """Puts LOWER in front of the phases whose products adapters may change."""
+
+    modules: Mapping[str, tuple[int, int]]
+    """By our name: outputs and inputs, over all ranks."""
+    rank: int
+    """The highest that an adapter may have."""
+    kind: MatrixKind
+    """Of factors."""
+    split: Split
+    first_layer: int = 0
+    """Of the program, in the whole model."""
+    names: list[str | None] = field(default_factory=list)
+    """Module of each target; None for none."""
+
+    def of_layer(
+        self, phases: Iterator[Phase], weights: LayerWeights, number: int
+    ) -> Iterator[Phase]:
+        """`number`: the layer's in the program."""
+        matrices = self._matrices(weights, self.first_layer + number)
+        form = 1 if self.kind is MatrixKind.F32 else 2
+        for phase in phases:
+            if phase.kind in (PhaseKind.MAKE_INPUT, PhaseKind.GATE_UP, PhaseKind.EXCHANGE):
+                # What the factors read as well, besides the matrices.
+                phase = replace(phase, forms=phase.forms | form if phase.forms else 0)
+            own = [self._name(each, matrices) for each in phase.matrices]
+            if phase.kind not in _ADAPTED or not any(own):
+                yield phase
+                continue
+            target, first = len(self.names), next(each for each in phase.matrices if each)
+            self.names += [*own, *[None] * (_EACH - len(own))]
+            yield Phase(
+                kind=PhaseKind.LOWER,
+                source=phase.source,
+                width=first.struct.inputs,
+                low_rank=target,
+            )
+            # The next LOWER writes where this one's products are read from.
+            yield replace(phase, low_rank=target, waits=True)
+
+    def _matrices(self, weights: LayerWeights, number: int) -> list[tuple[PackedMatrix, str]]:
+        parts = {
+            QUERY: weights.query,
+            KEY: weights.key,
+            VALUE: weights.value,
+            OUTPUT: weights.output,
+            GATE: weights.gate,
+            UP: weights.up,
+            DOWN: weights.down,
+        }
+        named = ((each, f"layers.{number}.{name}") for name, each in parts.items())
+        return [(each, name) for each, name in named if each is not None and name in self.modules]
+
+    @staticmethod
+    def _name(matrix: PackedMatrix | None, matrices: list[tuple[PackedMatrix, str]]) -> str | None:
+        return next((name for each, name in matrices if each is matrix), None)
+
+    def rows(self, name: str) -> range:
+        """This rank's outputs of a module."""
+        return self.split.rows(f"{name}.weight", self.modules[name][0])
+
+    def targets(self) -> LowRankTargets:
+        """Called when all layers have passed."""
+        shapes = [
+            None if name is None else (len(self.rows(name)), self.modules[name][1])
+            for name in self.names
+        ]
+        return LowRankTargets(shapes, self.rank, self.kind)
+
+
+class PackedAdapters:
+    """Packs adapters for this rank's program."""
+
+    def __init__(
+        self, modules: Mapping[str, tuple[int, int]], most: int, rank: int, kind: MatrixKind
+    ) -> None:
+        """`modules`: see AdaptedPhases. `most` adapters, of this rank at most, are loaded at a
+        time."""
+        self._modules = modules
+        self._most = most
+        self._rank = rank
+        self._kind = kind
+        self._phases: AdaptedPhases | None = None
+        self.targets: LowRankTargets | None = None
+        """Of the program, once it is compiled."""
+
+    @property
+    def nbytes(self) -> int:
+        size = 4 if self._kind is MatrixKind.F32 else 2
+        return self._most * adapter_bytes(self._modules, self._rank, size)
+
+    def phases(self, split: Split, layers: range) -> AdaptedPhases:
+        """Returns what the program of these layers is compiled with."""
+        self._phases = AdaptedPhases(self._modules, self._rank, self._kind, split, layers.start)
+        return self._phases
+
+    def hold(self, modules: Mapping[str, FittedModule]) -> LowRankAdapter:
+        if self._phases is None or self.targets is None:
+            raise RuntimeError("an adapter came before the program was compiled")
+        return LowRankAdapter(self.targets, self._factors(modules, self._phases))
+
+    def _factors(
+        self, modules: Mapping[str, FittedModule], phases: AdaptedPhases
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for target, name in enumerate(phases.names):
+            if name is None or name not in modules:
+                continue
+            inputs = phases.modules[name][1]
+            down, up = modules[name].factors(phases.rows(name), range(inputs))
+            yield target, down.numpy(), up.numpy()
+
+
+def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters | None:
+    """Returns None if the setup asks for none. Factors are float32 beside float32 weights, else
+    bfloat16: they are read as often as the weights, and are as fine as these. Raises Unable for a
+    model that adapters can change nothing in."""
+    if not setup.max_loras:
+        return None
+    require_adaptable(config)
+    kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
+    return PackedAdapters(adaptable_modules(config), setup.max_loras, setup.max_lora_rank, kind)
+
+
+def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:
+    """Of a batch whose adapters PackedAdapters made."""
+    if batch is None:
+        return LowRankRows(())
+    held = cast("tuple[LowRankAdapter, ...]", batch.held)
+    return LowRankRows([(first, rows, held[at]) for first, rows, at in batch.runs(counts)])

@@ -1,0 +1,193 @@
+"""Loads a draft model beside the model that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from penstock.errors import ModelNotFound, StartupError
+from penstock.kv_layout import KVGroup, state_of
+from penstock.model_config import ModelConfig, PreparedModel
+from penstock.prepare import load_manifest
+from penstock.protocol.to_worker import Setup
+from penstock_worker.batch.slots import Slots
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch, DeviceRecipe, Forward, Recipe
+from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.sampler import Sampler
+from penstock_worker.speculation.draft_model import DraftLimits, DraftModel
+from penstock_worker.speculation.draft_rows import DraftRows
+from penstock_worker.speculation.vocabularies import check_vocabularies
+
+BACKENDS = ("cpu", "reference")
+"""Those that draft models are served by."""
+
+
+@dataclass(frozen=True)
+class BesideDraft:
+    """Adapts the served model, which computes, to the interface `Forward` for both."""
+
+    served: Forward
+    draft: Forward
+    groups: int  # The draft model's KV groups.
+
+    @property
+    def layers_done(self) -> int:
+        return self.served.layers_done + self.draft.layers_done
+
+    def cancel(self) -> None:
+        self.served.cancel()
+        self.draft.cancel()
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        return self.served.logits(batch, rows)
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        by_group = (np.split(part, self.groups) for part in self.draft.kv_blocks())
+        return [*self.served.kv_blocks(), *(part for group in by_group for part in group)]
+
+
+class DraftLoader:
+    """Loads the model that `setup.speculation` names, with as many blocks as the served one."""
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        served: Recipe,
+        setup: Setup,
+        threads: int,
+        ranks: Ranks,
+    ) -> None:
+        """`prepared`, `served`: of the model that is served. Raises StartupError where the other
+        can't draft for it."""
+        folder = "" if setup.speculation is None else setup.speculation.model
+        draft = without_media(_manifest(folder))
+        name = served.backend.split()[0]
+        check_served(served, name, draft, ranks)
+        check_vocabularies((prepared, setup.model_dir), (draft, folder))
+        self._positions = min(setup.max_model_len, draft.decoder.max_position)
+        own = msgspec.structs.replace(
+            setup,
+            model_dir=folder,
+            digest="",
+            attention_backend=name,
+            max_model_len=self._positions,
+            dtype="auto",
+            kv_cache_dtype="auto",
+            quantization="none",
+            load_format="auto",
+            group=None,
+            max_loras=0,
+            max_lora_rank=0,
+        )
+        self._name = draft.name
+        self._recipe = choose(draft, own, threads)
+        check_layers(self._recipe, draft)
+        self._setup = setup
+        self._vocab = min(prepared.decoder.vocab_size, draft.decoder.vocab_size)
+        self._ends = frozenset(prepared.generation.eos_token_ids)
+        self._served = served
+        self._loaded: tuple[Forward, int] | None = None
+
+    @property
+    def told(self) -> dict[str, str]:
+        """For the log."""
+        return {"draft": self._name, "draft_dtype": self._recipe.dtype}
+
+    def recipe(self) -> Recipe:
+        """Returns the recipe of both models."""
+        each = self._recipe.block_bytes * len(self._recipe.kv_groups)
+        served = self._served
+        return replace(served, block_bytes=served.block_bytes + each, build=self._build)
+
+    def _build(self) -> Callable[[int], Forward]:
+        served, draft = self._served.build(), self._recipe.build()
+        groups = len(self._recipe.kv_groups)
+
+        def with_blocks(blocks: int) -> Forward:
+            forward = draft(groups * blocks)
+            self._loaded = forward, blocks
+            return BesideDraft(served(blocks), forward, groups)
+
+        return with_blocks
+
+    def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> DraftModel:
+        """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
+        the served model."""
+        if self._loaded is None or self._setup.speculation is None:
+            raise RuntimeError("the draft model has not been loaded")
+        forward, blocks = self._loaded
+        limits = DraftLimits(
+            self._setup.speculation.num_speculative_tokens,
+            self._positions,
+            self._vocab,
+            self._ends,
+            self._setup.max_num_batched_tokens,
+        )
+        rows = DraftRows(blocks, host_blocks, self._setup.block_size)
+        groups = len(self._recipe.kv_groups)
+        return DraftModel(forward, sampler, slots, rows, limits, groups)
+
+
+def _manifest(folder: str) -> PreparedModel:
+    """Raises ModelNotFound or UnsupportedModel."""
+    try:
+        return load_manifest(folder)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"speculative_config: the draft model {error}; an engine core that is started by itself"
+            " is told the folder that `penstock prepare` prints"
+        ) from None
+
+
+def draft_loader(
+    prepared: PreparedModel, served: Recipe, setup: Setup, threads: int, ranks: Ranks
+) -> DraftLoader | None:
+    """Returns what loads the draft model that `setup` asks for; None if it asks for none. Raises
+    StartupError."""
+    if setup.speculation is None or setup.speculation.method != "draft_model":
+        return None
+    return DraftLoader(prepared, served, setup, threads, ranks)
+
+
+def check_served(served: Recipe, backend: str, draft: PreparedModel, ranks: Ranks) -> None:
+    """Raises StartupError where the served model can't have a draft model."""
+    if isinstance(served, DeviceRecipe) or backend not in BACKENDS:
+        raise StartupError(
+            f"speculative_config names the draft model {draft.name}, and the attention backend is "
+            f"{backend}; draft models are served by {', '.join(BACKENDS)}: on a GPU, method suffix "
+            "or ngram is allowed"
+        )
+    if ranks.place.pipeline > 1:
+        raise StartupError(
+            f"speculative_config names the draft model {draft.name}, and pipeline_parallel_size is "
+            f"{ranks.place.pipeline}; with a draft model, it has to be 1"
+        )
+    first: KVGroup = served.kv_groups[0]
+    if first.forgets or state_of(served.kv_groups) is not None:
+        raise StartupError(
+            f"speculative_config names the draft model {draft.name}; none can draft for a model "
+            "with recurrent layers, or without a layer that sees the whole context"
+        )
+
+
+def check_layers(recipe: Recipe, draft: PreparedModel) -> None:
+    """Raises StartupError for a model that can't draft for any."""
+    if recipe.states is not None or draft.decoder.encoder_rows:
+        raise StartupError(
+            f"{draft.name} can't be a draft model: it has recurrent layers, or an encoder; "
+            "allowed are decoders of attention layers"
+        )
+
+
+def without_media(prepared: PreparedModel) -> PreparedModel:
+    """Placeholders of media are tokens like others to a draft model."""
+    config = prepared.decoder
+    if not isinstance(config, ModelConfig) or not config.takes_media or config.encoder_rows:
+        return prepared
+    config = msgspec.structs.replace(config, vision=None, audio=None)
+    return msgspec.structs.replace(prepared, config=config, media=None)

@@ -1,0 +1,113 @@
+"""What an adapter is, whatever its files' format."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from penstock.errors import InvalidRequest
+
+MAX_RANK = 1024
+"""The highest rank that is read at all; a server's own bound is lower."""
+MAX_MODULES = 1 << 14
+"""Most matrices that an adapter changes."""
+
+_DIGESTED = b"penstock adapter 1"
+
+
+class UnfitAdapter(InvalidRequest):
+    """An adapter that can't be used. The message names no folder of this machine."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_adapter")
+
+
+class StoredFactor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One of a module's two matrices, its data still in the file."""
+
+    name: str
+    """Its name in the file, for messages."""
+    shape: tuple[int, int]
+    """Rows and columns."""
+    format: str
+    """F32, F16, BF16, or of a GGUF file another of its types."""
+    data: np.ndarray
+    """uint8 [bytes], a read-only view on the mapping."""
+
+
+class AdaptedModule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What an adapter adds to one module's product: scale * up (down x)."""
+
+    module: str
+    """The file's name of the module: `model.layers.0.self_attn.q_proj` in a PEFT folder,
+    `blk.0.attn_q` in a GGUF file."""
+    scale: float
+    down: StoredFactor
+    """A, [rank, inputs]."""
+    up: StoredFactor
+    """B, [outputs, rank]."""
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """An adapter's files, of which headers are read, and data are mapped."""
+
+    format: Literal["peft", "gguf"]
+    modules: tuple[AdaptedModule, ...]
+    """By name."""
+    base: str = ""
+    """Name of the model that it was made for, as the files say it; empty if they don't."""
+    architecture: str = ""
+    """`general.architecture` of a GGUF file; empty in a PEFT folder."""
+
+    @property
+    def rank(self) -> int:
+        """The highest of all modules."""
+        return max(each.rank for each in self.modules)
+
+    def digest(self) -> str:
+        """Returns 64 hexadecimal digits (SHA-256) that stand for all that the adapter does to a
+        model: names, scales and numbers. Reads all data. Neither paths nor settings that change
+        nothing are part of it."""
+        found = hashlib.sha256(_DIGESTED)
+
+        def add(part: bytes) -> None:
+            found.update(len(part).to_bytes(8, "little") + part)
+
+        add(self.format.encode())
+        add(self.architecture.encode())
+        for each in self.modules:
+            add(each.module.encode())
+            add(each.scale.hex().encode())
+            for factor in (each.down, each.up):
+                add(f"{factor.format} {factor.shape[0]} {factor.shape[1]}".encode())
+                found.update(factor.data.nbytes.to_bytes(8, "little"))
+                found.update(factor.data.data)
+        return found.hexdigest()
+
+
+def checked_modules(modules: list[AdaptedModule]) -> tuple[AdaptedModule, ...]:
+    """Returns them by name. Raises UnfitAdapter for factors that don't belong together."""
+    if not modules:
+        raise UnfitAdapter("the adapter changes no module: it has no pair of factors")
+    if len(modules) > MAX_MODULES:
+        raise UnfitAdapter(
+            f"the adapter changes {len(modules)} modules; at most {MAX_MODULES} are allowed"
+        )
+    for each in modules:
+        if each.down.shape[0] != each.up.shape[1]:
+            raise UnfitAdapter(
+                f"the factors of {each.module} don't fit together: {each.down.name} has shape "
+                f"{each.down.shape}, {each.up.name} {each.up.shape}"
+            )
+        if not 1 <= each.rank <= MAX_RANK:
+            raise UnfitAdapter(
+                f"{each.module} has rank {each.rank}; ranks from 1 to {MAX_RANK} are read"
+            )
+    return tuple(sorted(modules, key=lambda each: each.module))

@@ -1,0 +1,89 @@
+"""Adapters in GGUF files, as llama.cpp's converter writes them.
+
+Metadata: general.type is adapter, adapter.type is lora, adapter.lora.alpha. For the model's tensor
+NAME.weight there are NAME.weight.lora_a [rank, inputs] and NAME.weight.lora_b [outputs, rank]; the
+rows of the latter are in the order of the model's in such files.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from penstock.adapters.adapter import (
+    AdaptedModule,
+    Adapter,
+    StoredFactor,
+    UnfitAdapter,
+    checked_modules,
+)
+from penstock.formats.gguf import GGUFFile, GGUFTensor
+from penstock.formats.gguf_types import READ_TYPES
+
+_DOWN, _UP = ".weight.lora_a", ".weight.lora_b"
+_INVOKED = "adapter.alora.invocation_tokens"
+
+
+def read_gguf_adapter(path: Path) -> Adapter:
+    """Raises UnfitAdapter, or what the reader of GGUF files raises."""
+    file = GGUFFile(path, vocabulary=False)
+    said = file.metadata
+    _expect(said, "general.type", "adapter")
+    _expect(said, "adapter.type", "lora")
+    if _INVOKED in said:
+        raise UnfitAdapter(
+            f"the adapter has {_INVOKED}: one that acts from some token on only is not served"
+        )
+    alpha = said.get("adapter.lora.alpha")
+    if type(alpha) is not float or not math.isfinite(alpha):
+        raise UnfitAdapter(f"the adapter's adapter.lora.alpha is {alpha!r}; a number is needed")
+    architecture = said.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise UnfitAdapter("the adapter doesn't say its general.architecture")
+    downs: dict[str, StoredFactor] = {}
+    ups: dict[str, StoredFactor] = {}
+    for tensor in file.tensors.values():
+        if tensor.name.endswith(_DOWN):
+            downs[tensor.name.removesuffix(_DOWN)] = _factor(tensor)
+        elif tensor.name.endswith(_UP):
+            ups[tensor.name.removesuffix(_UP)] = _factor(tensor)
+        else:
+            raise UnfitAdapter(f"the adapter's tensor {tensor.name} is no factor of low rank")
+    if alone := sorted(downs.keys() ^ ups.keys()):
+        raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
+    modules = [
+        # An alpha of 0 means no scale, as llama.cpp reads it.
+        AdaptedModule(
+            module=name,
+            scale=alpha / max(1, down.shape[0]) if alpha else 1.0,
+            down=down,
+            up=ups[name],
+        )
+        for name, down in downs.items()
+    ]
+    base = said.get("general.base_model.0.name")
+    return Adapter(
+        format="gguf",
+        modules=checked_modules(modules),
+        base=base if isinstance(base, str) else "",
+        architecture=architecture,
+    )
+
+
+def _expect(said: dict[str, object], key: str, wanted: str) -> None:
+    if said.get(key) != wanted:
+        raise UnfitAdapter(
+            f"the file's {key} is {said.get(key)!r}; in a LoRA adapter it's {wanted!r}"
+        )
+
+
+def _factor(tensor: GGUFTensor) -> StoredFactor:
+    if tensor.type not in READ_TYPES or len(tensor.shape) != 2:
+        raise UnfitAdapter(
+            f"the adapter's tensor {tensor.name} is {tensor.type} of shape {tensor.shape}; a "
+            f"matrix of {', '.join(sorted(READ_TYPES))} is needed"
+        )
+    rows, columns = tensor.shape
+    return StoredFactor(
+        name=tensor.name, shape=(rows, columns), format=tensor.type, data=tensor.data
+    )

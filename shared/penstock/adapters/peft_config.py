@@ -1,0 +1,126 @@
+"""What a PEFT folder's adapter_config.json says of its factors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.adapters.adapter import UnfitAdapter
+from penstock.errors import UnsupportedModel
+from penstock.formats.fields import Fields
+
+_WHERE = "adapter_config.json"
+_NAME = re.compile(r"\^?[A-Za-z0-9_.]+")
+MAX_PATTERNS = 4096
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config"),
+        *("exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform"),
+        *("loftq_config", "lora_dropout", "megatron_core", "peft_version", "qalora_group_size"),
+        *("revision", "runtime_config", "target_modules", "task_type", "ensure_weight_tying"),
+    }
+)
+"""How the adapter was trained, and how its modules were chosen."""
+_READ = frozenset(
+    {
+        *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"),
+        *("bias", "init_lora_weights"),
+    }
+)
+_CHANGES_THE_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to initialise factors that change the model's own weights as well."""
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """The settings that the numbers depend on."""
+
+    rank: int
+    alpha: float
+    root: bool = False
+    """Whether the scale is alpha divided by the root of the rank (Kalajdzievski, "rsLoRA",
+    2023)."""
+    rank_pattern: Mapping[str, int] = field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+    """By names of modules, or endings of them: their own alpha."""
+    base: str = ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All that modules may have."""
+        return tuple(sorted({self.rank, *self.rank_pattern.values()}))
+
+    def scale(self, module: str, rank: int) -> float:
+        alpha = self.alpha
+        for pattern, own in self.alpha_pattern.items():
+            if _matches(pattern, module):
+                alpha = own
+                break
+        return alpha / (math.sqrt(rank) if self.root else rank)
+
+
+def _matches(pattern: str, module: str) -> bool:
+    if pattern.startswith("^"):
+        return module == pattern[1:]
+    return module == pattern or module.endswith(f".{pattern}")
+
+
+def read_peft_config(values: object) -> PeftConfig:
+    """Raises UnfitAdapter for settings that aren't served."""
+    if not isinstance(values, dict):
+        raise UnfitAdapter(f"{_WHERE} is no JSON object")
+    fields = Fields(values, _WHERE)
+    try:
+        kind = fields.text("peft_type")
+        if kind != "LORA":
+            raise UnfitAdapter(f"the adapter's peft_type is {kind}; LORA is served")
+        _refuse_others(values)
+        return PeftConfig(
+            rank=fields.integer("r"),
+            alpha=fields.number("lora_alpha"),
+            root=fields.flag("use_rslora", default=False),
+            rank_pattern=_by_name(values, "rank_pattern", int),
+            alpha_pattern=_by_name(values, "alpha_pattern", float),
+            base=fields.text("base_model_name_or_path", default=""),
+        )
+    except UnsupportedModel as error:
+        raise UnfitAdapter(str(error)) from None
+
+
+def _refuse_others(values: Mapping[str, Any]) -> None:
+    if values.get("bias") not in (None, "none"):
+        raise UnfitAdapter(f"the adapter's bias is {values['bias']!r}; none is served")
+    begun = values.get("init_lora_weights")
+    if isinstance(begun, str) and begun.startswith(_CHANGES_THE_MODEL):
+        raise UnfitAdapter(
+            f"the adapter's init_lora_weights is {begun}, which changes the model's own weights; "
+            "convert it to a plain LoRA adapter, as PEFT's save_pretrained does"
+        )
+    for key, value in values.items():
+        if key not in _WITHOUT_EFFECT | _READ and value not in (None, False, "", [], {}):
+            raise UnfitAdapter(f"the adapter's setting {key} is {_short(value)}: not served")
+
+
+def _by_name(values: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+    found = values.get(key) or {}
+    if not isinstance(found, dict) or len(found) > MAX_PATTERNS:
+        raise UnfitAdapter(f"the adapter's {key} is no object of at most {MAX_PATTERNS} names")
+    for name, value in found.items():
+        if not _NAME.fullmatch(name):
+            raise UnfitAdapter(
+                f"the adapter's {key} has {_short(name)}; names of modules are served, patterns not"
+            )
+        if type(value) is not int and not (
+            kind is float and type(value) is float and math.isfinite(value)
+        ):
+            raise UnfitAdapter(f"the adapter's {key} gives {name} {_short(value)}")
+    return {name: kind(value) for name, value in found.items()}
+
+
+def _short(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= 80 else said[:79] + "…"

@@ -1,0 +1,56 @@
+"""The names of adapters, as a front end knows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
+
+
+class AdapterDirectory:
+    """What was said last of each name. Engine cores tell it, and are told what they don't know: so
+    whoever is started again learns it from the others, and nobody has to store it.
+
+    The adapters of the settings have the stamp 0; an engine core that is started again may have
+    read others under the same names, and then its word is the newer one.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, NamedAdapter] = {}
+
+    def find(self, name: str) -> NamedAdapter | None:
+        """The adapter of that name; None where there is none, or none any more."""
+        found = self._names.get(name)
+        return found if found is not None and found.file is not None else None
+
+    def present(self) -> list[NamedAdapter]:
+        """Those that are there, in the order in which they came."""
+        return [each for each in self._names.values() if each.file is not None]
+
+    def changes(self) -> list[NamedAdapter]:
+        """What an engine core that was just started doesn't know: all that no settings say."""
+        return [each for each in self._names.values() if each.stamp]
+
+    def learn(self, told: Iterable[NamedAdapter]) -> list[NamedAdapter]:
+        """What is new of what an engine core tells."""
+        changed: list[NamedAdapter] = []
+        for each in told:
+            known = self._names.get(each.name)
+            if known == each or (known is not None and known.stamp > each.stamp):
+                continue
+            if known is None and len(self._names) >= MAX_ADAPTER_NAMES:
+                self._forget_one()
+            self._names[each.name] = each
+            changed.append(each)
+        return changed
+
+    def stamp(self, name: str) -> int:
+        """For something new about a name: now, and later than what is known of it."""
+        known = self._names.get(name)
+        return max(round(1000 * time.time()), 0 if known is None else known.stamp + 1)
+
+    def _forget_one(self) -> None:
+        """Engine cores keep no more names either, and forget those first that were unloaded."""
+        names = self._names.values()
+        del self._names[min(names, key=lambda e: (e.file is not None, e.stamp, e.name)).name]

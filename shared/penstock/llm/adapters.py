@@ -1,0 +1,90 @@
+"""The adapters that the library's calls name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.lora import LoRARequest
+from penstock.protocol.common import AdapterFile
+from penstock.terms import Terms
+
+GivenAdapters = LoRARequest | Sequence[LoRARequest | None] | None
+"""For all prompts, or one each; None for the model alone."""
+
+MAX_KNOWN = 256
+"""Adapters that are not read again while their files stay as they are."""
+
+
+class LibraryAdapters:
+    """Reads each adapter once, for as long as its files have the same size and time."""
+
+    def __init__(self, cache_dir: str | None) -> None:
+        self._cache_dir = cache_dir
+        self._known: dict[tuple[object, ...], AdapterFile] = {}
+        self._reading = asyncio.Lock()
+
+    async def apply(self, terms: list[Terms], given: GivenAdapters, max_rank: int) -> list[Terms]:
+        """The terms, each with its adapter. max_rank: of those that are served; 0: none are.
+
+        Raises InvalidRequest for an adapter that can't be served.
+        """
+        if given is None:
+            return terms
+        requests = [given] * len(terms) if isinstance(given, LoRARequest) else list(given)
+        if len(requests) != len(terms):
+            raise InvalidRequest(
+                f"there are {len(terms)} prompts and {len(requests)} adapters; give one for all, or"
+                " one for each",
+                param="lora_request",
+            )
+        files = [await self._file(each, max_rank) for each in requests]
+        return [
+            msgspec.structs.replace(each, adapter=file)
+            for each, file in zip(terms, files, strict=True)
+        ]
+
+    async def _file(self, request: LoRARequest | None, max_rank: int) -> AdapterFile | None:
+        if request is None:
+            return None
+        if not isinstance(request, LoRARequest):
+            raise InvalidRequest(
+                f"lora_request must be a LoRARequest, not {type(request).__name__}",
+                param="lora_request",
+            )
+        if not max_rank:
+            raise InvalidRequest(
+                "adapters are not served: LLM(..., enable_lora=True)", param="lora_request"
+            )
+        async with self._reading:
+            key = await asyncio.to_thread(_identity, request.lora_path)
+            if key not in self._known:
+                file = await asyncio.to_thread(self._read, request.lora_path, max_rank)
+                if len(self._known) >= MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = file
+            return self._known[key]
+
+    def _read(self, path: str, max_rank: int) -> AdapterFile:
+        from penstock.prepare.adapters import prepare_adapter
+
+        return prepare_adapter(path, max_rank=max_rank, cache_dir=self._cache_dir).file
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    """Of an adapter's files: another one once they have changed."""
+    from penstock.prepare.adapters import FILES
+
+    found: list[object] = [path]
+    for file in (Path(path).expanduser(), *(Path(path).expanduser() / name for name in FILES)):
+        try:
+            about = os.stat(file)
+        except OSError:
+            continue  # Whoever reads it says what is missing.
+        found += [about.st_ino, about.st_size, about.st_mtime_ns]
+    return tuple(found)

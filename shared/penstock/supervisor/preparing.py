@@ -1,0 +1,77 @@
+"""Makes prepared folders before anything is started."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
+from penstock.errors import StartupError
+from penstock.prepare import find_prepared
+from penstock.supervisor.child import ChildSpec, read_failure, start
+
+
+class Stopped(Exception):
+    """Whoever started us left, or asked to stop, before there was anything to serve."""
+
+
+@dataclass
+class Preparation:
+    """Has folders made by processes of their own: what reads a stranger's files can fail or grow as
+    it likes without harm to the supervisor."""
+
+    failure: Path
+    """Where such a process says why it failed."""
+    log: LogSettings
+    _stopped: bool = False
+    _process: asyncio.subprocess.Process | None = None
+
+    def stop(self) -> None:
+        """Nothing is to be prepared any more."""
+        self._stopped = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def folder(self, model: ModelSettings) -> Path:
+        """The model's prepared folder, made if it isn't there. Raises StartupError or Stopped."""
+        found = find_prepared(
+            model.model, model.cache_dir, model.model_impl, model.language_model_only
+        )
+        return found or await self._make(model)
+
+    async def _make(self, model: ModelSettings) -> Path:
+        arguments = ["prepare", model.model, "--model-impl", model.model_impl]
+        if model.language_model_only:
+            arguments.append("--language-model-only")
+        if model.cache_dir is not None:
+            arguments += ["--cache-dir", model.cache_dir]
+        arguments += ["--log-level", self.log.log_level, "--log-format", self.log.log_format]
+        process = await start(
+            ChildSpec("prepare", tuple(arguments)), self.failure, stdout=asyncio.subprocess.PIPE
+        )
+        self._process = process
+        if self._stopped:
+            process.kill()
+        output, _ = await process.communicate()
+        if self._stopped:
+            raise Stopped
+        if process.returncode != 0:
+            raise StartupError(
+                read_failure(self.failure) or f"model {model.model!r} could not be prepared"
+            )
+        return Path(output.decode().strip())
+
+
+async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> EngineConfig:
+    """Returns a configuration that names a draft model by its prepared folder, made if it isn't
+    there. Raises StartupError or Stopped."""
+    wanted = config.speculation.config
+    if wanted is None or wanted.method != "draft_model":
+        return config
+    own = msgspec.structs.replace(config.model, model=wanted.model, language_model_only=False)
+    folder = await preparation.folder(own)
+    speculation = config.speculation.with_model(str(folder))
+    return msgspec.structs.replace(config, speculation=speculation)

@@ -1,0 +1,134 @@
+"""Random histories of requests with adapters, of which there are more than places."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock_engine.waiting import adapter_places
+from penstock_engine.waiting.adapter_entry import AdapterStage
+from tests.engine.fake_adapters import adapter
+from tests.engine.fake_media import drawn_media
+from tests.engine.harness import Harness
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.walker import POLICIES, TENANTS, Choices, Walker
+from tests.thinning import part
+
+
+def make_harness(choose: Choices) -> Harness:
+    h = Harness(
+        scheduling_policy=POLICIES[choose.whole(0, len(POLICIES) - 1)],
+        tenants=TENANTS,
+        max_model_len=40,
+        block_size=choose.whole(1, 4),
+        max_num_seqs=choose.whole(1, 5),
+        max_num_batched_tokens=choose.whole(3, 12),
+        max_steps_in_flight=choose.whole(1, 3),
+        prefix_caching=choose.whole(0, 3) > 0,
+        preemption_mode=("auto", "recompute", "swap")[choose.whole(0, 2)],
+        max_loras=choose.whole(1, 3),
+    )
+    h.adapters_at_once = False
+    h.bad_adapters = {adapter(0).digest}
+    if choose.whole(0, 3) == 0:
+        h.media_rows = 12
+    return h
+
+
+class AdapterWalker(Walker):
+    """Half of the requests have an adapter, one of six."""
+
+    def __init__(self, choose: Choices) -> None:
+        super().__init__(make_harness(choose), choose)
+        names = ("submit", "step", "abort", "connect", "disconnect", "worker", "kill", "wait")
+        self._wheel = [name for name in (*names, "resume") for _ in range(self.walks[name][0])] + [
+            "adapter"
+        ] * 20
+
+    def walk(self) -> None:
+        adapters = self.h.core.state.adapters
+        super().walk()
+        self.met["waited"] += bool(adapters.num_waiting)
+        self.met["in line"] += bool(adapters.places.line)
+        entries = adapters.places.loaded.values()
+        self.met["leaving"] += any(entry.stage is AdapterStage.LEAVING for entry in entries)
+
+    def kill(self) -> None:
+        if self.h.worker is not None:
+            self.met["killed while loading"] += bool(self.h.worker.adapters.loading)
+            self.met["killed with adapters"] += bool(self.h.worker.adapters.loaded)
+        super().kill()
+
+    def submit(self) -> None:
+        front, whole = self._front(), self.choose.whole
+        if front is None:
+            return
+        prompt = self._prompt(whole(1, 36))
+        number = whole(0, 11)
+        media = None
+        if self.h.media_rows and whole(0, 1):
+            media = drawn_media(whole, len(prompt))
+        self.h.submit(
+            front,
+            prompt,
+            n=1 + whole(0, 3) // 3,
+            seed=whole(0, 9),
+            tenant=("", "a")[whole(0, 1)],
+            media=media,
+            adapter=adapter(number) if number < 6 else None,
+            grammar=self._grammar() if whole(0, 7) == 0 else None,
+            time_left_ms=whole(0, 40_000) if whole(0, 9) == 0 else None,
+            max_tokens=whole(0, 9),
+        )
+
+    def step(self) -> None:
+        super().step()
+        for number in list(self.h.worker.asked) if self.h.worker is not None else ():
+            self.h.compiles(number)
+
+    def end(self) -> None:
+        super().end()
+        adapters = self.h.core.state.adapters
+        assert not adapters.num_waiting
+        assert not adapters.places.line
+        assert {entry.running for entry in adapters.places.loaded.values()} <= {0}
+
+
+def walked(choose: Choices, operations: int) -> AdapterWalker:
+    walker = AdapterWalker(choose)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    return walker
+
+
+@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length).end()
+
+
+def test_long_histories_and_that_they_meet_what_they_are_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adapter_places, "MAX_STARTS", 3)
+    met = Counter[str]()
+    for seed in range(10):
+        walker = walked(Seeded(seed), 250)
+        walker.end()
+        met += walker.met
+        met["preempted"] += walker.h.core.state.scheduling.num_preemptions
+        met["reused"] += walker.h.num_reused
+    for what in (
+        "waited",
+        "in line",
+        "leaving",
+        "killed while loading",
+        "killed with adapters",
+        "preempted",
+    ):
+        assert met[what], (what, met)
+    assert met["reused"] > 100

@@ -1,0 +1,240 @@
+"""Ollama's API: shapes by its own Python client, lines in their order, conversations as a template
+sees them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import ollama
+import pytest
+
+from penstock.client import SequenceDelta
+from penstock.config.settings import GatewayConfig
+from penstock.errors import RequestFailed
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.app import create_app
+from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
+from tests.gateway.live_gateway import LiveGateway
+
+pytestmark = pytest.mark.timeout(300)
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+ANSWER = f"{HELLO}0"
+ARGUMENTS = '{"city": "Zürich 👋"}'
+HERMES = (
+    f'Let me look.<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+)
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def said(text: str, *, finish: str = "stop") -> Script:
+    """A script: `text` in pieces of random lengths."""
+    dice = random.Random(len(text))
+    cuts = [0, *sorted(dice.sample(range(1, len(text)), len(text) // 3)), len(text)]
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        for start, end in pairwise(cuts):
+            yield [SequenceDelta(index=0, text=text[start:end], token_ids=[65] * (end - start))]
+        yield [SequenceDelta(index=0, token_ids=[END], finish_reason=finish)]  # type: ignore[arg-type]
+
+    return script
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]} | fields
+
+
+async def whole(http: httpx.AsyncClient, path: str = CHAT, **fields: Any) -> dict[str, Any]:
+    body = asked(**fields) if path == CHAT else {"model": MODEL, **fields}
+    response = await http.post(path, json=body | {"stream": False})
+    assert response.status_code == 200, response.text
+    kind = ollama.ChatResponse if path == CHAT else ollama.GenerateResponse
+    kind.model_validate(response.json(), strict=True)
+    return response.json()
+
+
+async def lines_of(http: httpx.AsyncClient, path: str = CHAT, **fields: Any) -> list[Any]:
+    body = asked(**fields) if path == CHAT else {"model": MODEL, **fields}
+    response = await http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert response.text.endswith("\n")
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def client_of(engine: FakeEngineClient, **config: Any) -> httpx.AsyncClient:
+    app = create_app(engine, GatewayConfig(**config))  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+
+async def test_whole_chat(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    options = {"num_predict": 20, "temperature": 0.5, "repeat_penalty": 1.1, "num_ctx": 4096}
+    reply = await whole(http, options=options, keep_alive="5m")
+    assert reply["message"] == {"role": "assistant", "content": ANSWER}
+    assert (reply["done"], reply["done_reason"], reply["model"]) == (True, "stop", MODEL)
+    assert reply["prompt_eval_count"] == len(b"user: Hi\nassistant:")
+    assert reply["eval_count"] == len(ANSWER.encode()) + 1
+    assert reply["total_duration"] >= reply["eval_duration"] >= 0
+    _, params, _ = engine.submitted[0]
+    assert (params.max_tokens, params.temperature) == (20, 0.5)
+    assert params.repetition_penalty == 1.1
+
+
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+async def test_an_answer_is_streamed_unless_that_is_turned_off(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    fields = {} if path == CHAT else {"prompt": "Hi", "system": "Be brief."}
+    *lines, last = await lines_of(http, path, **fields)
+    reply = await whole(http, path, **fields)
+    if path == CHAT:
+        text = "".join(line["message"]["content"] for line in lines)
+        assert text == reply["message"]["content"]
+    else:
+        assert "".join(line["response"] for line in lines) == reply["response"] == ANSWER
+    assert not any(line["done"] for line in lines)
+    for name in ("done", "done_reason", "eval_count", "prompt_eval_count"):
+        assert last[name] == reply[name]
+
+
+async def test_a_raw_prompt_is_the_whole_input(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    await whole(http, GENERATE, prompt="Once upon", raw=True)
+    await whole(http, GENERATE, prompt="Hi", system="Be brief.")
+    assert bytes(engine.submitted[0][0]) == b"Once upon"
+    assert bytes(engine.submitted[1][0]) == b"system: Be brief.\nuser: Hi\nassistant:"
+
+
+@pytest.mark.parametrize("wanted", [None, -1, -2, 100_000])
+async def test_as_many_tokens_as_there_is_room_for(
+    http: httpx.AsyncClient, engine: FakeEngineClient, wanted: int | None
+) -> None:
+    await whole(http, options={"num_predict": wanted})
+    [(prompt, params, _)] = engine.submitted
+    assert params.max_tokens == CONTEXT - len(prompt)
+
+
+async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
+    engine.script = said(HERMES)
+    async with client_of(engine, enable_auto_tool_choice=True, tool_call_parser="hermes") as http:
+        reply = await whole(http, tools=[WEATHER])
+        assert reply["message"]["content"] == "Let me look."
+        [call] = reply["message"]["tool_calls"]
+        assert call["function"] == {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
+        lines = await lines_of(http, tools=[WEATHER])
+        [told] = [line["message"] for line in lines if "tool_calls" in line["message"]]
+        assert told["tool_calls"][0]["function"] == call["function"]
+        history = [
+            {"role": "user", "content": "Hi"},
+            reply["message"],
+            {"role": "tool", "content": "Rain.", "tool_name": "get_weather"},
+        ]
+        await whole(http, tools=[WEATHER], messages=history)
+    seen, variables = engine.template.calls[-1]
+    assert [message["role"] for message in seen] == ["user", "assistant", "tool"]
+    assert seen[1]["tool_calls"][0]["function"]["arguments"] == json.loads(ARGUMENTS)
+    assert (seen[2]["name"], seen[2]["content"]) == ("get_weather", "Rain.")
+    assert variables["tools"][0]["function"]["name"] == "get_weather"
+
+
+async def test_thoughts(engine: FakeEngineClient) -> None:
+    engine.script = said("<think>A river.</think>Seine")
+    async with client_of(engine, reasoning_parser="deepseek_r1") as http:
+        reply = await whole(http, think=True)
+        assert reply["message"]["thinking"].strip() == "A river."
+        assert reply["message"]["content"].strip() == "Seine"
+        lines = await lines_of(http, think="high")
+        thoughts = "".join(line["message"].get("thinking", "") for line in lines)
+        assert thoughts.strip() == "A river."
+    assert engine.template.calls[0][1]["enable_thinking"] is True
+    assert engine.template.calls[1][1]["reasoning_effort"] == "high"
+
+
+async def test_the_answer_follows_a_format(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    await whole(http, format="json")
+    await whole(http, format={"type": "object", "properties": {"a": {"type": "integer"}}})
+    await whole(http, format="")
+    formats = [params.structured_outputs for _, params, _ in engine.submitted]
+    assert [wanted is None for wanted in formats] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        (CHAT, {"messages": None}, "messages is missing"),
+        (CHAT, {"messages": [{"role": "poet", "content": "x"}]}, "messages[0].role"),
+        (CHAT, {"format": "xml"}, "format"),
+        (CHAT, {"options": {"temperature": -1}}, "temperature"),
+        (CHAT, {"options": {"heat": 1}}, "heat"),
+        (CHAT, {"logprobs": True}, "logprobs"),
+        (CHAT, {"tools": [{"type": "function"}]}, "function"),
+        (CHAT, {"think": "hugely"}, "think"),
+        (GENERATE, {}, "prompt is missing"),
+        (GENERATE, {"prompt": "Hi", "suffix": "x"}, "suffix"),
+        (GENERATE, {"prompt": "Hi", "context": [1, 2]}, "context"),
+        (GENERATE, {"prompt": "Hi", "raw": True, "system": "x"}, "raw"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    http: httpx.AsyncClient, path: str, fields: dict[str, Any], words: str
+) -> None:
+    body = asked(**fields) if path == CHAT else {"model": MODEL, **fields}
+    for stream in (True, False):
+        response = await http.post(path, json=body | {"stream": stream})
+        assert response.status_code == 400, response.text
+        assert list(response.json()) == ["error"]
+        assert words in response.json()["error"]
+
+
+async def test_a_stream_that_fails_ends_with_an_error(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        yield [SequenceDelta(index=0, text="Once", token_ids=[65])]
+        yield RequestFailed("the worker failed")
+
+    engine.script = script
+    *_, last = await lines_of(http)
+    assert last == {"error": "the worker failed"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[LiveGateway]:
+    with LiveGateway(FakeEngineClient()) as running:
+        yield running
+
+
+def test_the_client(gateway: LiveGateway) -> None:
+    client = ollama.Client(gateway.url)
+    messages = [{"role": "user", "content": "Hi"}]
+    # Its names have a tag; one that stands for none may be left out.
+    for name in (MODEL, f"{MODEL}:latest"):
+        reply = client.chat(name, messages)
+        assert (reply.message.content, reply.done) == (ANSWER, True)
+    pieces = client.chat(MODEL, messages, stream=True)
+    assert "".join(piece.message.content or "" for piece in pieces) == ANSWER
+    assert client.generate(MODEL, "Hi").response == ANSWER
+    assert client.chat(MODEL, [*messages, reply.message, *messages]).done
+    assert [model.model for model in client.list().models] == [f"{MODEL}:latest"]
+    assert client.ps().models[0].context_length == CONTEXT
+    shown = client.show(MODEL)
+    assert "completion" in (shown.capabilities or [])
+    with pytest.raises(ollama.ResponseError) as missing:
+        client.chat("llama3.2", messages)
+    assert missing.value.status_code == 404
+    assert "llama3.2" in missing.value.error
+    assert httpx.get(f"{gateway.url}/api/version").json()["version"]

@@ -1,0 +1,138 @@
+"""Programs and steps with adapters that don't fit are refused; what does fit is computed in
+tests/worker/adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_kernels.cpu.low_rank import LowRankAdapter, LowRankRows, LowRankTargets
+from penstock_kernels.cpu.matrix import MatrixKind, pack
+from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
+
+pytestmark = pytest.mark.timeout(120)
+HIDDEN, VOCAB = 40, 50
+RANDOM = np.random.default_rng(3)
+WEIGHT = RANDOM.standard_normal((HIDDEN, HIDDEN)).astype(np.float32)
+TABLE = RANDOM.standard_normal((VOCAB, HIDDEN)).astype(np.float32)
+TARGETS = LowRankTargets([(HIDDEN, HIDDEN), None, None], 24, MatrixKind.F32)
+
+
+def packed(values: np.ndarray) -> object:
+    return pack("F32", values.view(np.uint8), values.shape)
+
+
+def phases(**changes: object) -> tuple[Phase, ...]:
+    lower = Phase(kind=PhaseKind.LOWER, source=Buffer.INPUT, width=HIDDEN, low_rank=0)
+    return (
+        Phase(kind=PhaseKind.EMBED, matrices=(packed(TABLE),)),
+        Phase(kind=PhaseKind.MAKE_INPUT, target=Buffer.INPUT, width=HIDDEN, forms=1, waits=False),
+        dataclasses.replace(lower, **changes),
+        Phase(
+            kind=PhaseKind.PRODUCT,
+            source=Buffer.INPUT,
+            matrices=(packed(WEIGHT),),
+            adds=False,
+            low_rank=0,
+            ends_layer=True,
+        ),
+        Phase(kind=PhaseKind.ROWS, width=HIDDEN, waits=False),
+    )
+
+
+def decoder(some: tuple[Phase, ...], targets: LowRankTargets | None = TARGETS) -> Decoder:
+    return Decoder(Program(some, VOCAB, targets), 16, 2, "float32", 2)
+
+
+def step(rows: int, *runs: tuple[int, int, LowRankAdapter]) -> DecoderStep:
+    return DecoderStep(
+        tokens=np.arange(rows, dtype=np.int32),
+        first_row=np.array([0, rows], dtype=np.int32),
+        starts=np.zeros(1, dtype=np.int32),
+        tables=np.zeros(2, dtype=np.int32),
+        first_block=np.zeros(1, dtype=np.int32),
+        adapted=LowRankRows(runs),
+    )
+
+
+def adapter(rank: int, targets: LowRankTargets = TARGETS) -> tuple[LowRankAdapter, np.ndarray]:
+    down = RANDOM.standard_normal((rank, HIDDEN)).astype(np.float32)
+    up = RANDOM.standard_normal((HIDDEN, rank)).astype(np.float32)
+    return LowRankAdapter(targets, [(0, down, up)]), up.astype(float) @ down
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 13, 31])
+def test_each_row_has_its_own(rows: int) -> None:
+    made = decoder(phases())
+    (one, added), (other, more) = adapter(5), adapter(24)
+    first, last = rows // 3, rows - rows // 2
+    runs = [(0, first, one)] if first else []
+    runs += [(last, rows - last, other)] if last < rows else []
+    found = made.logits(step(rows, *runs), np.arange(rows, dtype=np.int32))
+    for row in range(rows):
+        extra = added if row < first else more if row >= last else 0.0
+        expected = (WEIGHT + extra) @ TABLE[row].astype(float)
+        assert np.allclose(found[row], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"low_rank": 1},
+        {"low_rank": -1},
+        {"width": HIDDEN - 1},
+        {"source": Buffer.MIXED},
+        {"source": Buffer.INNER},
+        {"waits": False},
+        {"kind": PhaseKind.SCALE, "target": Buffer.RESIDUAL},
+    ],
+    ids=str,
+)
+def test_programs_that_do_not_fit(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"phase \d .* doesn't fit what comes before it"):
+        decoder(phases(**changes))
+
+
+def test_a_program_without_targets_or_without_floats() -> None:
+    with pytest.raises(ValueError, match="doesn't fit"):
+        decoder(phases(), None)
+    halves = dataclasses.replace(TARGETS, kind=MatrixKind.BF16)
+    with pytest.raises(ValueError, match="doesn't fit"):
+        decoder(phases(), halves)
+
+
+def test_steps_that_do_not_fit() -> None:
+    made, (one, _) = decoder(phases()), adapter(5)
+    wanted = np.arange(1, dtype=np.int32)
+    for runs in ([(0, 4, one)], [(2, 1, one), (1, 1, one)], [(-1, 2, one)], [(0, 0, one)]):
+        with pytest.raises(ValueError, match="doesn't fit 3 rows"):
+            made.logits(step(3, *runs), wanted)
+    other, _ = adapter(5, dataclasses.replace(TARGETS))
+    with pytest.raises(ValueError, match="packed for another program"):
+        made.logits(step(3, (0, 1, other)), wanted)
+
+
+def test_factors_that_do_not_fit() -> None:
+    def matrix(*shape: int) -> np.ndarray:
+        return np.zeros(shape, dtype=np.float32)
+
+    for down, up in (
+        (matrix(4, HIDDEN - 1), matrix(HIDDEN, 4)),
+        (matrix(4, HIDDEN), matrix(HIDDEN, 5)),
+        (matrix(4, HIDDEN), matrix(HIDDEN + 1, 4)),
+    ):
+        with pytest.raises(ValueError, match="is no matrix of"):
+            LowRankAdapter(TARGETS, [(0, down, up)])
+    with pytest.raises(ValueError, match="rank 25; 24 is possible"):
+        LowRankAdapter(TARGETS, [(0, matrix(25, HIDDEN), matrix(HIDDEN, 25))])
+
+
+def test_norms_are_not_asked_for_low_ranks() -> None:
+    """Only products have targets."""
+    norm = NormWeights(np.ones(HIDDEN, dtype=np.float32), 1e-5)
+    some = Phase(kind=PhaseKind.NORM, width=HIDDEN, norm=norm, low_rank=0)
+    with pytest.raises(ValueError, match=r"\(NORM\) doesn't fit"):
+        decoder((*phases()[:3], some, *phases()[3:]))

@@ -1,0 +1,114 @@
+"""Reading adapters: what they hold, what names them, and why one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.adapters import UnfitAdapter, read_adapter
+from tests.adapter_folders import random_factors, write_gguf, write_peft
+
+Q = "model.layers.0.self_attn.q_proj"
+DOWN = "model.layers.1.mlp.down_proj"
+SHAPES = {Q: (32, 16), DOWN: (16, 48)}
+
+
+def test_a_peft_folder_has_its_factors_and_scales(tmp_path: Path) -> None:
+    factors = random_factors(SHAPES, 4, 1)
+    _, adapter = read_adapter(write_peft(tmp_path / "a", factors, alpha=6, lora_dropout=0.5))
+    assert (adapter.rank, adapter.base, adapter.format) == (4, "some/model", "peft")
+    assert [each.module for each in adapter.modules] == [Q, DOWN]
+    for each in adapter.modules:
+        down, up = factors[each.module]
+        assert each.scale == 6 / 4
+        assert np.array_equal(each.down.data.view(np.float32).reshape(each.down.shape), down)
+        assert np.array_equal(each.up.data.view(np.float32).reshape(each.up.shape), up)
+
+
+def test_scales_by_root_and_by_pattern(tmp_path: Path) -> None:
+    factors = random_factors({Q: SHAPES[Q]}, 4, 1) | random_factors({DOWN: SHAPES[DOWN]}, 9, 2)
+    folder = write_peft(
+        tmp_path / "a",
+        factors,
+        use_rslora=True,
+        r=4,
+        rank_pattern={"down_proj": 9},
+        alpha_pattern={"layers.1.mlp.down_proj": 30},
+    )
+    _, adapter = read_adapter(folder)
+    assert [each.scale for each in adapter.modules] == [8 / 2, 30 / 3]
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    factors = random_factors({"blk.0.attn_q": (32, 16)}, 4, 1)
+    _, adapter = read_adapter(write_gguf(tmp_path / "a.gguf", factors, alpha=2))
+    (module,) = adapter.modules
+    assert (module.module, module.scale, module.rank) == ("blk.0.attn_q", 0.5, 4)
+    assert (module.down.shape, module.up.shape) == ((4, 16), (32, 4))
+    assert (adapter.format, adapter.architecture) == ("gguf", "llama")
+
+
+def test_the_digest_is_of_the_contents_alone(tmp_path: Path) -> None:
+    factors = random_factors(SHAPES, 4, 1)
+    digest, _ = read_adapter(write_peft(tmp_path / "a", factors))
+    same, _ = read_adapter(write_peft(tmp_path / "b", factors, lora_dropout=0, task_type=None))
+    assert same == digest
+    assert len(digest) == 64
+    scaled, _ = read_adapter(write_peft(tmp_path / "c", factors, alpha=9))
+    factors[Q][0][0, 0] += 1
+    changed, _ = read_adapter(write_peft(tmp_path / "d", factors))
+    assert len({digest, scaled, changed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is IA3"),
+        ({"use_dora": True}, "use_dora is True"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is pissa"),
+        ({"something_new": 3}, "something_new is 3"),
+        ({"alpha_pattern": {"(a+)+": 3}}, "patterns not"),
+        ({"alpha_pattern": {"q_proj": float("nan")}}, "nan"),
+        ({"lora_alpha": "8"}, "a number is needed"),
+        ({"r": 5}, "has rank 4; adapter_config.json says 5"),
+    ],
+)
+def test_settings_that_are_not_served(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1), **settings)
+    with pytest.raises(UnfitAdapter, match=said):
+        read_adapter(folder)
+
+
+def test_damaged_files_say_what_is_wrong_and_no_folder(tmp_path: Path) -> None:
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1))
+    weights = folder / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[:-4], b"", whole[:100]):
+        weights.write_bytes(content)
+        with pytest.raises(UnfitAdapter) as error:
+            read_adapter(folder)
+        assert str(tmp_path) not in str(error.value)
+        assert "adapter_model.safetensors" in str(error.value)
+    weights.unlink()
+    with pytest.raises(UnfitAdapter, match=r"has no adapter_model\.safetensors"):
+        read_adapter(folder)
+    with pytest.raises(UnfitAdapter, match="is no adapter"):
+        read_adapter(tmp_path / "nothing")
+
+
+def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
+    down, up = random_factors(SHAPES, 4, 1)[Q]
+    with pytest.raises(UnfitAdapter, match="don't fit together"):
+        read_adapter(write_peft(tmp_path / "a", {Q: (down, up[:, :3].copy())}))
+    other = {"model.embed_tokens": (down, up)}
+    folder = write_peft(tmp_path / "b", other)
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b".lora_B.weight", b".lora_embed_B2"))
+    with pytest.raises(UnfitAdapter, match="embed_tokens"):
+        read_adapter(folder)

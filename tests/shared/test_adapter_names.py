@@ -1,0 +1,152 @@
+"""What adapters are called: in settings, in LoRARequest, and by what was said last."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock import LoRARequest
+from penstock.client.adapters import AdapterDirectory
+from penstock.config import flags
+from penstock.errors import InvalidRequest
+from penstock.llm.adapters import LibraryAdapters
+from penstock.llm.keywords import engine_config
+from penstock.lora import LoraModule, lora_modules
+from penstock.prepare import adapters as copies
+from penstock.prepare.adapters import prepare_adapter
+from penstock.protocol.common import AdapterFile, NamedAdapter
+from penstock.terms import Terms
+from tests.adapter_folders import random_factors, write_peft
+
+FILES = [AdapterFile(digit * 64, f"/{digit}") for digit in "abc"]
+SHAPES = {"model.layers.0.self_attn.q_proj": (16, 8)}
+
+
+def parsed(*words: str) -> str | None:
+    parser = argparse.ArgumentParser()
+    flags.add_settings(parser, ("engine", "lora"))
+    return flags.resolve(parser.parse_args(words)).engine.lora.lora_modules
+
+
+def test_adapters_are_given_as_words_repeated_or_as_json() -> None:
+    words = parsed("--lora-modules", "a=/x y", '{"name": "b", "path": "/b"}')
+    again = parsed("--lora-modules", "a=/x y", "--lora-modules", "b=/b")
+    listed = '[{"name": "a", "path": "/x y"}, {"name": "b", "path": "/b"}]'
+    whole = [LoraModule("a", "/x y"), LoraModule("b", "/b")]
+    for given in (words, again, listed):
+        assert lora_modules(given) == whole
+    assert lora_modules(parsed()) == []
+
+
+def test_the_library_takes_them_as_vllm_does() -> None:
+    module = {"name": "a", "path": "/a", "base_model_name": "m"}
+    config = engine_config({"enable_lora": True, "max_loras": 2, "lora_modules": [module]})
+    assert lora_modules(config.lora.lora_modules) == [LoraModule("a", "/a", "m")]
+    assert (config.lora.enable_lora, config.lora.max_loras) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ("a", "NAME=PATH"),
+        ("=/a", "1 to 256"),
+        ("a=", "no path"),
+        ("a=/x\na=/y", "twice"),
+        ("served=/x", "the model's own"),
+        ('{"name": "a"}', "path"),
+        ('{"name": "a", "path": "/a", "rank": 3}', "rank"),
+    ],
+)
+def test_what_names_no_adapter_is_said(given: str, wrong: str) -> None:
+    with pytest.raises(InvalidRequest, match=wrong):
+        lora_modules(given, ["served"])
+
+
+def test_a_request_names_an_adapter() -> None:
+    request = LoRARequest("sql", 3, "/sql")
+    assert (request.name, request.path) == ("sql", "/sql")
+    for name, number, path in (("", 1, "/a"), ("a", 0, "/a"), ("a", 1, "")):
+        with pytest.raises(ValueError, match="lora_"):
+            LoRARequest(name, number, path)
+
+
+# ---- what was said last
+
+
+def named(name: str, file: int | None, stamp: int) -> NamedAdapter:
+    return NamedAdapter(name, None if file is None else FILES[file], stamp)
+
+
+def test_the_newest_word_holds_in_whatever_order_it_comes() -> None:
+    told = [named("a", 0, 0), named("a", 1, 5), named("b", 2, 1), named("a", None, 9)]
+    for order in (told, told[::-1]):
+        directory = AdapterDirectory()
+        for each in order:
+            directory.learn([each])
+        assert directory.find("a") is None
+        assert directory.find("b") == told[2]
+        assert directory.present() == [told[2]]
+        assert sorted(each.stamp for each in directory.changes()) == [1, 9]
+        assert directory.stamp("a") > 9
+
+
+def test_of_the_settings_adapters_the_newest_engine_cores_word_holds() -> None:
+    directory = AdapterDirectory()
+    assert directory.learn([named("a", 0, 0)])
+    assert not directory.learn([named("a", 0, 0)])
+    assert directory.learn([named("a", 1, 0)])
+    assert directory.changes() == []
+
+
+# ---- copies
+
+
+def test_a_copy_is_named_by_its_contents_and_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "MOST_COPIES", 2)
+    folders = [write_peft(tmp_path / name, random_factors(SHAPES, 4, 1)) for name in ("one", "two")]
+    first, second = (prepare_adapter(each, max_rank=4, cache_dir=tmp_path) for each in folders)
+    assert first == second, "where it was found says nothing"
+    assert Path(first.file.path) == tmp_path / "adapters" / first.file.digest
+    for seed in (2, 3):
+        write_peft(folders[0], random_factors(SHAPES, 4, seed))
+        newest = prepare_adapter(folders[0], max_rank=4, cache_dir=tmp_path)
+    left = [each.name for each in (tmp_path / "adapters").iterdir() if each.name[0] != "."]
+    assert len(left) == 2
+    assert newest.file.digest in left
+
+
+def test_an_adapter_is_read_again_when_its_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1))
+    request, adapters = LoRARequest("a", 1, str(folder)), LibraryAdapters(str(tmp_path))
+
+    async def digests(count: int, given: object) -> list[str | None]:
+        terms = await adapters.apply([Terms()] * count, given, 4)  # type: ignore[arg-type]
+        return [each.adapter and each.adapter.digest for each in terms]
+
+    one, none = asyncio.run(digests(2, [request, None]))
+    assert none is None
+    monkeypatch.setattr(adapters, "_read", None)
+    assert asyncio.run(digests(2, request)) == [one, one]
+    monkeypatch.undo()
+    write_peft(folder, random_factors(SHAPES, 4, 2), alpha=9.5)
+    (other,) = asyncio.run(digests(1, request))
+    assert other not in (one, None)
+
+
+def test_the_library_says_what_is_wrong_with_its_adapters(tmp_path: Path) -> None:
+    adapters, request = LibraryAdapters(str(tmp_path)), LoRARequest("a", 1, str(tmp_path / "a"))
+    for given, rank, wrong in (
+        (request, 0, "enable_lora=True"),
+        ([request], 4, "one for each"),
+        (["a", None], 4, "not str"),
+        (request, 4, "no adapter is at"),
+    ):
+        with pytest.raises(InvalidRequest, match=wrong):
+            asyncio.run(adapters.apply([Terms()] * 2, given, rank))  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""Adapters are loaded beside the steps of the default model, stay as long as a slot uses them, and
+change no other sequence's bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from penstock.adapters import read_adapter
+from penstock.model_config import PreparedModel
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.from_worker import AdapterFailed, AdapterReady
+from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
+from penstock_worker.batch.slots import PlanError
+from penstock_worker.loading.load import Loaded, load
+from tests.adapter_folders import write_peft
+from tests.worker.adapters.rig import factors_of
+from tests.worker.cpu_model import CPUModel
+from tests.worker.driver import Driver, Job
+
+MOST = 3
+GREEDY = TokenSampling(0, temperature=0.0, logprobs=2)
+
+
+@pytest.fixture(scope="module")
+def loaded(default_folder: Path, default_model: PreparedModel) -> Iterator[Loaded]:
+    model = CPUModel(
+        default_model.decoder,
+        default_model.weights,
+        "auto",
+        backend="auto",
+        max_loras=MOST,
+        max_lora_rank=64,
+    )
+    setup = model.setup(num_blocks=256, threads=2)
+    made = load(msgspec.structs.replace(setup, model_dir=str(default_folder)))
+    yield made
+    made.runner.close()
+
+
+@pytest.fixture(scope="module")
+def folders(
+    tmp_path_factory: pytest.TempPathFactory, default_model: PreparedModel
+) -> dict[str, Path]:
+    """By digest."""
+    found = {}
+    for number, rank in enumerate((4, 16, 24, 8)):
+        folder = tmp_path_factory.mktemp(f"adapter-{number}")
+        write_peft(folder, factors_of(default_model.decoder, rank, number, size=0.03), alpha=rank)
+        found[read_adapter(folder)[0]] = folder
+    return found
+
+
+class Session:
+    """What the engine core says to one worker."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.runner = loaded.runner
+        self.runner.reset()
+        self.answers: SimpleQueue[Any] = SimpleQueue()
+
+    def load(self, digest: str, folder: Path) -> Any:
+        self.runner.adapters.load(LoadAdapter(digest, str(folder)), self.answers.put)
+        return self.answers.get(timeout=30)
+
+    def drop(self, digest: str) -> None:
+        self.runner.adapters.leave(DropAdapter(digest))
+        self.runner.adapters.drop()
+
+
+def jobs(digests: list[str]) -> list[Job]:
+    random = np.random.default_rng(7)
+    return [
+        Job(random.integers(0, 49_000, 3 + 5 * at).tolist(), 6, GREEDY, adapter=digest)
+        for at, digest in enumerate(digests)
+    ]
+
+
+def test_a_crowd_of_adapters_and_preemption(loaded: Loaded, folders: dict[str, Path]) -> None:
+    digests = [*list(folders)[:MOST], ""]
+
+    def run(some: list[Job], **options: Any) -> list[tuple[Any, Any]]:
+        session = Session(loaded)
+        for digest in digests[:MOST]:
+            assert session.load(digest, folders[digest]) == AdapterReady(digest)
+        done = Driver(session.runner, num_blocks=256, **options).run(some)
+        assert all(job.error is None for job in done)
+        return [(job.tokens, job.logprobs) for job in done]
+
+    wanted = [*digests, *digests, digests[1]]
+    alone = [run([job])[0] for job in jobs(wanted)]
+    assert run(jobs(wanted)) == alone
+    assert run(jobs(wanted), budget=23, preempt_every=4, seed=2) == alone
+    # The same prompt gives something else with another adapter.
+    same = [run(jobs([digest]))[0] for digest in digests]
+    assert len({tuple(tokens) for tokens, _ in same}) > 1
+
+
+def test_what_is_used_stays_and_what_is_dropped_is_gone(
+    loaded: Loaded, folders: dict[str, Path]
+) -> None:
+    session, digests = Session(loaded), list(folders)
+    for digest in digests[:MOST]:
+        session.load(digest, folders[digest])
+    refused = session.load(digests[3], folders[digests[3]])
+    assert refused == AdapterFailed(digests[3], "3 adapters are loaded (max_loras)")
+    first = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digests[0])
+    session.runner.execute(Plan(1, 0, [], [first], [SlotWork(0, 0, 3)]))
+    # The message is heard before a plan that came earlier begins, and another load behind it.
+    session.runner.adapters.leave(DropAdapter(digests[1]))
+    assert session.load(digests[3], folders[digests[3]]) == AdapterReady(digests[3])
+    second = NewSequence(1, [5, 6, 7], 3, 0, GREEDY, [1], adapter=digests[1])
+    session.runner.execute(Plan(2, 1, [], [second], [SlotWork(1, 0, 3)]))
+    session.runner.adapters.drop()
+    session.drop(digests[0])
+    result = session.runner.execute(Plan(3, 2, [], [], [SlotWork(0, 3, 1), SlotWork(1, 3, 1)]))
+    assert [each.error for each in result.slots] == [None, None]
+    like = NewSequence(2, [], 3, 1, GREEDY, [2], like=0)
+    result = session.runner.execute(Plan(4, 3, [], [like], [SlotWork(2, 0, 3)]))
+    assert result.slots[0].error is None
+    gone = NewSequence(3, [5, 6, 7], 3, 0, GREEDY, [3], adapter=digests[0])
+    with pytest.raises(PlanError, match="is not loaded"):
+        session.runner.execute(Plan(5, 4, [], [gone], [SlotWork(3, 0, 3)]))
+
+
+def test_memory_goes_back(loaded: Loaded, folders: dict[str, Path]) -> None:
+    session, (digest, *_) = Session(loaded), folders
+    session.load(digest, folders[digest])
+    held = weakref.ref(session.runner.adapters._entries[digest].held)
+    using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
+    session.runner.execute(Plan(1, 0, [], [using], [SlotWork(0, 0, 3)]))
+    session.drop(digest)
+    assert held() is not None
+    session.runner.execute(Plan(2, 1, [0], [], []))
+    assert held() is None
+
+
+def test_what_cannot_be_loaded_leaves_nothing(
+    loaded: Loaded, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    session = Session(loaded)
+    digest, folder = next(iter(folders.items()))
+    answer = session.load("0" * 64, folder)
+    assert answer.reason == "its files have other contents than when it was named"
+    answer = session.load(digest, tmp_path / "nowhere")
+    assert isinstance(answer, AdapterFailed)
+    assert str(tmp_path) not in answer.reason
+    assert "is no adapter" in answer.reason
+    for _ in range(MOST):
+        assert session.load("1" * 64, folder) != AdapterReady(digest)
+    assert session.load(digest, folder) == AdapterReady(digest)
+
+
+def test_memory_is_counted(loaded: Loaded, default_model: PreparedModel) -> None:
+    model = CPUModel(
+        default_model.decoder, default_model.weights, "auto", max_loras=2, max_lora_rank=16
+    )
+    one = model.recipe().adapters
+    more = dataclasses.replace(model, max_loras=4, max_lora_rank=64).recipe().adapters
+    assert one is not None
+    assert more is not None
+    assert more.nbytes > 4 * one.nbytes > 0
+    assert dataclasses.replace(model, max_loras=0).recipe().adapters is None
