@@ -36,6 +36,7 @@ SHARES = {
     "tests/system/test_supervisor.py::test_a_signal_while_it_starts_leaves": 1 / 2,
     "tests/system/test_several_engines.py::test_streams_are_the_same_whichever_process": 1 / 2,
     "tests/system/test_structured_outputs.py::test_a_json_schema_outlives_a_killed_process": 1 / 2,
+    "tests/worker/adapters/test_families.py::test_bits_and_the_reference": 1 / 4,
     "tests/worker/cuda/test_on_simulated_gpu.py::test_every_feature": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_alone_or_disturbed": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,

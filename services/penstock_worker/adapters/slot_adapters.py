@@ -26,6 +26,7 @@ from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, P
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.machine.priority import step_back
 
 log = logs.get(__name__)
 
@@ -58,7 +59,7 @@ class SlotAdapters:
         self._entries: dict[str, _Entry] = {}
         self._leaving: deque[_Entry | None] = deque()
         self._slots: dict[int, _Entry] = {}
-        self._reader = ThreadPoolExecutor(1, "adapter-reader")
+        self._reader = ThreadPoolExecutor(1, "adapter-reader", step_back)
 
     # ---- the session's
 

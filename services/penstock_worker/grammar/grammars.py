@@ -9,8 +9,6 @@ anybody else is in the step: so the quick ones are never behind it, and nobody w
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,12 +23,11 @@ from penstock_worker.batch.slots import PlanError
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher, unsupported
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.grammar_text.errors import GrammarError
+from penstock_worker.machine.priority import step_back
 
 log = logs.get(__name__)
 
 QUICK_THREADS = 2
-SLOW_NICENESS = 10
-"""Of the threads that compile or compute slow masks: steps come first."""
 
 Tell = Callable[[GrammarReady | GrammarFailed], None]
 
@@ -74,9 +71,9 @@ class SlotGrammars:
         self._budget = budget
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
-        self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", _step_back)
+        self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", step_back)
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "grammar-mask")
-        self._slow = ThreadPoolExecutor(1, "grammar-slow", _step_back)
+        self._slow = ThreadPoolExecutor(1, "grammar-slow", step_back)
 
     # ---- grammars
 
@@ -210,11 +207,3 @@ class SlotGrammars:
         held = self._held.pop(slot, None)
         if held is not None:
             held.mask.cancel()
-
-
-def _step_back() -> None:
-    """Makes the calling thread give way to those that compute steps."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SLOW_NICENESS)
-    except OSError as error:
-        log.warning("a thread's priority can't be lowered", reason=str(error))

@@ -17,7 +17,7 @@ from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
-from penstock_worker.speculation.lookup import Lookup, LookupProposer, Reach
+from penstock_worker.speculation.lookup import Lookup, LookupProposer, RunLengths
 from penstock_worker.speculation.lookup_first import LookupFirst
 from penstock_worker.speculation.ngram import PromptLookup
 from penstock_worker.speculation.prediction import PredictionLookup
@@ -96,7 +96,7 @@ def _beside_model(config: SpeculativeConfig, slots: Slots, *, together: bool) ->
     long = config.prompt_lookup_max
     ways: list[Lookup] = [
         PredictionLookup(_reach(config)),
-        SuffixLookup(Reach(long, long), RecentOutputs(long)),
+        SuffixLookup(RunLengths(long, long), RecentOutputs(long)),
     ]
     return LookupProposer(slots, ways, config.num_speculative_tokens, together=together)
 
@@ -110,8 +110,8 @@ def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
     return None
 
 
-def _reach(config: SpeculativeConfig) -> Reach:
-    return Reach(config.prompt_lookup_min, config.prompt_lookup_max)
+def _reach(config: SpeculativeConfig) -> RunLengths:
+    return RunLengths(config.prompt_lookup_min, config.prompt_lookup_max)
 
 
 def _ngram(config: SpeculativeConfig, shared: bool) -> list[Lookup]:

@@ -10,7 +10,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.speculation.following import FollowedSlot, FollowedSlots
 
 
-class Reach(NamedTuple):
+class RunLengths(NamedTuple):
     """How long the runs are that are looked for."""
 
     least: int

@@ -16,7 +16,7 @@ SEPARATOR = -1
 """In place of a token: what follows has nothing to do with what was before."""
 
 
-class Match(NamedTuple):
+class FoundRun(NamedTuple):
     """A run that equals a sequence's last tokens."""
 
     length: int  # Tokens that are equal.
@@ -36,10 +36,10 @@ class Match(NamedTuple):
         return found
 
 
-def longest_matches(index: TokenIndex, tail: Sequence[int]) -> list[Match]:
+def longest_matches(index: TokenIndex, tail: Sequence[int]) -> list[FoundRun]:
     """Returns the runs that have the most of the last tokens in common with `tail`, at least
     `index.width`, the newest first. `tail` has at least as many."""
-    found: list[Match] = []
+    found: list[FoundRun] = []
     tokens, width = index.tokens, index.width
     best = width
     for place in index.runs(tail, CANDIDATES):
@@ -47,7 +47,7 @@ def longest_matches(index: TokenIndex, tail: Sequence[int]) -> list[Match]:
         if length > best:
             best, found = length, []
         if length == best and length >= width:
-            found.append(Match(length, place, tokens))
+            found.append(FoundRun(length, place, tokens))
             if length == len(tail) and len(found) == ENOUGH:
                 break
     return found

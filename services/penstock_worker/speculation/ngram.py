@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock_worker.speculation.following import FollowedSlot
-from penstock_worker.speculation.lookup import Reach
+from penstock_worker.speculation.lookup import RunLengths
 from penstock_worker.speculation.matches import longest_matches
 
 
@@ -11,7 +11,7 @@ class PromptLookup:
     """Prompt lookup decoding (Saxena 2023), as vLLM's `ngram`: the longest run of the last tokens
     that occurred earlier in prompt or output, and what followed it the last time."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: RunLengths) -> None:
         self._reach = reach
 
     def guess(self, followed: FollowedSlot, most: int) -> list[int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from penstock_worker.speculation.following import FollowedSlot
-from penstock_worker.speculation.lookup import Reach
-from penstock_worker.speculation.matches import Match, longest_matches
+from penstock_worker.speculation.lookup import RunLengths
+from penstock_worker.speculation.matches import FoundRun, longest_matches
 from penstock_worker.speculation.token_index import TokenIndex
 
 
@@ -29,7 +29,7 @@ class PredictionLookup:
     again behind the longest run of the output's last tokens that it has, and of several such runs
     behind the next one."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: RunLengths) -> None:
         self._reach = reach
         self._states: WeakKeyDictionary[FollowedSlot, _Followed] = WeakKeyDictionary()
 
@@ -70,7 +70,7 @@ class PredictionLookup:
             state.at = _next(found, state.at) + 1
 
 
-def _next(matches: list[Match], at: int) -> int:
+def _next(matches: list[FoundRun], at: int) -> int:
     """Returns the place of the first match that is not before `at`; of the last one if all are."""
     places = sorted(match.place for match in matches)
     return next((place for place in places if place >= at), places[-1])

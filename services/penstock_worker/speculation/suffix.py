@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock_worker.speculation.following import FollowedSlot
-from penstock_worker.speculation.lookup import Reach
-from penstock_worker.speculation.matches import Match, longest_matches
+from penstock_worker.speculation.lookup import RunLengths
+from penstock_worker.speculation.matches import FoundRun, longest_matches
 from penstock_worker.speculation.recent import RecentOutputs
 
 STRETCH = 2
@@ -26,7 +26,7 @@ class SuffixLookup:
     list. Other sequences are looked at only if they had the same scope.
     """
 
-    def __init__(self, reach: Reach, recent: RecentOutputs | None = None) -> None:
+    def __init__(self, reach: RunLengths, recent: RecentOutputs | None = None) -> None:
         """`recent`: outputs that have ended; None: the request's own tokens are all that is
         known."""
         self._reach = reach
@@ -57,7 +57,7 @@ class SuffixLookup:
             self._recent.clear()
 
 
-def _vote(matches: list[Match], most: int) -> list[int]:
+def _vote(matches: list[FoundRun], most: int) -> list[int]:
     """Returns the continuation that most of the matches agree on, token by token. Of those that are
     equally frequent, the one that was found first."""
     voters = [match.following(most) for match in matches]

@@ -4,6 +4,7 @@ change no other sequence's bits."""
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -128,6 +129,18 @@ def test_what_is_used_stays_and_what_is_dropped_is_gone(
     gone = NewSequence(3, [5, 6, 7], 3, 0, GREEDY, [3], adapter=digests[0])
     with pytest.raises(PlanError, match="is not loaded"):
         session.runner.execute(Plan(5, 4, [], [gone], [SlotWork(3, 0, 3)]))
+
+
+def test_memory_goes_back(loaded: Loaded, folders: dict[str, Path]) -> None:
+    session, (digest, *_) = Session(loaded), folders
+    session.load(digest, folders[digest])
+    held = weakref.ref(session.runner.adapters._entries[digest].held)
+    using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
+    session.runner.execute(Plan(1, 0, [], [using], [SlotWork(0, 0, 3)]))
+    session.drop(digest)
+    assert held() is not None
+    session.runner.execute(Plan(2, 1, [0], [], []))
+    assert held() is None
 
 
 def test_what_cannot_be_loaded_leaves_nothing(

@@ -1,0 +1,78 @@
+"""Sequences with adapters may have tokens drafted, by look-up or by another model: neither changes
+what the other gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.adapters import read_adapter
+from penstock.protocol.from_worker import AdapterReady
+from penstock.protocol.to_worker import LoadAdapter, Setup
+from penstock.speculation import SpeculativeConfig
+from penstock_worker.loading.load import load
+from tests.adapter_folders import write_peft
+from tests.worker.adapters.rig import factors_of
+from tests.worker.driver import GREEDY, Driver, Job
+from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
+from tests.worker.speculation.drafted_jobs import PENALTIES, SEEDED
+from tests.worker.speculation.test_exactness import same
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    root = tmp_path_factory.mktemp("models")
+    made = draft_setup(write_folder(root / "served"), write_folder(root / "draft", seed=1))
+    return msgspec.structs.replace(
+        made, max_loras=2, max_lora_rank=16, max_num_seqs=20, num_kv_blocks=120
+    )
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By digest."""
+    folders = [
+        write_peft(tmp_path_factory.mktemp("adapter"), factors_of(SERVED, rank, rank))
+        for rank in (4, 16)
+    ]
+    return {read_adapter(folder)[0]: folder for folder in folders}
+
+
+def jobs(adapters: dict[str, Path]) -> list[Job]:
+    prompts = [[5, 6, 7] * 9, [at * at % 150 + 3 for at in range(50)]]
+    return [
+        Job(list(prompt), 30, sampling, adapter=adapter)
+        for prompt in prompts
+        for sampling in (GREEDY, SEEDED, PENALTIES)
+        for adapter in (*adapters, "")
+    ]
+
+
+def run(setup: Setup, adapters: dict[str, Path], **options: int) -> list[Job]:
+    loaded, answers = load(setup), SimpleQueue[Any]()
+    try:
+        for digest, folder in adapters.items():
+            loaded.runner.adapters.load(LoadAdapter(digest, str(folder)), answers.put)
+            assert answers.get(timeout=30) == AdapterReady(digest)
+        usual = {"num_blocks": 120, "slots": 20, "budget": 64}
+        return Driver(loaded.runner, **(usual | options)).run(jobs(adapters))
+    finally:
+        loaded.runner.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_drafts_and_adapters(setup: Setup, adapters: dict[str, Path], backend: str) -> None:
+    setup = msgspec.structs.replace(setup, attention_backend=backend)
+    alone = run(msgspec.structs.replace(setup, speculation=None), adapters)
+    # The same prompt goes on otherwise with another adapter.
+    assert len({tuple(job.tokens) for job in alone[:3]}) == 3
+    suffix = SpeculativeConfig(method="suffix", num_speculative_tokens=4)
+    for speculation in (setup.speculation, suffix):
+        drafting = msgspec.structs.replace(setup, speculation=speculation)
+        found = run(drafting, adapters, draft=4, preempt_every=9)
+        same(found, alone)
+        assert sum(job.kept for job in found) > 0
