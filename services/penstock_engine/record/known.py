@@ -25,6 +25,7 @@ from penstock import (
     transcription_facts,
     vision_spec,
 )
+from penstock import speculation as drafting
 from penstock.config import (
     cache_settings,
     gateway_settings,
@@ -71,6 +72,7 @@ _MESSAGES = (
     recurrent_spec,
     transcription_facts,
     vision_spec,
+    drafting,
     common,
     from_frontend,
     from_worker,
