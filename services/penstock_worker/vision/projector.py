@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from penstock.layer_spec import NormSpec
 from penstock.vision_spec import (
+    AdapterProjector,
     AnyresProjector,
     MergerProjector,
     MLPProjector,
@@ -89,6 +90,29 @@ class _SquareMLP(Projector):
         else:
             squares = threads.map(self._merging, in_squares(self._norm(vectors), picture, factor))
         return self._inner(squares.contiguous(), picture, threads)
+
+
+class _Adapter(Projector):
+    def __init__(self, spec: AdapterProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._factor = spec.factor
+        at = "projector.adapter"
+        shapes = [
+            (f"{at}.1", spec.inner, inputs * spec.factor**2),
+            (f"{at}.2", spec.inner, spec.inner),
+        ]
+        self._inner = [
+            TowerProduct.load(weights, [(name, rows)], columns, bias=False)
+            for name, rows, columns in shapes
+        ]
+        self._last = TowerProduct.load(weights, [("projector.1", outputs)], spec.inner, bias=False)
+
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        return threads.map(self._of_squares, in_squares(vectors, picture, self._factor))
+
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        for product in self._inner:
+            squares = reference.plain_activation(product(squares), "gelu")
+        return self._last(squares)
 
 
 class _Anyres(Projector):
@@ -179,6 +203,8 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Shuffle(projector, weights, inputs, outputs)
         case SquareMLPProjector():
             return _SquareMLP(projector, weights, inputs, outputs)
+        case AdapterProjector():
+            return _Adapter(projector, weights, inputs, outputs)
         case AnyresProjector():
             return _Anyres(spec, projector, weights, inputs, outputs)
         case MergerProjector():
