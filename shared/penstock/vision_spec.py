@@ -176,6 +176,8 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     side: int
     """Rows, and columns, of squares that a picture has."""
     eps: float
+    plus_one: bool = True
+    """Whether the file has the factor less 1."""
 
 
 Projector = (

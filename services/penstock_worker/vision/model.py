@@ -12,6 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.vision_spec import LearnedPositions, VisionSpec
 from penstock_worker.vision import names
+from penstock_worker.vision.mmproj_names import mmproj_tensors
 from penstock_worker.vision.picture import (
     Picture,
     UnfitPicture,
@@ -39,8 +40,12 @@ def open_tower(
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet."""
     if load_format == "dummy":
         return DummyWeights(dtype, device)
+    if files.mmproj:
+        return Weights(mmproj_tensors(files.mmproj), dtype, device)
     if files.format != "safetensors":
-        raise UnsupportedModel("what a model sees with is read from safetensors files only")
+        raise UnsupportedModel(
+            "what a model sees with is read from safetensors files, or from an mmproj file"
+        )
     found = safetensors_tensors(files.files, names.from_hub, files.quantised)
     return Weights(found, dtype, device)
 

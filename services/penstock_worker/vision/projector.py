@@ -170,7 +170,8 @@ class _Pool(Projector):
         weight = weights.take("projector.weight", (inputs, outputs))
         self._product = TowerProduct(weight.t().contiguous(), None)
         # The sum is made in float32, as in the norms of the decoder.
-        self._weight = weights.take("projector.norm.weight", (inputs,), torch.float32) + 1.0
+        self._weight = weights.take("projector.norm.weight", (inputs,), torch.float32)
+        self._weight += spec.plus_one
         self._norm = NormSpec(eps=spec.eps)
         self._side = spec.side
 

@@ -129,13 +129,19 @@ class System:
         stranger's files can fail or grow as it likes without harm to the supervisor."""
         model = self.config.engine.model
         found = find_prepared(
-            model.model, model.cache_dir, model.model_impl, model.language_model_only
+            model.model,
+            model.cache_dir,
+            model.model_impl,
+            model.language_model_only,
+            model.mmproj,
         )
         if found is not None:
             return found
         arguments = ["prepare", model.model, "--model-impl", model.model_impl]
         if model.language_model_only:
             arguments.append("--language-model-only")
+        if model.mmproj is not None:
+            arguments += ["--mmproj", model.mmproj]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
         said = self.config.log
