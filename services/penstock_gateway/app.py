@@ -115,7 +115,7 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
     if service.tracing is not None:
         operations = [route.operation for route in routes]
         app.add_middleware(TraceLayer, tracing=service.tracing, operations=operations)
-    app.add_middleware(Boundary, service=service)
+    app.add_middleware(Boundary, service=service, operations=[route.operation for route in routes])
     if service.config.access_log != "off":
         operations = [route.operation for route in routes]
         app.add_middleware(AccessLog, operations=operations, served=service.served)

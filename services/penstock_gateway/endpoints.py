@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
 from penstock_gateway.http.operations import OperationRoute
@@ -20,6 +21,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     responses.routes,
+    anthropic.routes,
     transcription.routes,
     tokenize.routes,
     models.routes,

@@ -77,7 +77,7 @@ class ThreadCount:
                 self._judge(trial, statistics.median(self._times))
             elif trial.steps > PATIENCE:
                 self._settle(self.most)
-        elif self._left <= 0 and self.now < self.most and self._left <= -PATIENCE:
+        elif self._left <= -PATIENCE and self.now < self.most:
             self._settle(self.most)  # No window was ever full: what was learned is old.
         elif len(self._times) == WINDOW and self._left <= 0:
             self._try(statistics.median(self._times), self._waited / WINDOW)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock import logs
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
+from penstock_gateway.http.operations import OPENAI_ERRORS, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.service import Service
@@ -28,13 +30,16 @@ _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 class Boundary:
     """Gives each request its id, and each response the headers that tell of it and of limits.
 
-    Turns whatever an endpoint raises into OpenAI's error object, as long as no response has been
-    started.
+    Turns whatever an endpoint raises into the error object of its path (OpenAI's, unless the
+    operation says otherwise), as long as no response has been started.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, operations: Iterable[Operation]) -> None:
         self._app = app
         self._service = service
+        self._shapes = {
+            each.path: each.errors_as for each in operations if each.errors_as != OPENAI_ERRORS
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,6 +47,7 @@ class Boundary:
             return
         request_id = request_id_of(scope)
         scope[REQUEST_ID] = request_id
+        shape = self._shapes.get(scope["path"], OPENAI_ERRORS)
         started = finished = False
 
         async def send_with_id(message: Message) -> None:
@@ -52,6 +58,7 @@ class Boundary:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    *([] if shape.id_header is None else [(shape.id_header, request_id.encode())]),
                     *scope.get(LIMIT_HEADERS, _NO_HEADERS).items(),
                 ]
             else:
@@ -67,7 +74,8 @@ class Boundary:
         except asyncio.CancelledError as cancelled:
             # The server cancels what is still open when its time to shut down is over.
             if not started:
-                await send_error(send_with_id, as_http_error(cancelled))
+                answer = as_http_error(cancelled)
+                await send_error(send_with_id, answer, shape.encode(answer, request_id))
             if not self._service.draining:
                 raise
         except Exception as error:
@@ -81,7 +89,7 @@ class Boundary:
                     **log_fields(scope),
                 )
             if not started:
-                await send_error(send_with_id, answer)
+                await send_error(send_with_id, answer, shape.encode(answer, request_id))
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
 

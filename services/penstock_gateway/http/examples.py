@@ -16,6 +16,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "/v1/completions": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
     "/v1/responses": {"input": "Name a river in Europe.", "max_output_tokens": 32},
+    "/v1/messages": {
+        "max_tokens": 32,
+        "messages": [{"role": "user", "content": "Name a river in Europe."}],
+    },
+    "/v1/messages/count_tokens": {
+        "messages": [{"role": "user", "content": "Name a river in Europe."}]
+    },
     "/tokenize": {"prompt": "The capital of France is"},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/v1/embeddings": {"input": ["A kitten sleeps.", "A young cat naps."]},

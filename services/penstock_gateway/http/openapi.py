@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from penstock.version import __version__
-from penstock_gateway.http.errors import ErrorReply
 from penstock_gateway.http.examples import EXAMPLES
 from penstock_gateway.http.operations import REQUEST_HEADERS, Operation, OperationRoute
 
@@ -65,7 +64,7 @@ def document(operations: Iterable[Operation], *, skips_unknown: bool = False) ->
     """The OpenAPI 3.1 document. skips_unknown: unknown fields of bodies are no errors."""
     operations = list(operations)
     types = {id(kind): kind for each in operations for kind in (each.body, each.reply) if kind}
-    types[id(ErrorReply)] = ErrorReply
+    types |= {id(each.errors_as.reply): each.errors_as.reply for each in operations}
     schemas, components = msgspec.json.schema_components(
         types.values(), ref_template="#/components/schemas/{name}"
     )
@@ -105,7 +104,7 @@ def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[s
         "parameters": _parameters(operation),
         "responses": {
             "200": _success(operation, known),
-            **{str(status): _error(status, known) for status in operation.errors},
+            **{str(status): _error(operation, status, known) for status in operation.errors},
         },
         # An empty requirement says that it may be called without a key: where there are none.
         "security": [] if operation.access == "open" else [{"key": []}, {}],
@@ -173,10 +172,10 @@ def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str
     return {"description": words, "content": content, "headers": headers}
 
 
-def _error(status: int, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _error(operation: Operation, status: int, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "description": _WORDS[status],
-        "content": {"application/json": {"schema": known[id(ErrorReply)]}},
+        "content": {"application/json": {"schema": known[id(operation.errors_as.reply)]}},
         "headers": _request_id()
         | (_RETRY if status in (429, 503) else {})
         | (_LIMITS if status == 429 else {}),

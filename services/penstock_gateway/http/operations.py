@@ -7,7 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from starlette.routing import Route
+
+from penstock_gateway.http.errors import ErrorReply, HTTPError
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorShape:
+    """How errors look at a path."""
+
+    reply: type[msgspec.Struct]
+    """The body's struct."""
+    encode: Callable[[HTTPError, str], bytes]
+    """Makes the body of an error, and of the request's id."""
+    id_header: bytes | None = None
+    """Under which the request's id goes out, beside x-request-id."""
+
+
+OPENAI_ERRORS = ErrorShape(ErrorReply, lambda error, request_id: error.encoded())
 
 Access = Literal["open", "key", "admin"]
 """Who may call it once there are API keys: anybody, who has a key, who has an admin's key."""
@@ -61,6 +79,7 @@ class Operation:
     """It computes something: it counts against an API key's requests a minute, and is traced."""
     described: bool = True
     """It is in the OpenAPI document; the files of the page are no part of the API."""
+    errors_as: ErrorShape = OPENAI_ERRORS
     traced_as: str | None = None
     """gen_ai.operation.name of its traces, where OpenTelemetry has a word for it."""
 
@@ -110,6 +129,7 @@ def posting(
     streams: bool = False,
     headers: tuple[str, ...] = GENERATING_HEADERS,
     traced_as: str | None = None,
+    errors_as: ErrorShape = OPENAI_ERRORS,
 ) -> Operation:
     """An endpoint that computes something for whoever posts a body."""
     return Operation(
@@ -124,4 +144,5 @@ def posting(
         headers=headers,
         counted=True,
         traced_as=traced_as,
+        errors_as=errors_as,
     )

@@ -38,6 +38,6 @@ async def send_whole(
     await send({"type": "http.response.body", "body": payload})
 
 
-async def send_error(send: Send, error: HTTPError) -> None:
-    """Sends the error object under the error's own status."""
-    await send_json(send, error.status, error.encoded(), error.headers)
+async def send_error(send: Send, error: HTTPError, body: bytes) -> None:
+    """Sends the error's body, JSON, under the error's own status."""
+    await send_json(send, error.status, body, error.headers)

@@ -72,8 +72,8 @@ def unauthorized() -> HTTPError:
     """401: no key, or one that is not known; which of the two is not said."""
     return HTTPError(
         401,
-        "this server needs an API key, in the header `Authorization: Bearer KEY`, and this request "
-        "brought none that is known here",
+        "this server needs an API key, in the header `Authorization: Bearer KEY` or `x-api-key: "
+        "KEY`, and this request brought none that is known here",
         type="authentication_error",
         code="invalid_api_key",
         headers=(("www-authenticate", 'Bearer realm="penstock"'),),

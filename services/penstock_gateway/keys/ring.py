@@ -43,7 +43,7 @@ class KeyRing:
 
     def find(self, scope: Scope) -> ApiKey | None:
         """The key that a request brings, if it brings one that is known."""
-        return self._by_digest.get(digest_of(bearer(scope)))
+        return self._by_digest.get(digest_of(bearer(scope) or named_key(scope)))
 
     def reload(self) -> None:
         """Reads the file again; what is wrong with it is logged, and the keys stay as they were.
@@ -74,6 +74,13 @@ def bearer(scope: Scope) -> bytes:
         return b""
     scheme, _, key = found[0].strip().partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else b""
+
+
+def named_key(scope: Scope) -> bytes:
+    """The key in x-api-key, where Anthropic's clients have it; empty without one, and with more
+    than one."""
+    found = [value for name, value in scope["headers"] if name == b"x-api-key"]
+    return found[0].strip() if len(found) == 1 else b""
 
 
 def _version(file: str | None) -> tuple[int, int, int] | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Protocol
 
-from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.chat.parsed_choice import Parsing
-from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
 from penstock_gateway.generate.logprobs import ChatLogprob
 from penstock_gateway.generate.reply import encoder
 from penstock_gateway.http.errors import ErrorBody
@@ -174,84 +172,30 @@ class OpenCall(OpenItem):
         self._tell("function_call_arguments.done", arguments=text, name=self._name)
 
 
-class OutputItems:
-    """The items of one answer, in the order of its text; at most the last of them is open.
+class ItemKinds:
+    """Items of the kinds that a response has. base: what their ids are made of."""
 
-    base: what the items' ids are made of.  parsing: how the text is read; None: it is one message,
-    which is there from the beginning.
-    """
-
-    def __init__(self, events: Events, base: str, parsing: Parsing | None) -> None:
+    def __init__(self, events: Events, base: str) -> None:
         self._events = events
         self._base = base
-        self._parsing = parsing
-        self._parser: OutputParser | None = parsing.make() if parsing is not None else None
-        self._calls = 0
-        self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
-        self._open: OpenItem | None = None
-        self._done: list[OutputItem] = []
-        if parsing is None:
-            self._begin(OpenMessage, "msg")
 
-    @property
-    def reasoning_tokens(self) -> int:
-        """Tokens so far that were thoughts."""
-        return self._reasoning.total
+    def text(self, index: int) -> OpenMessage:
+        return OpenMessage(self._events, self._id("msg", index), index)
 
-    def push(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> None:
-        """Takes the next piece of the answer. logprobs: of its tokens, where it isn't parsed."""
-        self._reasoning.add(token_ids)
-        if self._parser is not None:
-            self._take(self._parser.push(text))
-        elif self._open is not None and (text or logprobs):
-            self._open.add(text, logprobs)
+    def thoughts(self, index: int) -> OpenReasoning:
+        return OpenReasoning(self._events, self._id("rs", index), index)
 
-    def finish(self, status: str) -> list[OutputItem]:
-        """All items. status: of the response; what was cut short is the last item."""
-        if self._parser is not None:
-            self._take(self._parser.finish())
-        self._close(status)
-        return self._done
+    def call(self, index: int, call_id: str, name: str) -> OpenCall:
+        return OpenCall(self._events, self._id("fc", index), index, call_id, name)
 
-    def _take(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, CallBegin):
-                self._calls += 1
-                if self._shown():
-                    self._begin_call(event.name)
-            elif not event.text:
-                continue
-            elif isinstance(event, Content):
-                self._text(event.text, OpenMessage, "msg")
-            elif isinstance(event, Reasoning):
-                self._reasoning.thought = True
-                self._text(event.text, OpenReasoning, "rs")
-            elif isinstance(event, CallArguments) and self._shown() and self._open is not None:
-                self._open.add(event.text, [])
+    def _id(self, prefix: str, index: int) -> str:
+        return f"{prefix}_{self._base}_{index}"
 
-    def _shown(self) -> bool:
-        """Whether the call that is being read is one of those that may be shown."""
-        most = self._parsing.most if self._parsing is not None else None
-        return most is None or self._calls <= most
 
-    def _text(self, text: str, kind: type[OpenMessage | OpenReasoning], prefix: str) -> None:
-        item = self._open if isinstance(self._open, kind) else self._begin(kind, prefix)
-        item.add(text, [])
-
-    def _begin_call(self, name: str) -> None:
-        new_id = self._parsing.new_id() if self._parsing is not None else ""
-        self._begin(
-            lambda events, id, index: OpenCall(events, id, index, call_id=new_id, name=name), "fc"
-        )
-
-    def _begin(self, make: Callable[[Events, str, int], OpenItem], prefix: str) -> OpenItem:
-        self._close("completed")
-        index = len(self._done)
-        item = self._open = make(self._events, f"{prefix}_{self._base}_{index}", index)
-        item.begin()
-        return item
-
-    def _close(self, status: str) -> None:
-        if self._open is not None:
-            self._done.append(self._open.finish(status))
-            self._open = None
+def output_items(events: Events, base: str, parsing: Parsing | None) -> AnswerParts[OutputItem]:
+    """The items of one answer. Where nothing is parsed it is one message, which is there from the
+    beginning."""
+    items: AnswerParts[OutputItem] = AnswerParts(ItemKinds(events, base), parsing)
+    if parsing is None:
+        items.begin_text()
+    return items

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
-from penstock_gateway.responses.output import EventWriter, NoEvents, OutputItems
+from penstock_gateway.responses.output import EventWriter, NoEvents, output_items
 from penstock_gateway.responses.request import ReasoningOptions
 from penstock_gateway.responses.tools import FunctionTool
 
@@ -119,7 +120,7 @@ class ResponsesFormat:
         self._base = head.id.removeprefix(ID_PREFIX)
         self._parsing = parsing
         self._events = EventWriter()
-        self._items: OutputItems | None = None
+        self._items: AnswerParts[OutputItem] | None = None
         self._response = Response(
             id=head.id,
             created_at=head.created,
@@ -151,7 +152,7 @@ class ResponsesFormat:
         self._events.out = out
         self._events.send("created", response=self._response)
         self._events.send("in_progress", response=self._response)
-        self._items = OutputItems(self._events, self._base, self._parsing)
+        self._items = output_items(self._events, self._base, self._parsing)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._items is None:
@@ -189,7 +190,7 @@ class ResponsesFormat:
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> bytes:
         [choice] = choices
-        items = OutputItems(NoEvents(), self._base, self._parsing)
+        items = output_items(NoEvents(), self._base, self._parsing)
         logprobs = self._logprobs_of(choice.token_ids, choice.logprobs)
         items.push("".join(choice.texts), choice.token_ids, logprobs)
         self._finish(items, choice.finish_reason)
@@ -197,7 +198,7 @@ class ResponsesFormat:
         self._response.penstock_timeline = timeline
         return encoder.encode(self._response)
 
-    def _finish(self, items: OutputItems, reason: str | None) -> None:
+    def _finish(self, items: AnswerParts[OutputItem], reason: str | None) -> None:
         response = self._response
         response.status = "completed" if reason == "stop" else "incomplete"
         if reason == "stop":

@@ -178,7 +178,9 @@ def test_other_ways_to_bring_a_key_are_none(gateway: LiveGateway) -> None:
         (f"authorization: Bearer {ALICE} {ALICE}",),
         (f"authorization: Bearer {UNKNOWN}", f"authorization: Bearer {ALICE}"),
         (f"authorization: Bearer {ALICE}", f"authorization: Bearer {ALICE}"),
-        (f"x-api-key: {ALICE}",),
+        (f"x-api-key: Bearer {ALICE}",),
+        (f"x-api-key: {ALICE}", f"x-api-key: {ALICE}"),
+        (f"authorization: Bearer {UNKNOWN}", f"x-api-key: {ALICE}"),
         (f"cookie: authorization=Bearer {ALICE}",),
         ("x-forwarded-for: 127.0.0.1", "x-original-url: /health/live", "x-rewrite-url: /health"),
         ("x-http-method-override: OPTIONS", "upgrade: websocket"),
@@ -187,6 +189,7 @@ def test_other_ways_to_bring_a_key_are_none(gateway: LiveGateway) -> None:
     assert ask(gateway, "GET", f"/v1/models?api_key={ALICE}")[0] == 401
     for scheme in ("Bearer ", "bearer ", "BEARER   "):
         assert ask(gateway, "GET", "/v1/models", "g", f"authorization: {scheme}{ALICE}")[0] == 200
+    assert ask(gateway, "GET", "/v1/models", "g", f"x-api-key: {ALICE}")[0] == 200
 
 
 def test_what_a_key_may_not_use_is_a_403(gateway: LiveGateway) -> None:

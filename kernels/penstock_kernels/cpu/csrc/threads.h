@@ -12,8 +12,9 @@ struct Patience { int sense = 0, spins = 4096; int64_t lost = 0; };
 // All threads wait for each other. They spin, since phases are short; but where the system has put
 // a thread aside to run another process, spinning keeps it from coming back: so a thread that spun
 // in vain gives way, and spins less the next time. Giving way has no end where the missing thread
-// stands in another core's queue: after some of it a thread sleeps, which leaves its core to that
-// one.
+// stands in another core's queue: after some time of it a thread sleeps, which leaves its core to
+// that one. Not at once: a core that falls idle takes long to wake up, most of all in a virtual
+// machine.
 class Barrier {
  public:
   void expect(int threads) { threads_ = threads; }
@@ -36,22 +37,26 @@ class Barrier {
     }
     patience.spins = patience.spins > LEAST ? patience.spins / 4 : LEAST;
     const int64_t begun = pk::nanoseconds();
-    give_way_to(sense);
+    give_way_to(sense, begun + GIVING_WAY);
     patience.lost += pk::nanoseconds() - begun;
   }
 
  private:
-  void give_way_to(int sense) {
-    for (int i = 0; i < YIELDS; i++) {
-      if (sense_.load(std::memory_order_acquire) == sense) return;
-      pk::give_way();
-    }
+  void give_way_to(int sense, int64_t until) {
+    do {
+      for (int i = 0; i < YIELDS; i++) {
+        if (sense_.load(std::memory_order_acquire) == sense) return;
+        pk::give_way();
+      }
+    } while (pk::nanoseconds() < until);
     sleepers_.fetch_add(1);
     while (sense_.load() != sense) pk::sleep_on(sense_, sense ^ 1);
     sleepers_.fetch_sub(1);
   }
 
-  static constexpr int LEAST = 64, MOST = 8192, YIELDS = 32;
+  static constexpr int LEAST = 64, MOST = 8192;
+  static constexpr int YIELDS = 4;  // Between two looks at the clock.
+  static constexpr int64_t GIVING_WAY = 500'000;  // Nanoseconds.
   int threads_ = 1;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> sense_{0};

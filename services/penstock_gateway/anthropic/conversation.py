@@ -1,0 +1,307 @@
+"""Messages of Anthropic's as those of a chat, and chat's errors as this request's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.anthropic.request import (
+    ContentBlock,
+    ConversationFields,
+    InputMessage,
+    InputTool,
+    MediaContent,
+    ToolChoiceField,
+)
+from penstock_gateway.chat.messages import Message
+from penstock_gateway.chat.request import ChatRequest
+from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
+from penstock_gateway.chat.tools import FunctionDefinition, Tool
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
+
+ROLES = ("user", "assistant", "system")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class Conversation:
+    """A conversation in chat's terms, and the way back from chat's names to its own.
+
+    Turns of the same role that follow each other become one, as Anthropic has it: many templates
+    insist on turns that alternate. Raises InvalidRequest for a block that is none.
+    """
+
+    def __init__(self, request: ConversationFields, **own: Any) -> None:
+        """`own`: further fields of the chat request, in chat's names."""
+        self._messages: list[dict[str, Any]] = []
+        self._sources: list[tuple[str, list[str]]] = []
+        """Of each message where it comes from, and each of its parts."""
+        if request.system:
+            self._add("system", _texts(request.system, "system"), "system", "system")
+        for place, message in enumerate(request.messages or ()):
+            self._take(message, f"messages[{place}]")
+        prefilled = self._messages[-1]["role"] == "assistant"
+        if prefilled and self._messages[-1].get("tool_calls"):
+            raise InvalidRequest(
+                "the last message is the assistant's, to be continued, and ends with a tool_use; "
+                "what follows that is a user's message with its tool_result",
+                param="messages",
+            )
+        config = request.output_config
+        self.chat = ChatRequest(
+            messages=[msgspec.convert(message, Message) for message in self._messages],
+            tools=[_tool(tool, place) for place, tool in enumerate(request.tools or ())] or None,
+            tool_choice=_choice(request.tool_choice),
+            parallel_tool_calls=_parallel(request.tool_choice),
+            continue_final_message=True if prefilled else None,
+            reasoning_effort=None if config is None else config.effort,
+            response_format=_format(request),
+            chat_template_kwargs=_variables(request),
+            **own,
+        )
+
+    def own_words(self, error: InvalidRequest) -> InvalidRequest:
+        """An error of chat's, in the names of this request."""
+        param, message = error.param or "", error.message
+        for name, own in _RENAMED:
+            if param.startswith(name):
+                param, message = own + param[len(name) :], message.replace(name, own)
+        place = re.match(r"messages\[(\d+)\](?:\.content(?:\[(\d+)\])?)?", param)
+        if place is not None and int(place[1]) < len(self._sources):
+            whole, parts = self._sources[int(place[1])]
+            own = whole if place[2] is None else parts[int(place[2])]
+            param, message = param.replace(place[0], own), message.replace(place[0], own)
+        tool = re.match(r"tools\[(\d+)\]\.function\b(?:\.parameters)?", param)
+        if tool is not None:
+            own = f"tools[{tool[1]}]" + (".input_schema" if tool[0].endswith("parameters") else "")
+            param, message = param.replace(tool[0], own), message.replace(tool[0], own)
+        return type(error)(message, param=param or None, code=error.code)
+
+    def _add(
+        self, role: str, parts: list[dict[str, Any]], where: str, *places: str
+    ) -> dict[str, Any]:
+        """Adds parts to the last message if it is of that role, and has no calls; else a message
+        of its own. `places`: where each part comes from; one may stand for all."""
+        last = self._messages[-1] if self._messages else None
+        if last is None or last["role"] != role or last.get("tool_calls"):
+            last = {"role": role, "content": []}
+            self._messages.append(last)
+            self._sources.append((where, []))
+        last["content"] += parts
+        self._sources[-1][1].extend(places * len(parts) if len(places) == 1 else places)
+        return last
+
+    def _take(self, message: InputMessage, where: str) -> None:
+        if message.role not in ROLES:
+            raise InvalidRequest(
+                f"{where}.role is {clip(message.role)}; allowed: {', '.join(ROLES)}",
+                param=f"{where}.role",
+                code="invalid_value",
+            )
+        place = f"{where}.content"
+        if isinstance(message.content, str):
+            self._add(message.role, [_text(message.content)], where, place)
+        elif message.role == "system":
+            self._add("system", _texts(message.content, place), where, place)
+        elif message.role == "user":
+            self._take_user(message.content, where)
+        else:
+            self._take_assistant(message.content, where)
+
+    def _take_user(self, blocks: list[ContentBlock], where: str) -> None:
+        """Results of calls are messages of their own, and come first."""
+        placed = [(block, f"{where}.content[{n}]") for n, block in enumerate(blocks)]
+        results = [(block, place) for block, place in placed if block.type == "tool_result"]
+        pictures = [(self._take_result(block, place), place) for block, place in results]
+        for parts, place in pictures:
+            if parts:
+                self._add("user", parts, where, place)
+        for block, place in placed:
+            if block.type != "tool_result":
+                self._add("user", [_shown(block, place)], where, place)
+
+    def _take_result(self, block: ContentBlock, where: str) -> list[dict[str, Any]]:
+        """Returns its pictures, which follow as the user's: a tool's message holds text alone."""
+        if block.tool_use_id is None:
+            _missing(f"{where}.tool_use_id")
+        given = block.content
+        parts = [] if given is None else _parts(given, f"{where}.content")
+        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+        self._messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": text})
+        self._sources.append((where, []))
+        return [part for part in parts if part["type"] != "text"]
+
+    def _take_assistant(self, blocks: list[ContentBlock], where: str) -> None:
+        message = self._add("assistant", [], where)
+        thoughts: list[str] = []
+        for number, block in enumerate(blocks):
+            place = f"{where}.content[{number}]"
+            match block.type:
+                case "thinking":
+                    thoughts.append(block.thinking or "")
+                case "redacted_thinking":
+                    """Only whoever wrote it can read it."""
+                case "tool_use":
+                    message.setdefault("tool_calls", []).append(_call(block, place))
+                case _:
+                    message["content"].append(_shown(block, place))
+                    self._sources[-1][1].append(place)
+        if thoughts:
+            # A template may show the model those of the turn that is going on.
+            message["reasoning_content"] = "\n".join(thoughts)
+
+
+_RENAMED = (
+    ("max_completion_tokens", "max_tokens"),
+    ("response_format.json_schema.schema", "output_config.format.schema"),
+    ("response_format.json_schema", "output_config.format"),
+    ("response_format", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+    ("stop", "stop_sequences"),
+)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _texts(content: str | list[ContentBlock], where: str) -> list[dict[str, Any]]:
+    """Of a system prompt."""
+    parts = _parts(content, where)
+    if any(part["type"] != "text" for part in parts):
+        raise InvalidRequest(f"{where} holds a picture; allowed: text", param=where)
+    return parts
+
+
+def _parts(content: str | list[ContentBlock], where: str) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [_text(content)]
+    return [_shown(block, f"{where}[{number}]") for number, block in enumerate(content)]
+
+
+def _shown(block: ContentBlock, where: str) -> dict[str, Any]:
+    """A block as a part of a chat's message."""
+    match block.type:
+        case "text":
+            if block.text is None:
+                _missing(f"{where}.text")
+            return _text(block.text)
+        case "image":
+            return {"type": "image_url", "image_url": {"url": _picture(block.source, where)}}
+        case "document":
+            return _text(_document(block.source, where))
+    raise InvalidRequest(
+        f"{where}.type is {clip(block.type)}; allowed: text, image, document (of text), tool_use "
+        "and thinking in an assistant's message, tool_result in a user's",
+        param=f"{where}.type",
+        code="invalid_value",
+    )
+
+
+def _picture(source: MediaContent | None, where: str) -> str:
+    if source is not None and source.type == "url" and source.url:
+        return source.url
+    if source is not None and source.type == "base64" and source.data and source.media_type:
+        return f"data:{source.media_type};base64,{source.data}"
+    raise InvalidRequest(
+        f"{where}.source must be of type base64, with media_type and data, or url, with a url; "
+        f"{STORES_NOTHING}",
+        param=f"{where}.source",
+        code="unsupported_value",
+    )
+
+
+def _document(source: MediaContent | None, where: str) -> str:
+    if source is not None and source.type == "text" and source.data is not None:
+        return source.data
+    raise InvalidRequest(
+        f"{where}.source must be of type text: other documents are not read here",
+        param=f"{where}.source",
+        code="unsupported_value",
+    )
+
+
+STORES_NOTHING = "no files are kept here"
+
+
+def _call(block: ContentBlock, where: str) -> dict[str, Any]:
+    for field in ("id", "name"):
+        if getattr(block, field) is None:
+            _missing(f"{where}.{field}")
+    if not isinstance(block.input, dict):
+        raise InvalidRequest(f"{where}.input must be an object", param=f"{where}.input")
+    arguments = msgspec.json.encode(block.input).decode()
+    return {
+        "id": block.id,
+        "type": "function",
+        "function": {"name": block.name, "arguments": arguments},
+    }
+
+
+def _tool(tool: InputTool, place: int) -> Tool:
+    if tool.type not in (None, "custom"):
+        where = f"tools[{place}].type"
+        raise InvalidRequest(
+            f"{where} is {clip(tool.type)}, a tool of Anthropic's own servers or models; allowed: "
+            "custom",
+            param=where,
+            code="unsupported_value",
+        )
+    return Tool(
+        function=FunctionDefinition(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.input_schema,
+            strict=tool.strict,
+        )
+    )
+
+
+def _choice(choice: ToolChoiceField | None) -> ToolChoice:
+    if choice is None:
+        return None
+    if choice.type == "tool" and choice.name is not None:
+        return ChoiceObject(function=NamedFunction(name=choice.name))
+    if choice.type not in _CHOICES:
+        raise InvalidRequest(
+            f"tool_choice is of type {clip(choice.type)}"
+            f"{' without a name' if choice.type == 'tool' else ''}; allowed: auto, any, none, and "
+            "tool with a name",
+            param="tool_choice.type",
+            code="invalid_value",
+        )
+    return _CHOICES[choice.type]
+
+
+def _parallel(choice: ToolChoiceField | None) -> bool | None:
+    disabled = None if choice is None else choice.disable_parallel_tool_use
+    return None if disabled is None else not disabled
+
+
+def _format(request: ConversationFields) -> ResponseFormat | None:
+    given = None if request.output_config is None else request.output_config.format
+    if given is None:
+        return None
+    if given.type != "json_schema" or given.schema is None:
+        raise InvalidRequest(
+            f"output_config.format is of type {clip(given.type)}; allowed: json_schema, with a "
+            "schema",
+            param="output_config.format",
+        )
+    named = JsonSchemaFormat(name="answer", schema=given.schema)
+    return ResponseFormat(type="json_schema", json_schema=named)
+
+
+def _variables(request: ConversationFields) -> dict[str, Any] | None:
+    """Templates of models that may think or not have a variable for it."""
+    if request.thinking is None:
+        return request.chat_template_kwargs
+    thinks = request.thinking.type != "disabled"
+    return {"enable_thinking": thinks, **(request.chat_template_kwargs or {})}
+
+
+def _missing(where: str) -> NoReturn:
+    raise InvalidRequest(f"{where} is missing", param=where, code="missing_required_parameter")

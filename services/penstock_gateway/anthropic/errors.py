@@ -1,0 +1,41 @@
+"""Errors as Anthropic's clients expect them: {"type": "error", "error": {"type", "message"}}."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock_gateway.http.errors import HTTPError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessageError(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class MessageErrorReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole body of an error response, and the data of an error event in a stream."""
+
+    type: str = "error"
+    error: MessageError
+    request_id: str | None = None
+
+
+def error_type(status: int) -> str:
+    """What Anthropic calls errors of this status."""
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+def encoded(error: HTTPError, request_id: str | None = None) -> bytes:
+    """The error object as JSON."""
+    body = MessageError(error_type(error.status), error.body.message)
+    return msgspec.json.encode(MessageErrorReply(error=body, request_id=request_id))

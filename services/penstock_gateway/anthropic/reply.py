@@ -1,0 +1,139 @@
+"""A message, whole and as the events that make it up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from penstock_gateway.anthropic.errors import encoded
+from penstock_gateway.anthropic.events import Block, BlockKinds, EventSource, NoEventSink
+from penstock_gateway.chat.answer_parts import AnswerParts
+from penstock_gateway.generate.echo_options import PromptLogprobsSource
+from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
+from penstock_gateway.generate.timeline import RequestTimeline
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock_gateway.chat.parsed_choice import Parsing
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.http.errors import HTTPError
+
+ID_PREFIX = "msg_"
+
+
+class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """input_tokens: of the prompt, without those that were found in the KV cache, which are
+    cache_read_input_tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int
+
+    @classmethod
+    def of(cls, usage: UsageInfo) -> MessageUsage:
+        cached = usage.prompt_tokens_details.cached_tokens
+        return cls(
+            input_tokens=usage.prompt_tokens - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=usage.completion_tokens,
+        )
+
+
+class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
+    """stop_reason: end_turn, max_tokens, stop_sequence, tool_use, or
+    model_context_window_exceeded; null while the answer is under way."""
+
+    id: str
+    role: str = "assistant"
+    content: list[Block] = []
+    model: str
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+    penstock_timeline: TimelineField = UNSET
+
+
+class MessagesFormat:
+    """A ReplyFormat of one answer."""
+
+    def __init__(
+        self, head: ReplyHead, prompt_tokens: int, parsing: Parsing | None, *, short_of: bool
+    ) -> None:
+        """`short_of`: the context leaves less room than max_tokens asks for."""
+        self._parsing = parsing
+        self._short_of = short_of
+        self._events = EventSource()
+        self._parts: AnswerParts[Block] | None = None
+        self._reply = MessageReply(
+            id=head.id,
+            model=head.model,
+            usage=MessageUsage(input_tokens=prompt_tokens, output_tokens=0),
+        )
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        """Nothing of the prompt is shown."""
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        self._events.out = out
+        self._events.send("message_start", message=self._reply)
+        self._parts = AnswerParts(BlockKinds(self._events), self._parsing)
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        if self._parts is None:
+            return
+        self._events.out = out
+        self._parts.push(delta.text, delta.token_ids, [])
+        if delta.finish_reason is not None:
+            self._finish(self._parts, delta.finish_reason, delta.stop_reason)
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        """It comes with the last events."""
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        """A comment line, which belongs to the event behind it: the SDKs know no such event."""
+        out += b": penstock_timeline "
+        encoder.encode_into(timeline, out, -1)
+        out += b"\n"
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        self._events.out = out
+        reply = self._reply
+        ended = {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
+        self._events.send("message_delta", delta=ended, usage=MessageUsage.of(usage))
+        self._events.send("message_stop")
+
+    def failed(self, error: HTTPError) -> bytes:
+        return failed_event(error)
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        [choice] = choices
+        parts: AnswerParts[Block] = AnswerParts(BlockKinds(NoEventSink()), self._parsing)
+        parts.push("".join(choice.texts), choice.token_ids, [])
+        self._finish(parts, choice.finish_reason, choice.stop_reason)
+        self._reply.usage = MessageUsage.of(usage)
+        self._reply.penstock_timeline = timeline
+        return encoder.encode(self._reply)
+
+    def _finish(
+        self, parts: AnswerParts[Block], reason: str | None, stopped_by: int | str | None
+    ) -> None:
+        reply = self._reply
+        reply.content = parts.finish("completed" if reason == "stop" else "incomplete")
+        if reason != "stop":
+            reply.stop_reason = "model_context_window_exceeded" if self._short_of else "max_tokens"
+        elif parts.calls:
+            reply.stop_reason = "tool_use"
+        elif isinstance(stopped_by, str):
+            reply.stop_reason, reply.stop_sequence = "stop_sequence", stopped_by
+        else:
+            reply.stop_reason = "end_turn"
+
+
+def failed_event(error: HTTPError) -> bytes:
+    """What a stream ends with that fails."""
+    return b"event: error\ndata: " + encoded(error) + b"\n\n"

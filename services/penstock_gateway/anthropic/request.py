@@ -1,0 +1,159 @@
+"""The body of POST /v1/messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.fields import Number, Object, RequestFields, Text, Whole
+
+STATELESS = "this server keeps nothing between requests"
+
+
+class MediaContent(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a picture or document is. type: base64 (media_type, data), url, or text (data)."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a message: text, image, document, tool_use, tool_result, thinking or redacted_thinking.
+    Fields that are unknown here are skipped, as clients send back what other servers gave them."""
+
+    type: str
+    text: str | None = None
+    source: MediaContent | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+    tool_use_id: str | None = None
+    content: str | list[ContentBlock] | None = None
+
+
+class InputMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """role: user, assistant, or system."""
+
+    role: str
+    content: str | list[ContentBlock]
+
+
+class InputTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the client runs. type: custom, or nothing. Fields that are unknown here are
+    skipped: they are for Anthropic's own servers."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoiceField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """type: auto, any, tool (with a name) or none."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingField(msgspec.Struct, frozen=True, kw_only=True):
+    """type: enabled, adaptive or disabled. budget_tokens: accepted, without effect."""
+
+    type: str
+    budget_tokens: int | None = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """type: json_schema."""
+
+    type: str
+    schema: dict[str, Any] | None = None
+
+
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """effort: a variable for the chat template. format: what the answer's text looks like."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class ConversationFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a message and a count of its tokens share."""
+
+    # --- these work
+    messages: list[InputMessage] | None = None
+    system: str | list[ContentBlock] | None = None
+    tools: list[InputTool] | None = None
+    tool_choice: ToolChoiceField | None = None
+    thinking: ThinkingField | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: Object = None
+    """vLLM's: further variables for the chat template."""
+
+    # --- without effect on the output
+    cache_control: Any = None
+    """Prefixes are cached without being asked for."""
+    context_management: Any = None
+    diagnostics: Any = None
+    inference_geo: Text = None
+    speed: Text = None
+    user_profile_id: Text = None
+
+    # --- only at their neutral value
+    container: Any = None
+    mcp_servers: Any = None
+
+
+class MessagesRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a message's own."""
+
+    max_tokens: Whole = None
+    stop_sequences: list[str] | None = None
+    temperature: Number = None
+    top_p: Number = None
+    top_k: Whole = None
+    seed: Whole = None
+    """Ours."""
+
+
+class CountRequest(ConversationFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message whose tokens are to be counted."""
+
+
+def check(request: ConversationFields) -> None:
+    """What can be told without the model. Raises InvalidRequest."""
+    for field in ("container", "mcp_servers"):
+        value = getattr(request, field)
+        if value not in (None, [], {}):
+            raise InvalidRequest(
+                f"{field} is {clip(value)}, but {STATELESS} and calls no other; allowed: null",
+                param=field,
+                code="unsupported_value",
+            )
+    if not request.messages:
+        raise InvalidRequest(
+            "messages is missing or empty; it must hold at least one", param="messages"
+        )
+    thinking = request.thinking
+    if thinking is not None and thinking.type not in ("enabled", "adaptive", "disabled"):
+        raise InvalidRequest(
+            f"thinking.type is {clip(thinking.type)}; allowed: enabled, adaptive, disabled",
+            param="thinking.type",
+        )
+
+
+def check_max_tokens(request: MessagesRequest) -> int:
+    """max_tokens, which a message must say. Raises InvalidRequest."""
+    if request.max_tokens is None or request.max_tokens < 1:
+        raise InvalidRequest(
+            "max_tokens is missing or below 1; it is the most tokens that the answer may have",
+            param="max_tokens",
+        )
+    return request.max_tokens

@@ -1,0 +1,378 @@
+"""POST /v1/messages: shapes by Anthropic's own SDK, events in their order, conversations as a
+template sees them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import TypeAdapter
+
+from penstock.client import SequenceDelta
+from penstock.config.settings import GatewayConfig
+from penstock.errors import RequestFailed
+from penstock.sampling_params import SamplingParams
+from penstock_gateway.app import create_app
+from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
+from tests.gateway.live_gateway import LiveGateway
+
+pytestmark = pytest.mark.timeout(300)
+
+URL = "/v1/messages"
+COUNT = "/v1/messages/count_tokens"
+ANSWER = f"{HELLO}0"
+KNOWN: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+ARGUMENTS = '{"city": "Zürich 👋"}'
+HERMES = (
+    f'Let me look.<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
+)
+WEATHER = {
+    "name": "get_weather",
+    "description": "Weather of a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+}
+
+
+def said(text: str, *, finish: str = "stop", stopped_by: str | None = None) -> Script:
+    """A script: `text` in pieces of random lengths."""
+    dice = random.Random(len(text))
+    cuts = [0, *sorted(dice.sample(range(1, len(text)), len(text) // 3)), len(text)]
+
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        for start, end in pairwise(cuts):
+            yield [SequenceDelta(index=0, text=text[start:end], token_ids=[65] * (end - start))]
+        yield [
+            SequenceDelta(
+                index=0,
+                token_ids=[END],
+                finish_reason=finish,  # type: ignore[arg-type]
+                stop_reason=stopped_by,
+            )
+        ]
+
+    return script
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 64, "messages": [user("Hi")]} | fields
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+async def whole(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == 200, response.text
+    Message.model_validate(response.json(), strict=True)
+    return response.json()
+
+
+async def events_of(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
+    """Each event's name is its type, and each is one that the SDK knows."""
+    response = await http.post(URL, json=body(stream=True, **fields))
+    assert response.status_code == 200, response.text
+    assert response.text.endswith("\n\n")
+    events = []
+    for block in response.text[:-2].split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        KNOWN.validate_python(event, strict=True)
+        events.append(event)
+    return events
+
+
+def client_of(engine: FakeEngineClient, **config: Any) -> httpx.AsyncClient:
+    app = create_app(engine, GatewayConfig(**config))  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+
+async def refusal(http: httpx.AsyncClient, status: int = 400, **fields: Any) -> str:
+    response = await http.post(URL, json=body(**fields))
+    assert response.status_code == status, response.text
+    reply = response.json()
+    assert reply["type"] == "error"
+    assert response.headers["request-id"] == reply["request_id"]
+    return f"{reply['error']['type']}: {reply['error']['message']}"
+
+
+async def test_whole_reply(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    reply = await whole(http, system="Be brief.", temperature=0.5, top_k=3, metadata={"a": "b"})
+    assert reply["content"] == [{"type": "text", "text": ANSWER, "citations": None}]
+    assert (reply["role"], reply["stop_reason"], reply["model"]) == ("assistant", "end_turn", MODEL)
+    assert reply["usage"] == {
+        "input_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:"),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": len(ANSWER.encode()) + 1,
+    }
+    _, params, _ = engine.submitted[0]
+    assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 3, 64)
+
+
+async def test_events_are_those_of_the_whole_reply(http: httpx.AsyncClient) -> None:
+    reply = await whole(http)
+    events = await events_of(http)
+    assert [event["type"] for event in events[:2]] == ["message_start", "content_block_start"]
+    assert [event["type"] for event in events[-3:]] == [
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    text = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta")
+    assert [text] == [block["text"] for block in reply["content"]]
+    assert events[0]["message"]["usage"]["input_tokens"] == reply["usage"]["input_tokens"]
+    assert events[-2]["usage"] == reply["usage"]
+    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+@pytest.mark.parametrize(
+    ("finish", "stopped_by", "max_tokens", "expected"),
+    [
+        ("length", None, 64, ("max_tokens", None)),
+        ("length", None, 2 * CONTEXT, ("model_context_window_exceeded", None)),
+        ("stop", "END", 64, ("stop_sequence", "END")),
+        ("stop", None, 64, ("end_turn", None)),
+    ],
+)
+async def test_why_it_stopped(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    finish: str,
+    stopped_by: str | None,
+    max_tokens: int,
+    expected: tuple[str, str | None],
+) -> None:
+    engine.script = said("Once upon a time", finish=finish, stopped_by=stopped_by)
+    reply = await whole(http, max_tokens=max_tokens, stop_sequences=["END"])
+    assert (reply["stop_reason"], reply["stop_sequence"]) == expected
+    [delta] = [
+        event["delta"]
+        for event in await events_of(http, max_tokens=max_tokens)
+        if event["type"] == "message_delta"
+    ]
+    assert (delta["stop_reason"], delta["stop_sequence"]) == expected
+
+
+async def test_more_tokens_than_the_context_has_are_what_it_has(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    await whole(http, max_tokens=32_000)
+    [(prompt, params, _)] = engine.submitted
+    assert params.max_tokens == CONTEXT - len(prompt)
+
+
+async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
+    engine.script = said(HERMES)
+    async with client_of(engine, enable_auto_tool_choice=True, tool_call_parser="hermes") as http:
+        reply = await whole(http, tools=[WEATHER])
+        text, call = reply["content"]
+        assert (text["text"], reply["stop_reason"]) == ("Let me look.", "tool_use")
+        assert (call["type"], call["name"]) == ("tool_use", "get_weather")
+        assert call["input"] == json.loads(ARGUMENTS)
+        events = await events_of(http, tools=[WEATHER])
+        pieces = [e["delta"] for e in events if e["type"] == "content_block_delta"]
+        partial = "".join(p["partial_json"] for p in pieces if p["type"] == "input_json_delta")
+        assert json.loads(partial) == call["input"]
+        assert [e["index"] for e in events if e["type"] == "content_block_start"] == [0, 1]
+        assert events[-2]["delta"]["stop_reason"] == "tool_use"
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "Rain."}
+        history = [
+            user("Hi"),
+            {"role": "assistant", "content": reply["content"]},
+            user([result, {"type": "text", "text": "And tomorrow?"}]),
+        ]
+        await whole(http, tools=[WEATHER], messages=history)
+    seen, variables = engine.template.calls[-1]
+    assert [message["role"] for message in seen] == ["user", "assistant", "tool", "user"]
+    [sent] = seen[1]["tool_calls"]
+    assert (sent["id"], sent["function"]["arguments"]) == (call["id"], call["input"])
+    assert (seen[2]["tool_call_id"], seen[2]["content"]) == (call["id"], "Rain.")
+    assert variables["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
+
+
+async def test_a_forced_call(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    engine.script = said(ARGUMENTS)
+    choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+    reply = await whole(http, tools=[WEATHER], tool_choice=choice)
+    [call] = reply["content"]
+    assert (call["name"], call["input"]) == ("get_weather", json.loads(ARGUMENTS))
+    assert reply["stop_reason"] == "tool_use"
+    _, params, _ = engine.submitted[0]
+    assert params.structured_outputs is not None
+    engine.script = said('{"city": "Zür', finish="length")
+    cut = await whole(http, tools=[WEATHER], tool_choice=choice)
+    assert cut["content"][0]["input"] == {"INVALID_JSON": '{"city": "Zür'}
+    assert cut["stop_reason"] == "max_tokens"
+
+
+async def test_thoughts(engine: FakeEngineClient) -> None:
+    engine.script = said("<think>A river.</think>Seine")
+    async with client_of(engine, reasoning_parser="deepseek_r1") as http:
+        reply = await whole(http, thinking={"type": "enabled", "budget_tokens": 1024})
+        thoughts, text = reply["content"]
+        assert (thoughts["thinking"].strip(), text["text"].strip()) == ("A river.", "Seine")
+        events = await events_of(http)
+        kinds = [e["content_block"]["type"] for e in events if e["type"] == "content_block_start"]
+        assert kinds == ["thinking", "text"]
+        history = [user("Hi"), {"role": "assistant", "content": reply["content"]}, user("More")]
+        await whole(http, messages=history)
+    assert engine.template.calls[0][1]["enable_thinking"] is True
+    assert engine.template.calls[-1][0][1]["reasoning_content"].strip() == "A river."
+
+
+async def test_turns_of_the_same_role_become_one(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "B", "cache_control": {}}]
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    await whole(http, system=system, messages=[user("Hi"), user(parts)])
+    seen, _ = engine.template.calls[-1]
+    assert [(m["role"], m["content"]) for m in seen] == [
+        ("system", "Be brief."),
+        ("user", "Hi\nA\nB"),
+    ]
+
+
+async def test_an_answer_that_was_begun_is_continued(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    await whole(http, messages=[user("Hi"), {"role": "assistant", "content": "The best is ("}])
+    prompt, _, _ = engine.submitted[0]
+    assert bytes(prompt).endswith(b"assistant: The best is (")
+
+
+async def test_the_answer_follows_a_schema(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
+    await whole(http, output_config={"format": form, "effort": "low"})
+    _, params, _ = engine.submitted[0]
+    assert params.structured_outputs is not None
+    assert engine.template.calls[-1][1]["reasoning_effort"] == "low"
+
+
+async def test_tokens_are_counted(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
+    fields = {"model": MODEL, "system": "Be brief.", "messages": [user("Hi")]}
+    reply = await http.post(COUNT, json=fields)
+    assert reply.json() == {"input_tokens": len(b"system: Be brief.\nuser: Hi\nassistant:")}
+    assert not engine.submitted
+    wrong = await http.post(COUNT, json={"messages": []})
+    assert wrong.json()["error"]["type"] == "invalid_request_error"
+
+
+PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_tokens": None}, "max_tokens is missing"),
+        ({"max_tokens": 0}, "max_tokens is missing or below 1"),
+        ({"messages": []}, "messages is missing or empty"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [user([{"type": "video"}])]}, "messages[0].content[0].type"),
+        ({"messages": [user([{"type": "tool_result"}])]}, "content[0].tool_use_id is missing"),
+        ({"messages": [user([{"type": "image", "source": {"type": "file"}}])]}, ".source must be"),
+        (
+            {"messages": [user("a"), user([{"type": "image", "source": PICTURE}])]},
+            "messages[1].content[0] is a picture",
+        ),
+        ({"messages": [user("a"), user("")]}, None),
+        ({"temperature": -1.0}, "temperature"),
+        ({"stop_sequences": ["x" * 5000]}, "stop_sequences"),
+        ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, "tools[0].type"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "without a name"),
+        ({"tools": [{"name": "no name"}]}, "tools[0].name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"container": "c"}, "container"),
+        ({"output_config": {"effort": "huge"}}, "output_config.effort"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    http: httpx.AsyncClient, fields: dict[str, Any], words: str | None
+) -> None:
+    if words is None:
+        await whole(http, **fields)
+        return
+    said = await refusal(http, **fields)
+    assert said.startswith("invalid_request_error: ")
+    assert words in said
+
+
+async def test_errors_have_anthropics_types(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    assert "not_found_error" in await refusal(http, 404, model="claude")
+    engine.refusal = RequestFailed("the worker failed")
+    assert "api_error" in await refusal(http, 500)
+    engine.connected = False
+    assert "overloaded_error" in await refusal(http, 503)
+    large = await http.post(URL, content=b" " * 300_000)
+    assert large.json()["error"]["type"] == "request_too_large"
+
+
+async def test_a_stream_that_fails_ends_with_an_error(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    def script(prompt: list[int], params: SamplingParams) -> Iterable[Step]:
+        yield [SequenceDelta(index=0, text="Once", token_ids=[65])]
+        yield RequestFailed("the worker failed")
+
+    engine.script = script
+    response = await http.post(URL, json=body(stream=True))
+    name, data = response.text[:-2].split("\n\n")[-1].split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"] == {
+        "type": "api_error",
+        "message": "the worker failed",
+    }
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[LiveGateway]:
+    with LiveGateway(FakeEngineClient()) as running:
+        yield running
+
+
+@pytest.fixture
+def sdk(gateway: LiveGateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=gateway.url,
+        api_key="none",
+        max_retries=0,
+        _strict_response_validation=True,
+    ) as client:
+        yield client
+
+
+def test_the_sdk(sdk: anthropic.Anthropic) -> None:
+    reply = sdk.messages.create(model=MODEL, max_tokens=64, messages=[user("Hi")])
+    assert reply.content[0].text == ANSWER
+    # What came back can be sent back.
+    history = [user("Hi"), {"role": "assistant", "content": reply.content}, user("More")]
+    assert sdk.messages.create(model=MODEL, max_tokens=64, messages=history).content
+    with sdk.messages.stream(model=MODEL, max_tokens=64, messages=[user("Hi")]) as stream:
+        assert "".join(stream.text_stream) == ANSWER
+        assert stream.get_final_message().usage == reply.usage
+    count = sdk.messages.count_tokens(model=MODEL, messages=[user("Hi")])
+    assert count.input_tokens == reply.usage.input_tokens
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        sdk.messages.create(model="claude", max_tokens=64, messages=[user("Hi")])
+    assert missing.value.type == "not_found_error"
+    assert missing.value.request_id
