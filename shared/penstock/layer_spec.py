@@ -53,9 +53,10 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
     dims / 2, whatever a file's order is: weights are put into this one when they are loaded."""
     scaling: RopeScaling | None = None
     query_growth: float = 0.0
-    """Rotated queries at position p are multiplied by 1 + query_growth * ln(1 + floor(p / length))
-    (Llama 4, Ministral 3)."""
+    """Rotated queries at position p are multiplied by 1 + query_growth * ln(1 + floor((p + first) /
+    length)) (Llama 4, Ministral 3)."""
     query_growth_length: int = 8192
+    query_growth_first: int = 0
     sections: tuple[int, ...] = ()
     """How many rotary pairs, from the first on, turn by a token's time, row and column (Wang et
     al., "Qwen2-VL", 2024); empty: all turn by its position. Text has three equal numbers."""
@@ -184,6 +185,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     router_bias: bool = False
     expert_scales: bool = False
     """Whether each expert has a learned factor of its weight."""
+    weighs_input: bool = False
+    """Whether an expert's weight is a factor of its input, instead of its result (Llama 4)."""
     beside: bool = False
     """Whether a network of the layer's own inner dimension stands beside the experts (Gemma 4).
     Both have norms of their own before and behind them; the router's input is normalised by

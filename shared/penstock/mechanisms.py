@@ -38,6 +38,7 @@ LOGITS_RULE = "a multiplier, cap or bias of logits"
 EXPERTS = "a mixture of experts"
 EXPERTS_FLOOR = "a floor of the sum of experts' weights"
 SHARED_EXPERT_GATE = "a gate of the shared expert"
+WEIGHED_INPUTS = "experts whose inputs are weighed"
 EMBEDDING_NORM = "a norm of embeddings"
 NO_FIRST_NORM = "a layer without a norm before attention"
 SHORT_CONV = "recurrent layers of short convolutions"
@@ -176,6 +177,8 @@ def _of_feed_forward(spec: FeedForwardSpec) -> Iterator[str]:
             yield EXPERTS_FLOOR
         if spec.experts.shared_gate:
             yield SHARED_EXPERT_GATE
+        if spec.experts.weighs_input:
+            yield WEIGHED_INPUTS
         if spec.experts.beside or spec.experts.expert_scales:
             yield EXPERTS_BESIDE
     if spec.inner is not None:

@@ -28,6 +28,8 @@ class Pixels(msgspec.Struct, frozen=True, kw_only=True):
     mean: Colour | None = None
     std: Colour | None = None
     """None, as mean: values stay as they are."""
+    rounded: bool = False
+    """Whether each step's result is rounded to bfloat16 (Llama 4)."""
 
 
 class FixedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed"):
@@ -119,6 +121,24 @@ class CanvasImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     least: int = 1
     most: int = 12
     split: bool = True
+
+
+class FittedImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="llama4"):
+    """Llama 4's: a picture lies, in its proportions, at the top left of a black canvas of square
+    tiles, and is followed by the whole of it as one tile.
+
+    tile: side, pixels.  rows: embeddings of a tile.  most: tiles of a canvas.
+    """
+
+    pixels: Pixels
+    tile: int
+    rows: int
+    most: int = 16
+    tile_end: str = "<|tile_x_separator|>"
+    """Between the tiles of a row."""
+    row_end: str = "<|tile_y_separator|>"
+    whole: str = "<|image|>"
+    """Begins the whole."""
 
 
 class RowImages(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pixtral"):
@@ -237,6 +257,7 @@ ImagePreparation = (
     | TiledImages
     | PatchImages
     | CanvasImages
+    | FittedImages
     | RowImages
     | AnyresImages
 )

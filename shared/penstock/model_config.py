@@ -236,6 +236,8 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     dtype: str
     """The checkpoint's own: `float32`, `bfloat16`, `float16`, or the name of a quantisation."""
+    mmproj: str = ""
+    """A GGUF file of its own with what the model sees with; empty: there is none."""
     quantised: QuantisedCheckpoint | None = None
     """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
 

@@ -13,17 +13,6 @@ import msgspec
 from penstock.layer_spec import NormSpec
 
 
-class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
-    """A table with a vector for each patch of a square, row by row; the class token's is the first
-    one, if there is such a token."""
-
-    side: int
-    """Patches of a row of the square."""
-    fractional: bool = False
-    """Whether a patch has the place that lies at the same share of its row and column: a picture
-    may have another form than the square (Dehghani et al., "Patch n' Pack", 2023)."""
-
-
 class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     """Queries and keys rotate by the patch's row and column: the first half of a head's rotary
     pairs by the row, the others by the column."""
@@ -36,6 +25,25 @@ class RotaryPositions(msgspec.Struct, frozen=True, kw_only=True, tag="rotary"):
     alternating: bool = False
     """Whether rows have every other frequency of a head's, from the first on, and columns those
     between them (Pixtral); else both have the same."""
+    columns_first: bool = False
+    """Whether the first half of the pairs turns by the column."""
+    adjacent: bool = False
+    """Whether the numbers of a pair are adjacent in the file's rows."""
+    first: int = 0
+    """Number of the first row and column: a class token doesn't turn, as one at 0."""
+
+
+class LearnedPositions(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
+    """A table with a vector for each patch of a square, row by row; the class token's is the first
+    one, if there is such a token."""
+
+    side: int
+    """Patches of a row of the square."""
+    fractional: bool = False
+    """Whether a patch has the place that lies at the same share of its row and column: a picture
+    may have another form than the square (Dehghani et al., "Patch n' Pack", 2023)."""
+    rotary: RotaryPositions | None = None
+    """By which queries and keys rotate, too (Llama 4)."""
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +99,13 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
+    @property
+    def rotary(self) -> RotaryPositions | None:
+        """By which queries and keys rotate; None: they don't."""
+        if isinstance(self.positions, RotaryPositions):
+            return self.positions
+        return self.positions.rotary
+
 
 class MLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="mlp"):
     """Two products with an activation between them; one row for each patch (Liu et al., "Improved
@@ -119,6 +134,15 @@ class SquareMLPProjector(msgspec.Struct, frozen=True, kw_only=True, tag="square_
     merged: bool = False
     """Whether the norm is of each patch, and a product behind it makes one vector of a square's;
     else the norm is of the square's vectors, one behind the other."""
+
+
+class AdapterProjector(msgspec.Struct, frozen=True, kw_only=True, tag="adapter"):
+    """Two products, each followed by gelu, and a third, of the vectors of each square of factor x
+    factor patches, one behind the other (Meta AI, "The Llama 4 herd", 2025). None has a bias."""
+
+    factor: int
+    inner: int
+    """Outputs of the first product, and of the second."""
 
 
 class AnyresProjector(msgspec.Struct, frozen=True, kw_only=True, tag="anyres"):
@@ -152,12 +176,15 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     side: int
     """Rows, and columns, of squares that a picture has."""
     eps: float
+    plus_one: bool = True
+    """Whether the file has the factor less 1."""
 
 
 Projector = (
     MLPProjector
     | ShuffleProjector
     | SquareMLPProjector
+    | AdapterProjector
     | AnyresProjector
     | MergerProjector
     | PoolProjector
@@ -194,7 +221,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
                 return 1
             case AnyresProjector():
                 return self._patches_of_anyres(projector)
-            case ShuffleProjector() | SquareMLPProjector():
+            case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
                 return projector.factor**2
             case MergerProjector():
                 return projector.side**2

@@ -211,6 +211,8 @@ class Experts:
     sigmoid: bool = False
     """Whether scores are a logistic function of the router's products; else softmax."""
     normalised: bool = True
+    weighs_input: bool = False
+    """Whether a share is a factor of the expert's input, instead of its result."""
     scale: float = 1.0
     sum_floor: float = 1e-20
     """What is added to the sum of the chosen scores, where they are normalised."""
@@ -232,6 +234,7 @@ class Experts:
             group_best=self.group_best,
             sigmoid=self.sigmoid,
             normalised=self.normalised,
+            weighs_input=self.weighs_input,
             scale=self.scale,
             sum_floor=self.sum_floor,
             correction=_address(self.correction),

@@ -64,6 +64,7 @@ class PkExperts(ctypes.Structure):
         ("group_best", c_int32),
         ("sigmoid", c_int32),
         ("normalised", c_int32),
+        ("weighs_input", c_int32),
         ("scale", c_float),
         ("sum_floor", c_float),
         ("correction", c_void_p),

@@ -75,16 +75,21 @@ class TileGroup:
     """[pairs, 1, 1, KEY_SPLIT] int64: the position of each key."""
     later: Tensor
     """[pairs, tile_queries, 1, KEY_SPLIT] bool: keys behind the last one that the query sees."""
-    _by_window: dict[int, Tensor] = field(default_factory=dict)
+    _by_reach: dict[tuple[int | None, int | None], Tensor] = field(default_factory=dict)
 
-    def hidden(self, window: int | None) -> Tensor:
+    def hidden(self, window: int | None, chunk: int | None = None) -> Tensor:
         """Returns which keys each query must not see, as `later`. A query sees the last `window`
-        keys up to its own; None: all of them. Made once for all layers of a step."""
-        if window is None:
-            return self.later
-        if window not in self._by_window:
-            self._by_window[window] = self.later | (self.keys <= self.positions - window)
-        return self._by_window[window]
+        keys up to its own, and those of its chunk of positions; None: all of them. Made once for
+        all layers of a step."""
+        reach = (window, chunk)
+        if reach not in self._by_reach:
+            hidden = self.later
+            if window is not None:
+                hidden = hidden | (self.keys <= self.positions - window)
+            if chunk is not None:
+                hidden = hidden | (self.keys < self.positions // chunk * chunk)
+            self._by_reach[reach] = hidden
+        return self._by_reach[reach]
 
 
 @dataclass(frozen=True)
@@ -224,12 +229,14 @@ def paged_attention(
     scale: float,
     *,
     window: int | None = None,
+    chunk: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale * q k^T) v for every query over its sequence's cache, in float32.
 
     `window`: a query sees its own key and the window - 1 before it; None for all before it.
+    `chunk`: a query sees no key before the last multiple of it up to its own position.
     `soft_cap`: scores x become soft_cap * tanh(x / soft_cap).
     `sinks`: [heads] float32, a score of each head that takes part in the softmax without a value.
 
@@ -243,7 +250,7 @@ def paged_attention(
     out = query.new_zeros(*query.shape[:2], size)
     for group in plan.groups:
         tiles = _query_tiles(query, group, key_cache.shape[0], scale)
-        hidden = group.hidden(window)
+        hidden = group.hidden(window, chunk)
         partials = _partials(tiles, key_cache, value_cache, group, hidden, soft_cap)
         result = _combine(*partials, group, _sinks_by_row(sinks, tiles))
         flat = _rows_of(result, group, query.shape[1])

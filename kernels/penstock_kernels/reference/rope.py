@@ -30,9 +30,12 @@ def llama3_scaled(
     """The banded scaling of the Llama 3.1 release.
 
     A frequency whose wavelength exceeds original/low is divided by factor; below original/high it
-    stays; in between the two are blended linearly in original/wavelength.
+    stays; in between the two are blended linearly in original/wavelength. Where both bounds are one
+    (Llama 4), nothing is in between.
     """
     turns = original_max_position * frequencies / (2 * math.pi)
+    if low_freq_factor == high_freq_factor:
+        return torch.where(turns < low_freq_factor, frequencies / factor, frequencies)
     blend = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
     blended = (1 - blend) * frequencies / factor + blend * frequencies
     scaled = torch.where(turns < low_freq_factor, frequencies / factor, blended)

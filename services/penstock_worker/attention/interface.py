@@ -179,6 +179,9 @@ class ScoreRule:
     """None: head_dim ** -0.5."""
     window: int | None = None
     """A token sees itself and the window - 1 tokens before it; None: all before it."""
+    chunk: int | None = None
+    """A token sees the tokens before it within its chunk of positions [n * chunk, (n + 1) *
+    chunk)."""
     soft_cap: float | None = None
     """Scaled scores x become soft_cap * tanh(x / soft_cap)."""
     sinks: Tensor | None = None

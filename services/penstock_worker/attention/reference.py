@@ -194,6 +194,7 @@ class ReferenceStep:
             plans[keys.shape[0]],
             scale,
             window=rule.window,
+            chunk=rule.chunk,
             soft_cap=rule.soft_cap,
             sinks=rule.sinks,
         )

@@ -115,7 +115,8 @@ def _attention(
         _check(module, layer, others)
         _learn(step, layer, query, key, value, attention_mask, sliding_window)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    rule = ScoreRule(scale, step.facts.windows[layer], softcap, s_aux)
+    window = step.facts.windows[layer]
+    rule = ScoreRule(scale=scale, window=window, soft_cap=softcap, sinks=s_aux)
     dim = step.shape.head_dim
     with torch._C.DisableTorchFunction():  # The kernels' products are as they should be.
         rows = (_by_row(query, dim), _by_row(key, dim), _by_row(value, dim))

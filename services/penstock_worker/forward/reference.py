@@ -42,6 +42,7 @@ from penstock_worker.weights.opening import open_weights
 MECHANISMS = frozenset(
     {
         mechanism.WINDOW,
+        mechanism.CHUNKS,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
         mechanism.LATENT,
@@ -67,6 +68,7 @@ MECHANISMS = frozenset(
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
         mechanism.SHARED_EXPERT_GATE,
+        mechanism.WEIGHED_INPUTS,
         mechanism.QUERY_GROWTH,
         mechanism.OUTPUT_GATE,
         mechanism.EXPERTS_FLOOR,

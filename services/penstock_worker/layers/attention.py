@@ -144,7 +144,13 @@ def _sinks(parts: Parts, prefix: str) -> Tensor:
 
 
 def _rule(spec: AttentionSpec, sinks: Tensor | None) -> ScoreRule:
-    return ScoreRule(scale=spec.scale, window=spec.window, soft_cap=spec.soft_cap, sinks=sinks)
+    return ScoreRule(
+        scale=spec.scale,
+        window=spec.window,
+        chunk=spec.chunk,
+        soft_cap=spec.soft_cap,
+        sinks=sinks,
+    )
 
 
 def _over_all_heads(norm: Norm, heads: Tensor) -> Tensor:

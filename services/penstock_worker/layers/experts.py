@@ -77,9 +77,13 @@ class RoutedExperts:
     """An expert computes the rows that chose it, and a row adds its experts' results in their
     order."""
 
-    def __init__(self, router: Router, experts: list[FeedForward]) -> None:
+    def __init__(
+        self, router: Router, experts: list[FeedForward], *, weighs_input: bool = False
+    ) -> None:
+        """`weighs_input`: as in ExpertsSpec."""
         self._router = router
         self._experts = experts
+        self._weighs_input = weighs_input
 
     def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         weights = self._router(hidden if routed is None else routed)
@@ -87,9 +91,13 @@ class RoutedExperts:
         for number, expert in enumerate(self._experts):
             rows = weights[:, number].nonzero()[:, 0]
             if len(rows):
-                found = expert(hidden[rows]).float() * weights[rows, number, None]
-                out[rows] += found
+                out[rows] += self._of_expert(expert, hidden[rows], weights[rows, number, None])
         return out
+
+    def _of_expert(self, expert: FeedForward, rows: Tensor, weights: Tensor) -> Tensor:
+        if self._weighs_input:
+            return expert((rows.float() * weights).to(rows.dtype)).float()
+        return expert(rows).float() * weights
 
     @staticmethod
     def load(parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedExperts:
@@ -102,6 +110,7 @@ class RoutedExperts:
                 )
                 for number in range(spec.count)
             ],
+            weighs_input=spec.weighs_input,
         )
 
 

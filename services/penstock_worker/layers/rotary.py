@@ -60,7 +60,8 @@ def _query_factors(spec: RopeSpec, positions: int) -> Tensor | None:
     """A table, as torch's logarithm gives a number other bits in the tail of a vector loop."""
     if not spec.query_growth:
         return None
-    times = torch.arange(positions, dtype=torch.float32) // spec.query_growth_length
+    times = torch.arange(positions) + spec.query_growth_first
+    times = times.to(torch.float32) // spec.query_growth_length
     return 1.0 + spec.query_growth * torch.log(1.0 + times)
 
 

@@ -17,13 +17,19 @@ from penstock_worker.machine.numa import describe as describe_nodes
 
 
 def examine(
-    model: str | None = None, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+    model: str | None = None,
+    model_impl: ModelImpl = "auto",
+    *,
+    language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> list[Finding]:
     """Every check, in the order in which a person wants to read them; of a model, if one is named.
     model_impl: whose code describes its layers.  language_model_only: what it sees with is left
-    out. Never raises."""
+    out.  mmproj: of a .gguf file, the one with that. Never raises."""
     if model is not None:
-        return examine_model(model, model_impl, language_model_only=language_model_only)
+        return examine_model(
+            model, model_impl, language_model_only=language_model_only, mmproj=mmproj
+        )
     checks: dict[str, Callable[[], str]] = {
         "python": lambda: f"{platform.python_version()} on {platform.machine()}",
         "processor": environment_checks.processor,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from penstock.config.settings import CacheSettings, ModelImpl, SchedulerSettings
 from penstock.errors import PenstockError
@@ -28,13 +27,20 @@ AnyConfig = ModelConfig | EncoderConfig | TransformersConfig
 
 
 def examine_model(
-    model: str, model_impl: ModelImpl = "auto", *, language_model_only: bool = False
+    model: str,
+    model_impl: ModelImpl = "auto",
+    *,
+    language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> list[Finding]:
     """The model's memory and its needs, then a finding for each backend. model, model_impl,
-    language_model_only: as serve takes them; the weights aren't read. Never raises."""
+    language_model_only, mmproj: as serve takes them; the weights aren't read. Never raises."""
     try:
-        folder = Path(
-            prepare(model, model_impl=model_impl, language_model_only=language_model_only)
+        folder = prepare(
+            model,
+            model_impl=model_impl,
+            language_model_only=language_model_only,
+            mmproj=mmproj,
         )
         prepared = load_manifest(folder)
         about = describe(folder, prepared)

@@ -44,6 +44,9 @@ class LayerForm:
     bias: bool = True
     query_norms: bool = False
     layer_scale: bool = False
+    pairs_adjacent: bool = False
+    """Whether the file's rows of queries and keys have the numbers of a rotary pair next to each
+    other."""
 
 
 PLAIN = LayerForm()
@@ -65,7 +68,8 @@ class TowerLayer:
         qkv = [(f"{at}.qkv", 3 * size)]
         if not weights.has(f"{at}.qkv.weight"):
             qkv = [(f"{at}.{part}_proj", size) for part in "qkv"]
-        self._qkv = TowerProduct.load(weights, qkv, size, bias=form.qkv_bias)
+        order = _halves_apart(size, spec.num_heads) if form.pairs_adjacent else None
+        self._qkv = TowerProduct.load(weights, qkv, size, bias=form.qkv_bias, order=order)
         self._query_norms: list[TowerNorm] = []
         if form.query_norms:
             self._query_norms = [
@@ -119,3 +123,10 @@ class TowerLayer:
             inner = reference.plain_activation(inner, self._spec.activation)
         added = self._down(inner)
         return hidden + (added if not self._scales else self._scales[1] * added)
+
+
+def _halves_apart(size: int, heads: int) -> Tensor:
+    """[3 * size] int64: of which row each row of queries, keys and values is made, so that those of
+    a rotary pair, which are adjacent in queries and keys, come to lie half a head apart."""
+    rows = torch.arange(size).unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten()
+    return torch.cat((rows, size + rows, 2 * size + torch.arange(size)))

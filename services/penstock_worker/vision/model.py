@@ -12,6 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.vision_spec import LearnedPositions, VisionSpec
 from penstock_worker.vision import names
+from penstock_worker.vision.mmproj_names import mmproj_tensors
 from penstock_worker.vision.picture import (
     Picture,
     UnfitPicture,
@@ -36,6 +37,8 @@ def open_tower(
     load_format: str = "auto",
 ) -> Weights:
     """What a model sees with. Raises as `open_tower_weights` does."""
+    if files.mmproj and load_format != "dummy":
+        return Weights(mmproj_tensors(files.mmproj), dtype, device)
     return open_tower_weights(files, dtype, names.from_hub, device=device, load_format=load_format)
 
 

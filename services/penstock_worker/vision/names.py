@@ -1,8 +1,8 @@
 """Names of the tensors of towers and projectors in checkpoints of the hub, and ours.
 
-Several namings occur: CLIP's and SigLIP's, which differ in prefixes alone, Qwen's, InternVL's and
-Pixtral's. Releases of transformers have put different prefixes before each; none of them tells
-anything.
+Several namings occur: CLIP's and SigLIP's, which differ in prefixes alone, Qwen's, InternVL's,
+Pixtral's and Llama 4's. Releases of transformers have put different prefixes before each; none of
+them tells anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TOWER = re.compile(
 )
 _PROJECTOR = re.compile(r"^(?:model\.)?(?:multi_modal_projector|connector)\.")
 _LAYER = re.compile(
-    r"^(?:encoder\.layers?|transformer\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
+    r"^(?:encoder\.layers?|transformer\.layers|model\.layers|blocks)\.(\d+)\.(.+?)(\.weight|\.bias)?$"
 )
 _MODULE = re.compile(r"^(.+?)(\.weight|\.bias)?$")
 
@@ -27,6 +27,9 @@ _IN_LAYER = {
     "self_attn.k_proj": "k_proj",
     "self_attn.v_proj": "v_proj",
     "self_attn.out_proj": "out_proj",
+    "self_attn.o_proj": "out_proj",
+    "input_layernorm": "norm1",
+    "post_attention_layernorm": "norm2",
     "attn.qkv": "qkv",
     "attn.proj": "out_proj",
     "mlp.fc1": "up_proj",
@@ -61,6 +64,12 @@ _OF_TOWER = {
     "embeddings.patch_embeddings.projection": "patch_embedding",
     "embeddings.position_embeddings": "position_embeddings",
     "layernorm": "last_norm",
+    "patch_embedding.linear": "patch_matrix",
+    "positional_embedding_vlm": "positions_before_class",
+    "layernorm_pre": "first_norm",
+    "layernorm_post": "last_norm",
+    "vision_adapter.mlp.fc1": "projector.adapter.1",
+    "vision_adapter.mlp.fc2": "projector.adapter.2",
     "patch_conv": "patch_embedding",
     "ln_pre": "first_norm",
     "patch_embed.proj": "patch_embedding",

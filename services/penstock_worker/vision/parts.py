@@ -40,15 +40,21 @@ class TowerProduct:
 
     @staticmethod
     def load(
-        weights: Weights, parts: Sequence[Shape], inputs: int, *, bias: bool = True
+        weights: Weights,
+        parts: Sequence[Shape],
+        inputs: int,
+        *,
+        bias: bool = True,
+        order: Tensor | None = None,
     ) -> TowerProduct:
-        """Several modules that share their input are one product."""
-        matrix = weights.take_stacked([(f"{name}.weight", (out, inputs)) for name, out in parts])
-        if not bias:
-            return TowerProduct(matrix, None)
-        return TowerProduct(
-            matrix, weights.take_stacked([(f"{name}.bias", (out,)) for name, out in parts])
-        )
+        """Several modules that share their input are one product. order: [outputs] int64, the
+        file's row of each; None: as they come."""
+        found = [weights.take_stacked([(f"{name}.weight", (out, inputs)) for name, out in parts])]
+        if bias:
+            found.append(weights.take_stacked([(f"{name}.bias", (out,)) for name, out in parts]))
+        if order is not None:
+            found = [each[order.to(each.device)] for each in found]
+        return TowerProduct(found[0], found[1] if bias else None)
 
 
 class TowerNorm:

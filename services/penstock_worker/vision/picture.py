@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.media import anyres
 from penstock.vision_spec import (
+    AdapterProjector,
     AnyresProjector,
     MergerProjector,
     MLPProjector,
@@ -95,7 +96,7 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
     match projector:
         case MLPProjector():
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
-        case ShuffleProjector() | SquareMLPProjector():
+        case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
             return picture.tiles * picture.per_tile // projector.factor**2
         case AnyresProjector():
             shape = anyres_of(picture, spec, projector)
@@ -173,7 +174,7 @@ def _of_pixels(tensors: Mapping[str, np.ndarray], spec: VisionSpec) -> Picture:
 def _check_form(rows: int, columns: int, spec: VisionSpec) -> None:
     if min(rows, columns) < 1:
         raise UnfitPicture(f"a tile has less than a patch of {spec.tower.patch} pixels")
-    if isinstance(spec.projector, SquareMLPProjector):
+    if isinstance(spec.projector, (SquareMLPProjector, AdapterProjector)):
         factor = spec.projector.factor
         if rows % factor or columns % factor:
             raise UnfitPicture(

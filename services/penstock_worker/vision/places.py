@@ -25,7 +25,7 @@ class PatchLayout:
     windows: list[int]
     """The same of layers that attend within windows; empty if there are none."""
     angles: tuple[Tensor, Tensor] | None
-    """Cosines and sines by which a patch's heads rotate, each [rows, head size / 2] float32."""
+    """Cosines and sines by which a row's heads rotate, each [rows, head size / 2] float32."""
     order: Tensor | None
     """[squares] int64: which square of patches stands where; None: they stand as they came."""
     table: tuple[Tensor, Tensor] | None = None
@@ -51,11 +51,13 @@ def lay_out(picture: Picture, spec: VisionSpec) -> PatchLayout:
     windows: list[int] = []
     if tower.windows is not None and isinstance(projector, MergerProjector):
         order, windows = _windows(picture, projector.side, tower.windows.side // projector.side)
-    if isinstance(tower.positions, RotaryPositions):
+    if tower.rotary is not None:
         side = projector.side if isinstance(projector, MergerProjector) else 1
-        angles = _angles(picture, tower.positions, tower.head_dim, side)
-        if tower.positions.table:
-            table = _stretched(picture, tower.positions.table, side)
+        angles = _angles(picture, tower.rotary, tower.head_dim, side)
+        if tower.class_token:
+            angles = _beside_class(angles, picture.tiles)
+        if tower.rotary.table:
+            table = _stretched(picture, tower.rotary.table, side)
     layout = PatchLayout([each] * picture.tiles, windows, None, order, table)
     if angles is None:
         return layout
@@ -101,11 +103,23 @@ def _angles(
     if positions.alternating:
         whole = reference.inverse_frequencies(head_dim, positions.theta)
         own = [whole[0::2].contiguous(), whole[1::2].contiguous()]
-    longest = max(picture.rows, picture.columns)
-    of_row, of_column = (reference.rope_table(each, longest) for each in own)
-    row, column = _by_squares(picture, side)
-    cos, sin = (torch.cat((of_row[i][row], of_column[i][column]), 1) for i in (0, 1))
+    longest = max(picture.rows, picture.columns) + positions.first
+    tables = [reference.rope_table(each, longest) for each in own]
+    places = [each + positions.first for each in _by_squares(picture, side)]
+    if positions.columns_first:
+        places.reverse()
+    cos, sin = (torch.cat((tables[0][i][places[0]], tables[1][i][places[1]]), 1) for i in (0, 1))
     return cos.repeat(picture.tiles, 1), sin.repeat(picture.tiles, 1)
+
+
+def _beside_class(angles: tuple[Tensor, Tensor], tiles: int) -> tuple[Tensor, Tensor]:
+    """With those of each tile's class token, which doesn't turn, before its patches'."""
+    cos, sin = (each.unflatten(0, (tiles, -1)) for each in angles)
+    still = torch.ones_like(cos[:, :1])
+    return (
+        torch.cat((still, cos), 1).flatten(0, 1),
+        torch.cat((torch.zeros_like(still), sin), 1).flatten(0, 1),
+    )
 
 
 def _stretched(picture: Picture, table: int, side: int) -> tuple[Tensor, Tensor]:

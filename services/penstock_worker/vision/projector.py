@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from penstock.layer_spec import NormSpec
 from penstock.vision_spec import (
+    AdapterProjector,
     AnyresProjector,
     MergerProjector,
     MLPProjector,
@@ -91,6 +92,29 @@ class _SquareMLP(Projector):
         return self._inner(squares.contiguous(), picture, threads)
 
 
+class _Adapter(Projector):
+    def __init__(self, spec: AdapterProjector, weights: Weights, inputs: int, outputs: int) -> None:
+        self._factor = spec.factor
+        at = "projector.adapter"
+        shapes = [
+            (f"{at}.1", spec.inner, inputs * spec.factor**2),
+            (f"{at}.2", spec.inner, spec.inner),
+        ]
+        self._inner = [
+            TowerProduct.load(weights, [(name, rows)], columns, bias=False)
+            for name, rows, columns in shapes
+        ]
+        self._last = TowerProduct.load(weights, [("projector.1", outputs)], spec.inner, bias=False)
+
+    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+        return threads.map(self._of_squares, in_squares(vectors, picture, self._factor))
+
+    def _of_squares(self, squares: Tensor) -> Tensor:
+        for product in self._inner:
+            squares = reference.plain_activation(product(squares), "gelu")
+        return self._last(squares)
+
+
 class _Anyres(Projector):
     def __init__(
         self, vision: VisionSpec, spec: AnyresProjector, weights: Weights, inputs: int, outputs: int
@@ -146,7 +170,8 @@ class _Pool(Projector):
         weight = weights.take("projector.weight", (inputs, outputs))
         self._product = TowerProduct(weight.t().contiguous(), None)
         # The sum is made in float32, as in the norms of the decoder.
-        self._weight = weights.take("projector.norm.weight", (inputs,), torch.float32) + 1.0
+        self._weight = weights.take("projector.norm.weight", (inputs,), torch.float32)
+        self._weight += spec.plus_one
         self._norm = NormSpec(eps=spec.eps)
         self._side = spec.side
 
@@ -179,6 +204,8 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Shuffle(projector, weights, inputs, outputs)
         case SquareMLPProjector():
             return _SquareMLP(projector, weights, inputs, outputs)
+        case AdapterProjector():
+            return _Adapter(projector, weights, inputs, outputs)
         case AnyresProjector():
             return _Anyres(spec, projector, weights, inputs, outputs)
         case MergerProjector():

@@ -7,6 +7,7 @@ Zhai et al., "SigLIP", 2023; Wang et al., "Qwen2-VL", 2024.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor
@@ -27,14 +28,21 @@ class Tower:
         """Raises UnsupportedModel for weights that don't fit."""
         size = spec.hidden_size
         kernel = (spec.frames, spec.patch, spec.patch)[spec.frames == 1 :]
-        weight = weights.take("patch_embedding.weight", (size, spec.channels, *kernel))
+        weight = _patch_matrix(weights, (size, spec.channels, *kernel))
         bias = weights.take("patch_embedding.bias", (size,)) if spec.patch_bias else None
-        self._patches = TowerProduct(weight.flatten(1), bias)
+        self._patches = TowerProduct(weight, bias)
         self._class = _class_token(weights, size) if spec.class_token else None
         rows = _rows_of_table(spec)
         self._table = _table(weights, rows, size) if rows else None
         self._first = TowerNorm(weights, "first_norm", size, spec.norm) if spec.first_norm else None
-        form = LayerForm(spec.gated, spec.qkv_bias, spec.bias, spec.query_norms, spec.layer_scale)
+        form = LayerForm(
+            spec.gated,
+            spec.qkv_bias,
+            spec.bias,
+            spec.query_norms,
+            spec.layer_scale,
+            pairs_adjacent=spec.rotary is not None and spec.rotary.adjacent,
+        )
         self._layers = [
             TowerLayer(spec, weights, number, form, threads) for number in range(spec.num_layers)
         ]
@@ -91,6 +99,13 @@ class Tower:
         return (table[rows] * shares[:, :, None]).sum(1).to(table.dtype)
 
 
+def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
+    """[size, numbers of a patch]. shape: of the convolution that most files have."""
+    if weights.has("patch_matrix.weight"):
+        return weights.take("patch_matrix.weight", (shape[0], prod(shape[1:])))
+    return weights.take("patch_embedding.weight", shape).flatten(1)
+
+
 def _class_token(weights: Weights, size: int) -> Tensor:
     """[size]."""
     if weights.has("cls_token"):
@@ -102,6 +117,8 @@ def _table(weights: Weights, rows: int, size: int) -> Tensor:
     """[rows, size]."""
     if weights.has("position_embeddings"):
         return weights.take("position_embeddings", (1, rows, size))[0]
+    if weights.has("positions_before_class"):
+        return weights.take("positions_before_class", (rows, size)).roll(1, 0)
     return weights.take("position_embedding.weight", (rows, size))
 
 

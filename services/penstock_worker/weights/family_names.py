@@ -19,6 +19,7 @@ from penstock.model_config import ModelConfig
 from penstock_worker.weights.alternating import separated
 from penstock_worker.weights.by_head import things_apart
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.unit_norms import add_unit_norms
 from penstock_worker.weights.zero_biases import add_zero_biases
 
 _NAME = re.compile(
@@ -82,6 +83,8 @@ def by_our_names(
                 raise UnsupportedModel(f"the checkpoint has the tensor {ours} twice")
             found[ours] = part
     add_zero_biases(found, names.zero_biases)
+    if names.unit_norms:
+        add_unit_norms(found, config)
     return found
 
 
@@ -112,6 +115,8 @@ def _turned(name: _Name, stored: StoredTensor, names: TensorNames, config: Model
     modules = names.stacked.get(name.module, ())
     if not modules or len(stored.shape) != 3:
         return False
+    if names.turned == "always":
+        return True
     layer = _layer(name, config)
     return stored.shape[1] != sum(_rows(each, config, layer) for each in modules)
 

@@ -140,6 +140,7 @@ class LocalModel:
             progress=_say,
             model_impl=settings.get("model_impl") or "auto",
             language_model_only=bool(settings.get("language_model_only")),
+            mmproj=settings.get("mmproj"),
         )
         _say(f"loading {model}")
         self._llm = AsyncLLM(model, engine_log=sys.stderr if verbose else None, **settings)

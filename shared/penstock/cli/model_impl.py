@@ -1,4 +1,4 @@
-"""`--model-impl` and `--language-model-only` of the commands beside `serve`."""
+"""`--model-impl`, `--language-model-only` and `--mmproj` of the commands beside `serve`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.config.settings import ModelImpl
 
 
 def add_model_impl(parser: Parser) -> None:
-    """Whose code describes the layers, and whether a tower is left out."""
+    """Whose code describes the layers, and where a tower is, or whether it is left out."""
     parser.add_argument(
         "--model-impl",
         choices=get_args(ModelImpl),
@@ -20,4 +20,9 @@ def add_model_impl(parser: Parser) -> None:
         "--language-model-only",
         action="store_true",
         help="As for `penstock serve`: what the model sees with is left out.",
+    )
+    parser.add_argument(
+        "--mmproj",
+        metavar="PATH",
+        help="As for `penstock serve`: beside a .gguf file, the one with what it sees with.",
     )

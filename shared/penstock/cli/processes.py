@@ -102,6 +102,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         arguments.model,
         arguments.model_impl,
         language_model_only=arguments.language_model_only,
+        mmproj=arguments.mmproj,
     )
     text = msgspec.json.encode(findings).decode() if arguments.json else show(findings)
     print(text, flush=True)
@@ -206,6 +207,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         copy_weights=arguments.copy_weights,
         model_impl=arguments.model_impl,
         language_model_only=arguments.language_model_only,
+        mmproj=arguments.mmproj,
     )
     if arguments.link is not None:
         link_to(Path(arguments.link), folder)

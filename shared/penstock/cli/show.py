@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             fetch="never",
             model_impl=arguments.model_impl,
             language_model_only=arguments.language_model_only,
+            mmproj=arguments.mmproj,
         )
     except ModelNotFound:
         repository = _on_the_hub(arguments.model)

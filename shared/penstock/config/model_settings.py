@@ -79,6 +79,13 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " its tower, and may run on a faster backend."
         ),
     ] = False
+    mmproj: Annotated[
+        str | None,
+        Meta(
+            description="Beside a .gguf file: path of the one with what the model sees with, as"
+            " llama.cpp's converter makes it."
+        ),
+    ] = None
     max_model_len: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(

@@ -23,6 +23,7 @@ from penstock.families.granite_hybrid import GRANITE_HYBRID
 from penstock.families.gte import GTE
 from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.llama import LLAMA
+from penstock.families.llama4 import LLAMA4
 from penstock.families.minimax_m2 import MINIMAX_M2
 from penstock.families.mistral import MISTRAL
 from penstock.families.mixtral import MIXTRAL
@@ -49,6 +50,7 @@ FAMILIES: dict[str, Family] = {
     each.name: each
     for each in (
         LLAMA,
+        LLAMA4,
         MISTRAL,
         MIXTRAL,
         QWEN2,

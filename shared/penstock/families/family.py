@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
@@ -24,9 +25,9 @@ class TensorNames:
     alternating: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The file's name of a stack of experts' matrices as gpt-oss has them -> ours, whose rows
     alternate in it (see penstock_worker.weights.alternating)."""
-    turned: bool = False
+    turned: bool | Literal["always"] = False
     """Whether a stack's matrices may be transposed: they are where they have another number of rows
-    than the model's."""
+    than the model's; `always`: in all files."""
     by_head: frozenset[str] = frozenset()
     """Our names of modules whose rows the file has head by head: for each head a part of each of
     the things that the module gives. Ours have all heads of a thing together (see
@@ -38,6 +39,8 @@ class TensorNames:
     zero_biases: tuple[str, ...] = ()
     """Our names of modules of every layer without biases, whose products are computed together with
     others that have some: theirs are zeros."""
+    unit_norms: bool = False
+    """Whether norms of queries and keys have no weights in the file: theirs are ones."""
     pairs_adjacent: bool = False
     """Whether the rows of q and k, and the weights of their norms, are ordered so that the numbers
     of a rotary pair are adjacent."""

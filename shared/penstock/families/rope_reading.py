@@ -54,7 +54,7 @@ def _llama3(settings: Fields, fields: Fields) -> RopeScaling:
         high_freq_factor=settings.number("high_freq_factor"),
         original_max_position=_original(settings, fields),
     )
-    if not 0 < scaling.low_freq_factor < scaling.high_freq_factor:
+    if not 0 < scaling.low_freq_factor <= scaling.high_freq_factor:
         raise UnsupportedModel(
             f"{settings.where}: low_freq_factor {scaling.low_freq_factor:g} and high_freq_factor "
             f"{scaling.high_freq_factor:g} must be positive and ascending"

@@ -13,6 +13,7 @@ from penstock.media.options import FrameSettings, frame_settings, processor_sett
 from penstock.media.words import WORDS
 from penstock.media_facts import (
     CanvasImages,
+    FittedImages,
     MediaFacts,
     MediaKind,
     PatchImages,
@@ -38,6 +39,7 @@ _CHANGES: dict[type, dict[str, str]] = {
     },
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
+    FittedImages: {"max_patches": "most"},
     RowImages: {"longest_edge": "longest_edge"},
     ScannedImages: {
         "do_pan_and_scan": "scan",
@@ -239,6 +241,8 @@ def _check(image: Preparation, where: str) -> None:
         raise InvalidRequest(
             f"{where}: max_patches must be {image.least} to {MAX_TILES}", param=_WHERE
         )
+    if isinstance(image, FittedImages) and not 1 <= image.most <= MAX_TILES:
+        raise InvalidRequest(f"{where}: max_patches must be 1 to {MAX_TILES}", param=where)
     if isinstance(image, ScannedImages):
         _check_crops(image, where)
     if isinstance(image, (TiledImages, RowImages)) and not 1 <= image.longest_edge <= 8192:

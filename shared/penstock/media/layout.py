@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from penstock.media import anyres
+from penstock.media.fitting import best_canvas
 from penstock.media.geometry import (
     Size,
     by_longest_edge,
@@ -21,6 +22,7 @@ from penstock.media.video_layout import VideoShape, times_of, video_grid
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
+    FittedImages,
     FixedImages,
     LogMel,
     MediaFacts,
@@ -96,6 +98,8 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             rows, columns = canvas_grid(preparation, _size(shape))
             count = tiles_of_canvas(rows, columns)
             return _Runs((ItemRun("", count * preparation.rows),), grid=(rows, columns))
+        case FittedImages():
+            return _of_fitted(preparation, _size(shape))
         case RowImages():
             return _of_rows(preparation, _size(shape))
         case AnyresImages():
@@ -117,6 +121,17 @@ def _of_tiles(image: TiledImages, size: Size) -> _Runs:
     newlines = "\n\n" if runs else ""
     runs.append(ItemRun(f"{newlines}{image.around}{image.whole}", image.rows))
     return _Runs(tuple(runs), image.around, (height, width))
+
+
+def _of_fitted(image: FittedImages, size: Size) -> _Runs:
+    rows, columns = fitted_grid(image, size)
+    runs = []
+    if rows * columns > 1:
+        runs = [ItemRun("", image.rows)]
+        for number in range(1, rows * columns):
+            runs.append(ItemRun(image.tile_end if number % columns else image.row_end, image.rows))
+    runs.append(ItemRun(f"{image.row_end if runs else ''}{image.whole}", image.rows))
+    return _Runs(tuple(runs), grid=(rows, columns))
 
 
 def _of_frames(video: VideoFrames, shape: VideoShape) -> _Runs:
@@ -168,6 +183,12 @@ def tiles_of_canvas(rows: int, columns: int) -> int:
     """How many tiles a picture becomes: those of the canvas and the whole, which one tile is
     itself."""
     return rows * columns + (rows * columns > 1)
+
+
+def fitted_grid(image: FittedImages, size: Size) -> tuple[int, int]:
+    """(rows, columns) of tiles; (1, 1): the whole alone."""
+    height, width = best_canvas(size, image.tile, image.most)
+    return height // image.tile, width // image.tile
 
 
 def _columns(width: int, *, first_row: bool) -> list[tuple[int, str]]:

@@ -70,11 +70,31 @@ def _bytes(array: np.ndarray | None, what: str, first: str) -> np.ndarray:
 
 def _numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
     """float32 [3, height, width] of uint8 [height, width, 3]."""
+    if pixels.rounded:
+        return np.ascontiguousarray(_rounded_numbers(tile, pixels).transpose(2, 0, 1))
     scale = 1.0 if pixels.rescale is None else pixels.rescale
     values: np.ndarray = (tile.astype(np.float64) * scale).astype(np.float32)
     if pixels.mean is not None and pixels.std is not None:
         values = (values - np.array(pixels.mean, np.float32)) / np.array(pixels.std, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _rounded_numbers(tile: np.ndarray, pixels: Pixels) -> np.ndarray:
+    """As _numbers, [height, width, 3], with results that are rounded to bfloat16 step by step."""
+    if pixels.rescale is None or pixels.mean is None or pixels.std is None:
+        raise ValueError("only numbers that are scaled and normalised are rounded")
+    mean, std = (_bfloat16(np.array(each, np.float32)) for each in (pixels.mean, pixels.std))
+    levels = np.arange(256, dtype=np.float32)[:, None]  # a byte has few values
+    scaled = _bfloat16(levels * np.float32(pixels.rescale))
+    table = _bfloat16(_bfloat16(scaled - mean) / std)
+    return table[tile, np.arange(3)]
+
+
+def _bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32, each rounded to the nearest bfloat16, ties to even."""
+    bits = values.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def _patched(

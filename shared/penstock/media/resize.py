@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from penstock.media import anyres
+from penstock.media.fitting import best_canvas, fitted
 from penstock.media.geometry import (
     Size,
     by_longest_edge,
@@ -25,6 +26,7 @@ from penstock.media.pixels import PIXELS, SIZE
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
+    FittedImages,
     FixedImages,
     ImagePreparation,
     PatchImages,
@@ -50,6 +52,8 @@ def prepare(image: ImagePreparation, picture: Image.Image) -> dict[str, np.ndarr
             pixels = _tiled(image, picture)
         case CanvasImages():
             pixels = _canvas(image, picture)
+        case FittedImages():
+            pixels = _fitted(image, picture)
         case RowImages():
             rows, columns = rows_of_patches(_size(picture), image.longest_edge, image.patch)
             size = rows * image.patch, columns * image.patch
@@ -140,6 +144,18 @@ def _canvas(image: CanvasImages, picture: Image.Image) -> np.ndarray:
     if rows * columns == 1:
         return filled
     return np.concatenate([filled, _resized(picture, (side, side), image.pixels)[None]])
+
+
+def _fitted(image: FittedImages, picture: Image.Image) -> np.ndarray:
+    """The tiles by rows, then the whole. What is on one tile isn't shown twice."""
+    side = image.tile
+    canvas = best_canvas(_size(picture), side, image.most)
+    inner = _resized(picture, fitted(_size(picture), canvas, side), image.pixels)
+    below, right = (whole - has for whole, has in zip(canvas, inner.shape, strict=False))
+    tiles = _cut(np.pad(inner, ((0, below), (0, right), (0, 0))), side)
+    if len(tiles) == 1:
+        return tiles
+    return np.concatenate([tiles, _resized(picture, (side, side), image.pixels)[None]])
 
 
 def _anyres(image: AnyresImages, picture: Image.Image) -> np.ndarray:

@@ -27,6 +27,7 @@ def prepare(
     fetch: Literal["missing", "newest", "never"] = "missing",
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
     language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> Path:
     """The prepared folder of a model, made if it isn't there yet.
 
@@ -38,6 +39,7 @@ def prepare(
     nothing.
     model_impl: whose code describes the layers; auto: a family, or transformers' if there is none.
     language_model_only: what a model sees with is left out.
+    mmproj: of a .gguf file, the path of the one with what it sees with.
     Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """
     # Imported here: processes that only read manifests stay without numpy and tokenizers.
@@ -51,6 +53,7 @@ def prepare(
         fetch=fetch,
         model_impl=model_impl,
         language_model_only=language_model_only,
+        mmproj=mmproj,
     )
 
 
@@ -59,12 +62,13 @@ def find_prepared(
     cache_dir: str | os.PathLike[str] | None = None,
     model_impl: Literal["auto", "penstock", "transformers"] = "auto",
     language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> Path | None:
     """The prepared folder of a model, if it is there and sound; else None, for whatever reason.
     Reads nothing but our own folder, and asks no hub."""
     from penstock.prepare.pipeline import find_prepared_folder
 
-    return find_prepared_folder(model, cache_dir, model_impl, language_model_only)
+    return find_prepared_folder(model, cache_dir, model_impl, language_model_only, mmproj)
 
 
 def _silent(_: str) -> None:

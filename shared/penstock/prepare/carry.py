@@ -32,6 +32,8 @@ def carried(
     if found.path.resolve().is_relative_to(root.resolve()):
         return found
     base = found.path.parent if found.kind == "gguf" else found.path
+    if found.mmproj is not None and found.mmproj.parent != base:
+        raise StartupError(f"{found.mmproj} can be copied only if it lies beside {found.path}")
     try:
         name = f"{readable_name(found.name)}-{_digest(base, inputs)}"
     except OSError as error:
@@ -44,7 +46,8 @@ def carried(
         except OSError as error:
             raise StartupError(f"the model can't be copied to {copy}: {error}") from error
     path = copy / found.path.name if found.kind == "gguf" else copy
-    return msgspec.structs.replace(found, path=path)
+    mmproj = None if found.mmproj is None else copy / found.mmproj.name
+    return msgspec.structs.replace(found, path=path, mmproj=mmproj)
 
 
 def link_to(link: Path, folder: Path) -> None:

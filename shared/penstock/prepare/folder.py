@@ -93,7 +93,8 @@ def is_sound(folder: Path) -> bool:
         template = (folder / CHAT_TEMPLATE).read_bytes()
     except (ModelNotFound, UnsupportedModel, OSError):
         return False
-    if not all(os.path.exists(file) for file in manifest.weights.files):
+    weights = manifest.weights
+    if not all(map(os.path.exists, (*weights.files, *filter(None, [weights.mmproj])))):
         return False
     if manifest.contents != _contents(tokenizer, template):
         return False

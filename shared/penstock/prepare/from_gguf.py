@@ -23,12 +23,14 @@ from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
+from penstock.prepare.mmproj import read_mmproj
 
 TEMPLATE = "tokenizer.chat_template"
 
 
-def read_gguf(path: Path) -> Checkpoint:
-    """path: of the file, or of any part of a split one.
+def read_gguf(path: Path, mmproj: Path | None = None) -> Checkpoint:
+    """path: of the file, or of any part of a split one. mmproj: of the file with what the model
+    sees with; None: it takes text only.
 
     Raises ModelNotFound if a part is missing, UnsupportedModel if the file is broken or of a kind
     that isn't served.
@@ -40,16 +42,25 @@ def read_gguf(path: Path) -> Checkpoint:
     tokenizer = build_tokenizer(file, encoder=isinstance(config, EncoderConfig))
     generation = _generation(fields, tokenizer)
     check_token_ids(generation, config, tokenizer.highest_id, str(path))
+    media = None
+    if mmproj is not None:
+        if isinstance(config, EncoderConfig) or pooling is not None:
+            raise UnsupportedModel(f"{mmproj}: a pooling model takes no pictures")
+        config, media = read_mmproj(mmproj, config, tokenizer.json)
     return Checkpoint(
         config=config,
         generation=generation,
         weights=WeightFiles(
-            format="gguf", files=tuple(map(str, part_paths(path))), dtype=_dtype(file)
+            format="gguf",
+            files=tuple(map(str, part_paths(path))),
+            dtype=_dtype(file),
+            mmproj="" if mmproj is None else str(mmproj),
         ),
         tokenizer_json=tokenizer.json,
         chat_template=_chat_template(fields),
         add_bos=tokenizer.add_bos and generation.bos_token_id is not None,
         pooling=pooling,
+        media=media,
     )
 
 

@@ -27,6 +27,7 @@ CLASSES: dict[str, dict[str, Any]] = {
     "Qwen2VLImageProcessor": _CLIP,
     "GotOcr2ImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
     "LlavaOnevisionImageProcessor": {**_CLIP, "size": {"height": 384, "width": 384}},
+    "Llama4ImageProcessor": {**_SIGLIP, "resample": 2, "size": 336},
     "PixtralImageProcessor": {**_CLIP, "patch_size": 16},
 }
 """Class -> its defaults."""

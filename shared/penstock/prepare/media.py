@@ -39,7 +39,7 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.picture_readers import internvl, onevision, pixtral
+from penstock.prepare.picture_readers import internvl, llama4, onevision, pixtral
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
 
@@ -241,6 +241,7 @@ READERS: dict[str, Reader] = {
     "Qwen3VLForConditionalGeneration": _qwen2_vl,
     "Qwen3VLMoeForConditionalGeneration": _qwen2_vl,
     "InternVLForConditionalGeneration": internvl,
+    "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,
     "LlavaOnevisionForConditionalGeneration": onevision,
 }

@@ -1,12 +1,14 @@
-"""How pictures are prepared that become tiles, or rows that a token ends: InternVL's, Pixtral's and
-LLaVA-OneVision's."""
+"""How pictures are prepared that become tiles, or rows that a token ends: InternVL's, Pixtral's,
+LLaVA-OneVision's and Llama 4's."""
 
 from __future__ import annotations
+
+import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.llava_onevision import most_tiles, pinpoints
 from penstock.formats.fields import Fields
-from penstock.media_facts import AnyresImages, CanvasImages, KindFacts, RowImages
+from penstock.media_facts import AnyresImages, CanvasImages, FittedImages, KindFacts, RowImages
 from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 
@@ -81,6 +83,39 @@ def onevision(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> K
     )
     token, token_id = tokens.named("image_token_index", "image_token_id")
     return KindFacts(preparation=image, placeholder=token, token=token, token_id=token_id)
+
+
+def llama4(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    settings.ignore("do_center_crop", "crop_size", "do_pad")  # not known to this processor
+    if settings.flag("resize_to_max_canvas", False):
+        raise settings.wrong("resize_to_max_canvas", "false")
+    tile, patch = _tile(settings, config)
+    ratio = config.section("vision_config").number("pixel_shuffle_ratio", 0.5)
+    rows = (tile // patch) ** 2 // max(round(1 / (ratio * ratio or 1)), 1)
+    if not 1 <= rows <= _MAX_ROWS:
+        raise config.wrong("pixel_shuffle_ratio", f"one that leaves 1 to {_MAX_ROWS} embeddings")
+    most = settings.integer("max_patches", 16)
+    if not 1 <= most <= MAX_TILES:
+        raise settings.wrong("max_patches", f"1 to {MAX_TILES} tiles")
+    pixels = pixels_of(settings)
+    if pixels.rescale is None or pixels.mean is None:
+        raise settings.wrong("do_rescale", "true, and do_normalize")
+    image = FittedImages(
+        pixels=msgspec.structs.replace(pixels, rounded=True), tile=tile, rows=rows, most=most
+    )
+    token, token_id = tokens.named("image_token_index", "image_token_id")
+    begin, _ = tokens.named("boi_token_index", "boi_token_id")
+    end, _ = tokens.named("eoi_token_index", "eoi_token_id")
+    for text in (image.tile_end, image.row_end, image.whole):
+        tokens.check(text)
+    return KindFacts(
+        preparation=image,
+        placeholder=image.whole,
+        token=token,
+        token_id=token_id,
+        before=begin,
+        behind=end,
+    )
 
 
 def _tile(settings: ImageSettings, config: Fields) -> tuple[int, int]:

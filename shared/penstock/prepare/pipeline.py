@@ -38,9 +38,10 @@ def prepare_model(
     fetch: Fetch = "missing",
     model_impl: ModelImpl = "auto",
     language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> Path:
     """See `penstock.prepare.prepare`."""
-    found = resolve(model, report, fetch)
+    found = _with_mmproj(resolve(model, report, fetch), mmproj, language_model_only)
     root = _root(cache_dir)
     if copy_weights:
         found = carried(found, inputs_of(found), root, report)
@@ -59,14 +60,33 @@ def find_prepared_folder(
     cache_dir: str | os.PathLike[str] | None,
     model_impl: ModelImpl = "auto",
     language_model_only: bool = False,
+    mmproj: str | None = None,
 ) -> Path | None:
     """See `penstock.prepare.find_prepared`."""
     try:
-        found = resolve(model, lambda _: None, "never")
+        resolved = resolve(model, lambda _: None, "never")
+        found = _with_mmproj(resolved, mmproj, language_model_only)
         folder = _folder_of(found, _root(cache_dir), model_impl, language_model_only)
         return folder if is_sound(folder) else None
     except (PenstockError, OSError):
         return None
+
+
+def _with_mmproj(
+    found: ResolvedModel, mmproj: str | None, language_model_only: bool
+) -> ResolvedModel:
+    """Raises UnsupportedModel for a file beside a model that has its tower in its own files."""
+    if mmproj is None or language_model_only:
+        return found
+    if found.kind != "gguf":
+        raise UnsupportedModel(
+            f"mmproj is {mmproj}, which goes with a .gguf file; {found.path} is a folder, whose "
+            "own files hold what the model sees with"
+        )
+    path = Path(mmproj).expanduser().absolute()
+    if not path.is_file():
+        raise ModelNotFound(f"mmproj is {path}, and there is no such file")
+    return msgspec.structs.replace(found, mmproj=path)
 
 
 def _root(cache_dir: str | os.PathLike[str] | None) -> Path:
@@ -83,6 +103,8 @@ def _folder_of(
             source += "\0transformers"
         elif language_model_only:
             source += "\0language model only"
+        elif found.mmproj is not None:
+            source += "\0mmproj"
         name = folder_name(found.name, source, inputs_of(found))
     except OSError as error:
         raise ModelNotFound(f"{found.path} can't be read: {error}") from None
@@ -112,7 +134,7 @@ def _read(found: ResolvedModel, model_impl: ModelImpl, language_model_only: bool
     if found.kind == "gguf":
         from penstock.prepare.from_gguf import read_gguf
 
-        return read_gguf(found.path)
+        return read_gguf(found.path, found.mmproj)
     from penstock.prepare.from_hub_folder import read_hub_folder
 
     return read_hub_folder(found.path, model_impl, language_model_only=language_model_only)
@@ -150,6 +172,9 @@ def _digest(checkpoint: Checkpoint) -> str:
         digest.update(msgspec.json.encode(checkpoint.media))
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
-    for file in (*checkpoint.weights.files, *(layer.file for layer in dense)):
+    files = [*checkpoint.weights.files, *(layer.file for layer in dense)]
+    if checkpoint.weights.mmproj:
+        files.append(checkpoint.weights.mmproj)
+    for file in files:
         digest.update(sample_digest(Path(file)))
     return digest.hexdigest()

@@ -34,6 +34,8 @@ class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     kind: Literal["gguf", "folder"]
     path: Path
+    mmproj: Path | None = None
+    """Of a .gguf file: another one with what it sees with."""
     advised: GenerationDefaults = GenerationDefaults()
     """Sampling values for what the files don't state."""
 

@@ -38,7 +38,11 @@ class Preparation:
     async def folder(self, model: ModelSettings) -> Path:
         """The model's prepared folder, made if it isn't there. Raises StartupError or Stopped."""
         found = find_prepared(
-            model.model, model.cache_dir, model.model_impl, model.language_model_only
+            model.model,
+            model.cache_dir,
+            model.model_impl,
+            model.language_model_only,
+            model.mmproj,
         )
         return found or await self._make(model)
 
@@ -46,6 +50,8 @@ class Preparation:
         arguments = ["prepare", model.model, "--model-impl", model.model_impl]
         if model.language_model_only:
             arguments.append("--language-model-only")
+        if model.mmproj is not None:
+            arguments += ["--mmproj", model.mmproj]
         if model.cache_dir is not None:
             arguments += ["--cache-dir", model.cache_dir]
         arguments += ["--log-level", self.log.log_level, "--log-format", self.log.log_format]
@@ -71,7 +77,9 @@ async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> E
     wanted = config.speculation.config
     if wanted is None or wanted.method != "draft_model":
         return config
-    own = msgspec.structs.replace(config.model, model=wanted.model, language_model_only=False)
+    own = msgspec.structs.replace(
+        config.model, model=wanted.model, language_model_only=False, mmproj=None
+    )
     folder = await preparation.folder(own)
     speculation = config.speculation.with_model(str(folder))
     return msgspec.structs.replace(config, speculation=speculation)

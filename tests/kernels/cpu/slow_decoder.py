@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -344,6 +344,10 @@ class SlowDecoder:
         if layer.shared_gate is not None:
             total = total / (1 + np.exp(-layer.shared_gate(x)))
         shares = _shares(layer, layer.router(x))
+        said = layer.spec.feed_forward.experts
+        if said is not None and said.weighs_input:
+            factors = shares.T[:, :, None]
+            return total + sum(map(partial(_inner, layer.spec), layer.experts, factors * x))
         results = [_inner(layer.spec, expert, x) for expert in layer.experts]
         return total + np.einsum("re,erh->rh", shares, np.array(results))
 

@@ -109,6 +109,13 @@ MODELS = {
     "experts beside a gated one": sizes(
         feed_forward(experts=experts(5, 2, shared_inner=100, shared_gate=True))
     ),
+    "experts whose inputs are weighed": sizes(
+        feed_forward(
+            experts=experts(
+                5, 2, router="sigmoid", normalised=False, weighs_input=True, shared_inner=100
+            )
+        )
+    ),
     "experts in parallel": sizes(
         LayerSpec(order="parallel", feed_forward=FeedForwardSpec(experts=experts(4, 1)))
     ),

@@ -18,6 +18,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
     LlavaOnevisionImageProcessorPil,
@@ -28,6 +29,8 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+
+from tests.shared.media.llama4_pictures import Llama4Pictures
 
 SPECIAL = (
     "<s>",
@@ -50,6 +53,12 @@ SPECIAL = (
     "[IMG]",
     "[IMG_BREAK]",
     "[IMG_END]",
+    "<|image_start|>",
+    "<|image_end|>",
+    "<|image|>",
+    "<|patch|>",
+    "<|tile_x_separator|>",
+    "<|tile_y_separator|>",
     "<|AUDIO|>",
     "<|audio_bos|>",
     "<|audio_eos|>",
@@ -102,6 +111,13 @@ def _without_videos(processor: Any) -> Any:
         return None
 
     return type(processor.__name__, (processor,), {"check_argument_for_proper_class": check})
+
+
+def _unchecked(processor: Any) -> Any:
+    """The class, with an image processor that isn't transformers'."""
+    return type(
+        processor.__name__, (processor,), {"check_argument_for_proper_class": lambda *_: None}
+    )
 
 
 def _internvl(fast: PreTrainedTokenizerFast) -> Any:
@@ -237,6 +253,17 @@ FAMILIES: dict[str, Family] = {
         },
         lambda fast: _pixtral(fast, 2),
         "[IMG]",
+    ),
+    "llama4": Family(
+        "Llama4ForConditionalGeneration",
+        lambda ids: {
+            "image_token_index": ids["<|patch|>"],
+            "boi_token_index": ids["<|image_start|>"],
+            "eoi_token_index": ids["<|image_end|>"],
+            "vision_config": {"patch_size": 6, "image_size": 24},
+        },
+        lambda fast: _unchecked(Llama4Processor)(Llama4Pictures(24, 6), fast, patch_size=6),
+        "<|image|>",
     ),
     "llava_onevision": Family(
         "LlavaOnevisionForConditionalGeneration",

@@ -29,6 +29,7 @@ from penstock.media.resize import prepare
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
+    FittedImages,
     FixedImages,
     ImagePreparation,
     KindFacts,
@@ -39,6 +40,7 @@ from penstock.media_facts import (
     TiledImages,
 )
 from penstock.media_facts import Pixels as P
+from tests.shared.media.llama4_pictures import Llama4Pictures
 from tests.thinning import part
 
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -145,6 +147,15 @@ CASES: dict[str, tuple[Any, ImagePreparation]] = {
     "internvl whole": (
         GotOcr2ImageProcessorPil(size={"height": 24, "width": 24}),
         CanvasImages(pixels=pixels(3, CLIP), tile=24, rows=4, split=False),
+    ),
+    "llama4": (
+        Llama4Pictures(tile=24, most=6),
+        FittedImages(
+            pixels=P(resample=2, rescale=1 / 255, mean=HALF[0], std=HALF[1], rounded=True),
+            tile=24,
+            rows=4,
+            most=6,
+        ),
     ),
     "pixtral": (
         PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size={"height": 8, "width": 8}),

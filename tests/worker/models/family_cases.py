@@ -40,6 +40,19 @@ LONGROPE = {
     "original_max_position_embeddings": 256,
 }
 GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+LLAMA4 = GROUPED | {
+    "num_hidden_layers": 4,
+    "intermediate_size": 36,  # twice that is the hidden size: no shape tells what is transposed
+    "intermediate_size_mlp": 100,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": 21,
+    "attn_scale": 0.4,
+    "floor_scale": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "pad_token_id": 0,
+}
 LATENTS = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -219,6 +232,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "pad_token_id": 0,
             "original_max_position_embeddings": 256,
             "rope_parameters": LONGROPE,
+        },
+    ),
+    "llama4": ("Llama4", LLAMA4),
+    "llama4-plain": (
+        "Llama4",
+        LLAMA4
+        | {
+            "num_hidden_layers": 3,
+            "moe_layers": [0, 2],
+            "no_rope_layers": [1, 0, 1],
+            "attn_temperature_tuning": False,
+            "use_qk_norm": False,
+            "num_experts_per_tok": 2,
+            "rope_parameters": LLAMA3_ROPE | {"high_freq_factor": 1.0},
         },
     ),
     "smollm3": ("SmolLM3", WHOLE | {"num_hidden_layers": 4, "pad_token_id": 0}),
@@ -478,7 +505,7 @@ def config_class(family: str) -> Any:
     """transformers' class of configurations."""
     import transformers
 
-    halves = ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Qwen3_5Moe")
+    halves = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
     return getattr(transformers, family + ("TextConfig" if family in halves else "Config"))
 
 

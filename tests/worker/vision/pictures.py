@@ -21,6 +21,7 @@ from penstock.media.resize import prepare
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
+    FittedImages,
     FixedImages,
     ImagePreparation,
     KindFacts,
@@ -77,6 +78,10 @@ def picture(preparation: ImagePreparation, size: int, seed: int) -> Prepared:
             shape = (size + (size > 1), preparation.tile, preparation.tile)
             rows, grid = shape[0] * preparation.rows, (1, size)
             spans = (rows,)
+        case FittedImages():
+            shape = (size + (size > 1), preparation.tile, preparation.tile)
+            rows, grid = shape[0] * preparation.rows, (1, size)
+            spans = (preparation.rows,) * shape[0]
         case RowImages():
             side = preparation.patch
             shape = (1, size * side, (size + 2) * side)

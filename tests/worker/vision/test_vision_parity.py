@@ -44,6 +44,9 @@ def test_encodings_equal_transformers(case: str) -> None:
                 features = torch.cat((seen.pooler_output[0], *deep), 1)
             elif hasattr(theirs.config, "scale_factor"):
                 features = theirs.model.get_image_features(pixels[None]).pooler_output.flatten(0, 1)
+            elif hasattr(theirs, "vision_model"):
+                seen = theirs.get_image_features(pixels, "default").last_hidden_state
+                features = theirs.multi_modal_projector(seen.flatten(0, 1))
             else:
                 said = {
                     key: getattr(theirs.config, key)

@@ -17,6 +17,7 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
+    FittedImages,
     FixedImages,
     ImagePreparation,
     KindFacts,
@@ -118,6 +119,16 @@ INTERNVIT = SEES | {
     "layer_scale_init_value": 0.8,
 }
 PIXTRAL = SEES | {"class": "PixtralVisionConfig", "image_size": 64, "patch_size": 4}
+LLAMA4 = TEXT | {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 100,
+    "num_hidden_layers": 4,
+    "num_local_experts": 4,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": 19,
+    "floor_scale": 16,
+}
 FORMS = [[24, 24], [24, 48], [48, 24], [48, 48], [24, 72]]
 CASES: dict[str, Case] = {
     "llava": Case(
@@ -285,6 +296,24 @@ CASES: dict[str, Case] = {
         AnyresImages(
             pixels=COLOURS, tile=24, side=4, forms=tuple((a, b) for a, b in FORMS), most=2
         ),
+    ),
+    "llama4": Case(
+        "Llama4",
+        {
+            "text_config": LLAMA4,
+            "vision_config": SEES
+            | {
+                "image_size": 24,
+                "patch_size": 4,
+                "intermediate_size": 192,
+                "projector_input_dim": 56,
+                "projector_output_dim": 56,
+                "vision_output_dim": 56,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            "image_token_index": PLACEHOLDER,
+        },
+        FittedImages(pixels=msgspec.structs.replace(COLOURS, rounded=True), tile=24, rows=9),
     ),
     "gemma3": Case(
         "Gemma3",

@@ -83,7 +83,12 @@ inline void give_places(const PkExperts& e, const Places& places, int rows) {
     if (places.first[i + 1] > places.first[i]) places.busy[busy++] = i;
   }
   places.busy[e.count] = busy;
-  for (int i = 0; i < rows * e.active; i++) places.place[i] = next[places.chosen[i]]++;
+  for (int i = 0; i < rows * e.active; i++) {
+    const int place = places.place[i] = next[places.chosen[i]]++;
+    if (!e.weighs_input) continue;
+    places.factors[place] = places.shares[i];
+    places.shares[i] = 1.0f;
+  }
 }
 
 inline void route(Thread& t, const PkPhase& p) {
@@ -114,7 +119,7 @@ inline void experts_up(Thread& t, const PkPhase& p) {
   const PkExperts& e = *p.experts;
   const Activations a = t.scratch.places.input.of_width(e.ups[0].inputs), inner = t.scratch.places.inner.of_width(e.downs[0].inputs);
   by_experts(t, e, pk::padded(e.ups[0].outputs, 32) / 32, [&](int expert, int unit, int place, int count) {
-    inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count);
+    inner_unit(t, p, e.gates ? &e.gates[expert] : nullptr, e.ups[expert], a, inner, unit, place, count, nullptr, e.weighs_input ? t.scratch.places.factors + place : nullptr);
   });
 }
 

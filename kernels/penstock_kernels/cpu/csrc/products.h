@@ -34,10 +34,10 @@ inline V activate(int kind, V x) {
 }
 
 // 32 inner values of up to pk::ROWS rows: two tiles of gate and two of up, then straight into the next
-// input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.  Experts have no adapters,
-// and their phases no `low_rank`.
+// input, from column p.first on.  gate: null without one.  weights: [rows] factors, or null.  factors: [rows]
+// of the products' input, or null.  Experts have no adapters, and their phases no `low_rank`.
 inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, const PkMatrix& up, const Activations& a, const Activations& inner, int unit, int row, int rows,
-                       const float* weights = nullptr) {
+                       const float* weights = nullptr, const float* factors = nullptr) {
   alignas(64) float out[4][16 * pk::ROWS];
   // An inner width of 16 more than a multiple of 32 has no last tile: its outputs are zeros.
   const int tiles = 2 * unit + 2 <= pk::padded(up.outputs, 16) / 16 ? 2 : 1;
@@ -48,12 +48,13 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
     if (gate) add_raised(t, p, 0, 2 * unit + i, row, rows, out[i]);
     add_raised(t, p, 1, 2 * unit + i, row, rows, out[2 + i]);
   }
-  const auto value = [&](const float* g, const float* u) {
-    if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(load(g), load(u));
-    return gate ? mul(activate(p.activation, load(g)), load(u)) : activate(p.activation, load(u));
+  const auto value = [&](V g, V u) {
+    if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
+    return gate ? mul(activate(p.activation, g), u) : activate(p.activation, u);
   };
   for (int r = 0; r < rows; r++) {
-    V low = value(out[0] + 16 * r, out[2] + 16 * r), high = value(out[1] + 16 * r, out[3] + 16 * r);
+    const auto product = [&](int i) { return factors ? mul(load(out[i] + 16 * r), set1(factors[r])) : load(out[i] + 16 * r); };
+    V low = value(product(0), product(2)), high = value(product(1), product(3));
     if (weights) low = mul(low, set1(weights[r])), high = mul(high, set1(weights[r]));
     set_group(inner, p.forms, row + r, p.first / 32 + unit, low, high);
   }

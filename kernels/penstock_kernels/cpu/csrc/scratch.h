@@ -26,7 +26,8 @@ struct Places {
   Activations input, inner;
   float* results;   // [places, hidden rounded up to 32]
   int32_t *chosen;  // [rows][active]: experts, ascending
-  float* shares;    // [rows][active]: their scores
+  float* shares;    // [rows][active]: their scores; ones where these are factors of inputs
+  float* factors;   // [places]: of inputs, where scores are
   int32_t *first;   // [experts + 1]: the first place of each expert
   int32_t *busy;    // [experts + 1]: experts that have places; at the number of all experts, how many
   int32_t *place;   // [rows][active]
@@ -125,6 +126,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
     Activations::take(at, s.places.results, static_cast<size_t>(places) * pk::padded(m.widths[PK_RESIDUAL], 32));
     Activations::take(at, s.places.chosen, places);
     Activations::take(at, s.places.shares, places);
+    Activations::take(at, s.places.factors, places);
     Activations::take(at, s.places.first, most.experts + 1);
     Activations::take(at, s.places.busy, most.experts + 1);
     Activations::take(at, s.places.place, places);

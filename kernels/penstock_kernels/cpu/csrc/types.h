@@ -62,9 +62,10 @@ struct PkAttention {
 // scale: of the chosen scores.  sum_floor: what is added to their sum.  Experts are chosen from the best
 // active_groups of `groups`, whose scores are the sums of their best group_best experts' (1 or 2).
 // correction: [count] or null; added for choosing.  gates, ups, downs: [count]; gates null without a gate.
-// scales: [count] or null; factors of the chosen scores.
+// scales: [count] or null; factors of the chosen scores.  weighs_input: an expert's input has the score as a
+// factor, instead of its result.
 struct PkExperts {
-  int32_t count, active, groups, active_groups, group_best, sigmoid, normalised;
+  int32_t count, active, groups, active_groups, group_best, sigmoid, normalised, weighs_input;
   float scale, sum_floor;
   const float* correction;
   const PkMatrix *gates, *ups, *downs;

@@ -86,6 +86,7 @@ MECHANISMS = frozenset(
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
         mechanism.SHARED_EXPERT_GATE,
+        mechanism.WEIGHED_INPUTS,
         mechanism.QUERY_GROWTH,
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,

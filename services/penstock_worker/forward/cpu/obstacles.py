@@ -15,6 +15,8 @@ def experts_obstacle(config: ModelConfig) -> str | None:
             return f"{experts.active} of {experts.count} experts; at most 64 of 1024 are possible"
         if experts is not None and experts.group_best > 2:
             return f"groups are scored by {experts.group_best} experts; 1 and 2 are possible"
+        if experts is not None and experts.weighs_input and layer.feed_forward.bias:
+            return "experts whose inputs are weighed have biases"
     return None
 
 

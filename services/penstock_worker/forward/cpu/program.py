@@ -220,6 +220,7 @@ def _experts(spec: LayerSpec, weights: LayerWeights) -> Experts | None:
         normalised=said.normalised,
         scale=said.scale,
         sum_floor=said.sum_floor,
+        weighs_input=said.weighs_input,
         groups=said.groups,
         active_groups=said.active_groups,
         group_best=said.group_best,

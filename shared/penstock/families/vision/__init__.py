@@ -7,6 +7,7 @@ from penstock.families.vision.family import VISION, TextHalf, VisionFamily
 from penstock.families.vision.gemma3 import GEMMA3_VISION
 from penstock.families.vision.idefics3 import IDEFICS3
 from penstock.families.vision.internvl import INTERNVL
+from penstock.families.vision.llama4 import LLAMA4_VISION
 from penstock.families.vision.llava import LLAVA
 from penstock.families.vision.llava_onevision import LLAVA_ONEVISION
 from penstock.families.vision.pixtral import MISTRAL3
@@ -26,6 +27,7 @@ VISION_FAMILIES: dict[str, VisionFamily] = {
         GEMMA3_VISION,
         INTERNVL,
         MISTRAL3,
+        LLAMA4_VISION,
     )
 }
 

@@ -1,0 +1,162 @@
+"""Llama 4: experts whose inputs are weighed, attention within chunks of positions, and every fourth
+layer without rotary positions, whose queries grow instead.
+
+Source: Meta AI, "The Llama 4 herd", 2025; the growth: Nakanishi, "Scalable-softmax is superior for
+attention", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.families import hub_reading as hub
+from penstock.families.family import Family, TensorNames
+from penstock.formats.fields import Fields
+from penstock.layer_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    RopeScaling,
+    RopeSpec,
+)
+from penstock.model_config import ModelConfig
+
+CHUNKED = "chunked_attention"
+
+
+def _hub(fields: Fields) -> ModelConfig:
+    hub.activation(fields, "silu")
+    sizes = hub.sizes(
+        fields, default_head_dim=128, inner=fields.integer("intermediate_size_mlp", 16_384)
+    )
+    count = sizes["num_layers"]
+    fields.ignore("router_jitter_noise", "for_llm_compressor")  # of training, of a tool
+    turns, growing = _turning(fields, count), _growing(fields, sizes["head_dim"])
+    bias, normed = fields.flag("attention_bias", False), fields.flag("use_qk_norm", True)
+    experts, routed = _experts(fields), _routed(fields, count)
+    layers = [
+        LayerSpec(
+            attention=AttentionSpec(
+                chunk=chunk,
+                rope=0 if turning else None if growing is None else 1,
+                norm="head" if normed and turning else "none",
+                qkv_bias=bias,
+                output_bias=bias,
+            ),
+            feed_forward=FeedForwardSpec(experts=experts if number in routed else None),
+        )
+        for number, (turning, chunk) in enumerate(
+            zip(turns, _chunks(fields, turns, sizes["max_position"]), strict=True)
+        )
+    ]
+    rope = hub.rope(fields, sizes["head_dim"], theta=500_000.0)
+    return ModelConfig(
+        architecture="llama4",
+        **sizes,
+        norm=NormSpec(eps=fields.number("rms_norm_eps", 1e-5)),
+        ropes=(rope,) if growing is None else (rope, growing),
+        layers=hub.shared(layers),
+    )
+
+
+def _turning(fields: Fields, count: int) -> list[bool]:
+    """Whether each layer has rotary positions. An empty list says nothing."""
+    interval = fields.integer("no_rope_layer_interval", 4)
+    if interval < 1:
+        raise fields.wrong("no_rope_layer_interval", "a positive number")
+    key = "no_rope_layers"
+    stated = fields.listed(key, int) if fields.values.get(key) is not None else []
+    fields.ignore(key)
+    if not stated:
+        return [(number + 1) % interval != 0 for number in range(count)]
+    if len(stated) < count:
+        raise fields.wrong(key, f"a list of {count} numbers")
+    return [bool(each) for each in stated[:count]]
+
+
+def _chunks(fields: Fields, turns: list[bool], longest: int) -> list[int | None]:
+    """Of each layer's attention."""
+    key = "layer_types"
+    kinds = [CHUNKED if each else hub.FULL for each in turns]
+    if fields.values.get(key) is not None:
+        kinds = fields.listed(key, str)
+    fields.ignore(key)
+    if len(kinds) != len(turns) or not set(kinds) <= {CHUNKED, hub.FULL}:
+        raise fields.wrong(key, f"{CHUNKED} or {hub.FULL} for each of {len(turns)} layers")
+    size = fields.optional_integer("attention_chunk_size")
+    if "attention_chunk_size" not in fields:
+        size = 8192
+    if size is None or size >= longest:
+        return [None] * len(kinds)
+    if size < 1:
+        raise fields.wrong("attention_chunk_size", "a positive number")
+    return [size if kind == CHUNKED else None for kind in kinds]
+
+
+def _growing(fields: Fields, head_dim: int) -> RopeSpec | None:
+    """Of the layers without rotary positions: nothing turns, and queries grow."""
+    by, length = fields.number("attn_scale", 0.1), fields.integer("floor_scale", 8192)
+    on = fields.values.get("attn_temperature_tuning", True)  # a number in some releases
+    fields.ignore("attn_temperature_tuning")
+    if not on or not by:
+        return None
+    if length < 1:
+        raise fields.wrong("floor_scale", "a positive number")
+    return RopeSpec(
+        dims=head_dim,
+        scaling=RopeScaling(kind="proportional", kept=0),
+        query_growth=by,
+        query_growth_length=length,
+        query_growth_first=1,
+    )
+
+
+def _experts(fields: Fields) -> ExpertsSpec:
+    inner = fields.integer("intermediate_size", 8192)
+    return ExpertsSpec(
+        **hub.expert_counts(fields, "num_local_experts"),
+        inner=inner,
+        router="sigmoid",
+        normalised=False,
+        weighs_input=True,
+        shared_inner=inner,
+    )
+
+
+def _routed(fields: Fields, count: int) -> frozenset[int]:
+    """Which layers have experts."""
+    step, key = fields.integer("interleave_moe_layer_step", 1), "moe_layers"
+    if fields.values.get(key) is not None:
+        return frozenset(fields.listed(key, int))
+    fields.ignore(key)
+    if step < 1:
+        raise fields.wrong("interleave_moe_layer_step", "a positive number")
+    return frozenset(range(step - 1, count, step))
+
+
+LLAMA4 = Family(
+    "llama4",
+    ("Llama4ForCausalLM",),
+    "Llama 4",
+    _hub,
+    hub_names=TensorNames(
+        {
+            "feed_forward.router": "mlp.router",
+            **{
+                f"feed_forward.{at}{name}": f"mlp.{at}{name}"
+                for at in ("", "shared_expert.", "experts.*.")
+                for name in ("gate_proj", "up_proj", "down_proj")
+            },
+        },
+        stacked={
+            "feed_forward.experts.gate_up_proj": (
+                "mlp.experts.*.gate_proj",
+                "mlp.experts.*.up_proj",
+            ),
+            "feed_forward.experts.down_proj": ("mlp.experts.*.down_proj",),
+        },
+        turned="always",
+        unit_norms=True,
+        pairs_adjacent=True,
+    ),
+)

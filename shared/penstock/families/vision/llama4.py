@@ -1,0 +1,130 @@
+"""Llama 4: a tower over tiles of a picture with learned and rotary positions, squares of patches,
+and Llama 4's decoder.
+
+Source: Meta AI, "The Llama 4 herd", 2025.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import UnsupportedModel
+from penstock.families import hub_reading as hub
+from penstock.families.bounds import layer_count
+from penstock.families.llama4 import LLAMA4
+from penstock.families.vision.family import TextHalf, VisionFamily
+from penstock.families.vision.reading import (
+    MAX_PATCH,
+    MAX_PIXELS,
+    MAX_WIDTH,
+    bounded,
+    heads,
+    only_colours,
+    patches_in_row,
+)
+from penstock.formats.fields import Fields
+from penstock.layer_spec import NormSpec
+from penstock.model_config import ModelConfig
+from penstock.vision_spec import (
+    AdapterProjector,
+    LearnedPositions,
+    RotaryPositions,
+    TowerSpec,
+    VisionSpec,
+)
+
+EPS = 1e-5
+"""Of all norms of the tower, whatever config.json says."""
+MAX_FACTOR = 64
+TEXT_DEFAULTS: dict[str, object] = {
+    "vocab_size": 202_048,
+    "hidden_size": 5120,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+}
+"""Those of transformers' Llama4TextConfig."""
+
+
+def _tower(section: Fields) -> tuple[TowerSpec, int]:
+    section.ignore("norm_eps", "projector_dropout", "vision_feature_layer")
+    hub.only(
+        section,
+        hidden_act="gelu",
+        multi_modal_projector_bias=False,
+        vision_feature_select_strategy="default",
+    )
+    only_colours(section, "num_channels")
+    hidden = bounded(section, "hidden_size", MAX_WIDTH, 768)
+    patch = bounded(section, "patch_size", MAX_PATCH, 14)
+    image = bounded(section, "image_size", MAX_PIXELS, 448)
+    side = patches_in_row(section, image, patch)
+    rope = section.section("rope_parameters")
+    theta = rope.number("rope_theta", section.number("rope_theta", 10_000.0))
+    tower = TowerSpec(
+        hidden_size=hidden,
+        intermediate_size=bounded(section, "intermediate_size", MAX_WIDTH, 5632),
+        num_layers=layer_count(section.completed(num_hidden_layers=34), "num_hidden_layers"),
+        num_heads=heads(section, "num_attention_heads", hidden, 16),
+        patch=patch,
+        norm=NormSpec(kind="layer", eps=EPS, bias=True),
+        positions=LearnedPositions(
+            side=side,
+            rotary=RotaryPositions(theta=theta, columns_first=True, adjacent=True, first=1),
+        ),
+        class_token=True,
+        first_norm=True,
+        last_norm=True,
+    )
+    if tower.head_dim % 4:
+        raise UnsupportedModel(
+            f"{section.where}: heads of {tower.head_dim} numbers can't rotate by row and column; "
+            "hidden_size / num_attention_heads must be a multiple of 4"
+        )
+    return tower, image
+
+
+def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
+    tower, image = _tower(section)
+    ratio = section.number("pixel_shuffle_ratio", 0.5)
+    factor = round(1 / ratio) if ratio > 0 else 0
+    if not 1 <= factor <= MAX_FACTOR or factor * ratio != 1.0 or image // tower.patch % factor:
+        raise section.wrong(
+            "pixel_shuffle_ratio",
+            f"one over a whole number that divides the {image // tower.patch} patches in a row",
+        )
+    inner = bounded(section, "projector_input_dim", MAX_WIDTH, 4096)
+    wide = {
+        "projector_output_dim": (inner, 4096),
+        "vision_output_dim": (inner, 7680),
+        "intermediate_size": (tower.hidden_size * factor**2, 5632),
+    }
+    for key, (wanted, default) in wide.items():
+        if section.integer(key, default) != wanted:
+            raise section.wrong(key, f"{wanted}, as the projector's products need it")
+    return VisionSpec(
+        tower=tower, projector=AdapterProjector(factor=factor, inner=inner), image_size=image
+    )
+
+
+LLAMA4_VISION = VisionFamily(
+    "llama4",
+    ("Llama4ForConditionalGeneration",),
+    "Llama 4",
+    {"llama4_text": TextHalf(LLAMA4, TEXT_DEFAULTS)},
+    _read,
+    usual="llama4_text",
+    harmless=frozenset(
+        {
+            "boi_token_id",
+            "boi_token_index",
+            "eoi_token_id",
+            "eoi_token_index",
+            "image_token_id",
+            "image_token_index",
+        }
+    ),
+    ignored=("_attn_implementation_autoset",),
+)

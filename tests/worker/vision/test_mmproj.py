@@ -1,0 +1,227 @@
+"""A GGUF model with its mmproj file answers as the checkpoint that both were made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
+from penstock.formats.gguf import GGUFFile
+from penstock.media_facts import Pixels, RowImages, ScannedImages, TiledImages
+from penstock.model_config import ModelConfig, WeightFiles
+from penstock.prepare import load_manifest, prepare
+from penstock.prepare.gguf_config import read_config
+from penstock.prepare.mmproj import read_mmproj
+from penstock.vision_spec import PoolProjector, RotaryPositions, VisionSpec
+from tests.shared.media.processors import tokenizer
+from tests.shared.tiny_models import write_gguf, write_hub_folder
+from tests.worker.driver import Driver
+from tests.worker.vision.mmproj_writer import MEAN, STD, write_mmproj, write_text_half
+from tests.worker.vision.pictures import Prepared, job_of, load, picture, prompts, runner_of
+from tests.worker.vision.vision_cases import CASES, both, opened
+
+pytestmark = pytest.mark.slow
+
+WANTED = 6
+
+
+def known(pixels: int) -> Pixels:
+    return Pixels(
+        resample=pixels,
+        rescale=1 / 255,
+        mean=(MEAN[0], MEAN[1], MEAN[2]),
+        std=(STD[0], STD[1], STD[2]),
+    )
+
+
+PREPARED = {
+    "gemma3": ScannedImages(
+        pixels=known(2),
+        height=32,
+        width=32,
+        rows=16,
+        begin="\n\n<start_of_image>",
+        end="<end_of_image>\n\n",
+    ),
+    "smolvlm": TiledImages(pixels=known(1), longest_edge=96, tile=24, rows=4),
+    "pixtral": RowImages(pixels=known(3), longest_edge=64, patch=4),
+    "mistral3": RowImages(pixels=known(3), longest_edge=64, patch=8),
+}
+
+
+def vocabulary() -> bytes:
+    return tokenizer().to_str().encode()
+
+
+def alike(spec: VisionSpec) -> VisionSpec:
+    """Without what tells how a file has its numbers."""
+    if isinstance(spec.projector, PoolProjector):
+        return msgspec.structs.replace(
+            spec, projector=msgspec.structs.replace(spec.projector, plus_one=True)
+        )
+    positions = spec.tower.positions
+    if isinstance(positions, RotaryPositions):
+        plain = msgspec.structs.replace(positions, adjacent=False)
+        tower = msgspec.structs.replace(spec.tower, positions=plain)
+        return msgspec.structs.replace(spec, tower=tower)
+    return spec
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("case", PREPARED)
+def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
+    theirs, hub = both(case)
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    config, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
+    assert media.kinds["image"].preparation == PREPARED[case]
+    assert config.vision is not None
+    assert hub.config.vision is not None
+    assert alike(config.vision) == hub.config.vision
+    files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = opened(config, files)
+    shown = picture(CASES[case].preparation, 2, 1).inputs
+    with torch.inference_mode():
+        encoded = [one.tower.encode(one.tower.read(shown)) for one in (ours, hub)]
+    # A factor less 1, in float32, is another number than the factor.
+    close = 1e-5 if case == "gemma3" else 0.0
+    assert torch.allclose(*encoded, rtol=close, atol=close)
+    assert answers(case, ours, tmp_path) == answers(case, hub, tmp_path)
+
+
+def answers(case: str, ours: Any, folder: Path) -> list[list[int]]:
+    preparation = CASES[case].preparation
+    asked = prompts(preparation)[1:4]
+    shown = {
+        part.item.name: part for parts in asked for part in parts if isinstance(part, Prepared)
+    }
+    runner = runner_of(ours, preparation)
+    load(runner, folder, *shown.values())
+    driver = Driver(runner, num_blocks=128, slots=8, budget=64)
+    driver.encode = list(shown)
+    jobs = [job_of(parts, WANTED, whole_spans=ours.config.vision.spans_whole) for parts in asked]
+    while any(not job.done for job in jobs):
+        driver._step([job for job in jobs if not job.done])
+    return [job.tokens for job in jobs]
+
+
+def pair(folder: Path, **changes: Any) -> tuple[Path, Path]:
+    """A decoder of llama's family, 24 numbers wide, whose vocabulary has SmolVLM's tokens; and a
+    mmproj file without tensors. changes: of the latter's metadata."""
+
+    def words(writer: gguf.GGUFWriter) -> int:
+        made = tokenizer()
+        by_id = {number: text for text, number in made.get_vocab(with_added_tokens=True).items()}
+        texts = [by_id[number] for number in sorted(by_id)]
+        added = {token.content for token in made.get_added_tokens_decoder().values()}
+        merges = json.loads(made.to_str())["model"]["merges"]
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(texts)
+        writer.add_token_types([3 if text in added else 1 for text in texts])
+        writer.add_token_merges([" ".join(merge) for merge in merges])
+        writer.add_bos_token_id(texts.index("<s>"))
+        writer.add_eos_token_id(texts.index("</s>"))
+        return len(texts)
+
+    text = write_gguf(folder / "text.gguf", vocabulary=words)
+    values = {
+        "clip.has_vision_encoder": True,
+        "clip.projector_type": "idefics3",
+        "clip.use_gelu": True,
+        "clip.vision.projection_dim": 24,
+        "clip.vision.image_size": 24,
+        "clip.vision.patch_size": 4,
+        "clip.vision.embedding_length": 48,
+        "clip.vision.feed_forward_length": 64,
+        "clip.vision.block_count": 2,
+        "clip.vision.attention.head_count": 4,
+        "clip.vision.attention.layer_norm_epsilon": 1e-6,
+        "clip.vision.projector.scale_factor": 3,
+    } | changes
+    writer = gguf.GGUFWriter(str(folder / "mmproj.gguf"), values.pop("architecture", "clip"))
+    for key, value in values.items():
+        if isinstance(value, (bool, str)):
+            (writer.add_bool if isinstance(value, bool) else writer.add_string)(key, value)
+        else:
+            (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
+    writer.add_tensor("v.post_ln.weight", np.ones(48, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return text, folder / "mmproj.gguf"
+
+
+def test_a_pair_is_prepared_and_known_again(tmp_path: Path) -> None:
+    text, mmproj = pair(tmp_path)
+    cache = tmp_path / "cache"
+    folder = prepare(str(text), cache_dir=cache, mmproj=str(mmproj))
+    manifest = load_manifest(folder)
+    assert manifest.weights.mmproj == str(mmproj)
+    assert manifest.media is not None
+    assert manifest.decoder.vision is not None
+    own = manifest.media.kinds["image"].preparation
+    assert isinstance(own, TiledImages)
+    assert own.longest_edge == 96  # four tiles, where the file doesn't say
+    plain = load_manifest(prepare(str(text), cache_dir=cache))
+    assert plain.decoder.vision is None
+    assert plain.digest != manifest.digest
+    only = prepare(str(text), cache_dir=cache, mmproj=str(mmproj), language_model_only=True)
+    assert load_manifest(only).decoder.vision is None
+    assert prepare(str(text), cache_dir=cache, mmproj=str(mmproj)) == folder
+    copied = prepare(str(text), cache_dir=tmp_path / "other", mmproj=str(mmproj), copy_weights=True)
+    carried = load_manifest(copied).weights.mmproj
+    assert Path(carried).is_relative_to(tmp_path / "other")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another architecture": ({"architecture": "llama"}, "is no mmproj file"),
+    "nothing to see with": ({"clip.has_vision_encoder": False}, "nothing to see with"),
+    "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; gemma3"),
+    "another decoder": ({"clip.projector_type": "gemma3"}, "belongs to Gemma 3"),
+    "another size": ({"clip.vision.projection_dim": 32}, "rows of 32 numbers"),
+    "a factor that doesn't divide": ({"clip.vision.projector.scale_factor": 4}, "a divisor of 6"),
+    "heads that don't divide": ({"clip.vision.attention.head_count": 5}, "5 attention heads"),
+    "no layers": ({"clip.vision.block_count": 0}, "block_count is 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_served_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    changes, message = REFUSED[case]
+    text, mmproj = pair(tmp_path, **changes)
+    with pytest.raises(UnsupportedModel, match=message):
+        prepare(str(text), cache_dir=tmp_path / "cache", mmproj=str(mmproj))
+
+
+def test_a_model_whose_vocabulary_has_no_place_for_pictures(tmp_path: Path) -> None:
+    _, mmproj = pair(tmp_path)
+    config = read_config(GGUFFile(write_gguf(tmp_path / "plain.gguf")))
+    assert isinstance(config, ModelConfig)
+    bare = tokenizer().to_str().replace("<image>", "<picture>").encode()
+    with pytest.raises(UnsupportedModel, match="lacks the token <image>"):
+        read_mmproj(mmproj, config, bare)
+
+
+@pytest.mark.parametrize("what", ["a folder", "no file"])
+def test_beside_what_it_can_not_stand(what: str, tmp_path: Path) -> None:
+    text, mmproj = pair(tmp_path)
+    refused: dict[str, Callable[[], Path]] = {
+        "a folder": lambda: prepare(
+            str(write_hub_folder(tmp_path / "hub")), cache_dir=tmp_path, mmproj=str(mmproj)
+        ),
+        "no file": lambda: prepare(str(text), cache_dir=tmp_path, mmproj=str(tmp_path / "none")),
+    }
+    with pytest.raises(PenstockError, match=r"which goes with a \.gguf file|no such file") as error:
+        refused[what]()
+    assert isinstance(error.value, (UnsupportedModel, ModelNotFound))
