@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_worker.batch.slots import Slot, Slots
+from penstock_worker.speculation.patience import Patience
 from penstock_worker.speculation.token_index import TokenIndex
 
 
@@ -20,6 +21,7 @@ class FollowedSlot:
         """What was last said to follow its tokens."""
         self.guessed_at = -1
         """How many tokens were known then."""
+        self.patience = Patience()
         self._like = like
         self._prompt: TokenIndex | None = None
         self._index: TokenIndex | None = None
@@ -31,6 +33,12 @@ class FollowedSlot:
         while count and tokens[count - 1] < 0:
             count -= 1
         return count
+
+    def judge(self, known: int) -> None:
+        """More tokens are known, and the last guess is of no use any more."""
+        if self.guess and 0 <= self.guessed_at < known:
+            self.patience.judge(self.guess, self.slot.token_ids[self.guessed_at])
+        self.guess, self.guessed_at = [], -1
 
     def tail(self, most: int) -> list[int]:
         """Returns its last tokens that are known, at most `most`."""

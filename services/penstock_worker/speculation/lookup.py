@@ -57,9 +57,16 @@ class LookupProposer:
         if slot not in self._followed:
             return 0
         followed = self._followed[slot]
-        followed.guess = self._look_up(followed, self._most)
-        followed.guessed_at = followed.known
-        return len(followed.guess)
+        known = followed.known
+        if followed.guessed_at == known:
+            return len(followed.guess)
+        followed.judge(known)
+        if not followed.patience.due(known) and not followed.prediction:
+            return 0
+        guess = self._look_up(followed, self._most)
+        followed.patience.looked(known, found=bool(guess))
+        followed.guess, followed.guessed_at = guess, known
+        return len(guess)
 
     def first(self, slot: int) -> int | None:
         guess = self._followed[slot].guess if slot in self._followed else []
