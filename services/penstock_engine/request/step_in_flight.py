@@ -67,7 +67,8 @@ class StepInFlight:
             if outcome.error is not None:
                 continue
             self._verify_prompt(sequence, end, outcome)
-            verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size)
+            if outcome.drafted or outcome.more or outcome.proposed:
+                verify_drafts(outcome, self.drafts.get(slot, 0), vocab_size)
             if outcome.deferred and token is None and samples and sequence.request.grammar:
                 continue
             if (token is not None) != samples or outcome.deferred:
