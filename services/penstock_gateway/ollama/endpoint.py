@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+import msgspec
 from starlette.types import Receive, Scope
 
 from penstock.client.pool_request import check_generates
@@ -77,8 +78,10 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     show: Show
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
-        request = await super().read(scope, receive)
-        return without_tag(request, self._service)
+        request = without_tag(await super().read(scope, receive), self._service)
+        if request.stream is None:
+            return msgspec.structs.replace(request, stream=True)
+        return request
 
     def check(self, request: Asked) -> None:
         check(request)

@@ -346,6 +346,10 @@ async def test_errors_have_anthropics_types(
     assert "api_error" in await refusal(http, 500)
     engine.connected = False
     assert "overloaded_error" in await refusal(http, 503)
+    wrong = await http.get(URL)
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json()["error"]["type"] == "invalid_request_error"
+    assert wrong.json()["type"] == "error"
     large = await http.post(URL, content=b" " * 300_000)
     assert large.json()["error"]["type"] == "request_too_large"
 

@@ -106,6 +106,7 @@ async def test_an_answer_is_streamed_unless_that_is_turned_off(
     else:
         assert "".join(line["response"] for line in lines) == reply["response"] == ANSWER
     assert not any(line["done"] for line in lines)
+    assert len(await lines_of(http, path, stream=None, **fields)) == len(lines) + 1
     for name in ("done", "done_reason", "eval_count", "prompt_eval_count"):
         assert last[name] == reply[name]
 
