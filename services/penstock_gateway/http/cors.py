@@ -11,6 +11,7 @@ from penstock.errors import StartupError
 
 EXPOSED = (
     "x-request-id",
+    "request-id",
     "retry-after",
     "server-timing",
     *(
