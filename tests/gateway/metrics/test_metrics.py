@@ -61,6 +61,9 @@ async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngin
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "spec_decode_num_drafts_total,0",
+        "spec_decode_num_draft_tokens_total,0",
+        "spec_decode_num_accepted_tokens_total,0",
         "cache_config_info,16,False,0,0,100",
     }
 
@@ -102,6 +105,9 @@ async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "spec_decode_num_drafts_total,0",
+        "spec_decode_num_draft_tokens_total,0",
+        "spec_decode_num_accepted_tokens_total,0",
         "cache_config_info,16,False,0,0,100",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
