@@ -46,9 +46,12 @@ async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
-    engine.status = status(preemptions=5)
+    engine.status = status(preemptions=5, drafts=3, drafted_tokens=9, kept_tokens=6)
     found = await scrape(http)
     assert found["num_requests_running,0"] == 2
+    assert found["spec_decode_num_drafts_total,0"] == 3
+    assert found["spec_decode_num_draft_tokens_total,0"] == 9
+    assert found["spec_decode_num_accepted_tokens_total,0"] == 6
     assert found["num_requests_waiting,0"] == 1
     assert found["kv_cache_usage_perc,0"] == pytest.approx(0.4)
     assert found["num_preemptions_total,0"] == 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from penstock_worker.speculation.patience import GLANCE, LONGEST, Patience
 
 
@@ -23,7 +25,7 @@ def looks(patience: Patience, start: int, tokens: int, *, right: bool | None) ->
 def test_wrong_guesses_make_looks_rare() -> None:
     patience = Patience()
     at = looks(patience, 0, 400, right=False)
-    gaps = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(at)]
     assert gaps[:3] == [1, 1, 1]
     assert gaps == sorted(gaps)
     assert gaps[-1] == LONGEST
