@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from penstock.client.observer import Observer, Observers
@@ -126,21 +125,19 @@ def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
     return app
 
 
-async def _routing_error(request: Request, error: HTTPException) -> Response:
-    """404 and 405, which the router raises."""
+async def _routing_error(request: Request, error: HTTPException) -> NoReturn:
+    """404 and 405, which the router raises, for the Boundary, which knows the path's errors."""
     # Not request.url, which is made of what the Host header says.
     path = request.scope["path"]
+    headers = tuple((name.lower(), value) for name, value in (error.headers or {}).items())
     if error.status_code == 404:
-        answer = not_found(path)
-    elif error.status_code == 405:
+        raise not_found(path)
+    if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        answer = HTTPError(
+        raise HTTPError(
             405,
             f"{request.method[:20]} is not allowed at {path[:200]}; allowed: {allowed}",
             code="method_not_allowed",
+            headers=headers,
         )
-    else:
-        answer = HTTPError(error.status_code, str(error.detail))
-    return Response(
-        answer.encoded(), answer.status, headers=error.headers, media_type="application/json"
-    )
+    raise HTTPError(error.status_code, str(error.detail), headers=headers)

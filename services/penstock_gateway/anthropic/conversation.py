@@ -13,20 +13,16 @@ from penstock_gateway.anthropic.request import (
     ContentBlock,
     ConversationFields,
     InputMessage,
-    InputTool,
     MediaContent,
     ShownBlock,
-    ToolChoiceField,
 )
+from penstock_gateway.anthropic.tools import choice_of, parallel_of, tool_of
 from penstock_gateway.chat.messages import Message
 from penstock_gateway.chat.request import ChatRequest
-from penstock_gateway.chat.tool_choice import ChoiceObject, NamedFunction, ToolChoice
-from penstock_gateway.chat.tools import FunctionDefinition, Tool
 from penstock_gateway.http.errors import clip
 from penstock_gateway.request.structured_fields import JsonSchemaFormat, ResponseFormat
 
 ROLES = ("user", "assistant", "system")
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class Conversation:
@@ -55,9 +51,9 @@ class Conversation:
         config = request.output_config
         self.chat = ChatRequest(
             messages=[msgspec.convert(message, Message) for message in self._messages],
-            tools=[_tool(tool, place) for place, tool in enumerate(request.tools or ())] or None,
-            tool_choice=_choice(request.tool_choice),
-            parallel_tool_calls=_parallel(request.tool_choice),
+            tools=[tool_of(tool, place) for place, tool in enumerate(request.tools or ())] or None,
+            tool_choice=choice_of(request.tool_choice),
+            parallel_tool_calls=parallel_of(request.tool_choice),
             continue_final_message=True if prefilled else None,
             reasoning_effort=None if config is None else config.effort,
             response_format=_format(request),
@@ -115,6 +111,11 @@ class Conversation:
 
     def _take_user(self, blocks: list[ContentBlock], where: str) -> None:
         """Results of calls are messages of their own, and come first."""
+        if not blocks:
+            raise InvalidRequest(
+                f"{where}.content is empty; a user's message must hold at least one block",
+                param=f"{where}.content",
+            )
         placed = [(block, f"{where}.content[{n}]") for n, block in enumerate(blocks)]
         results = [(block, place) for block, place in placed if block.type == "tool_result"]
         pictures = [(self._take_result(block, place), place) for block, place in results]
@@ -162,6 +163,7 @@ _RENAMED = (
     ("response_format.json_schema", "output_config.format"),
     ("response_format", "output_config.format"),
     ("reasoning_effort", "output_config.effort"),
+    ("continue_final_message", "messages"),
     ("stop", "stop_sequences"),
 )
 
@@ -241,46 +243,6 @@ def _call(block: ContentBlock, where: str) -> dict[str, Any]:
         "type": "function",
         "function": {"name": block.name, "arguments": arguments},
     }
-
-
-def _tool(tool: InputTool, place: int) -> Tool:
-    if tool.type not in (None, "custom"):
-        where = f"tools[{place}].type"
-        raise InvalidRequest(
-            f"{where} is {clip(tool.type)}, a tool of Anthropic's own servers or models; allowed: "
-            "custom",
-            param=where,
-            code="unsupported_value",
-        )
-    return Tool(
-        function=FunctionDefinition(
-            name=tool.name,
-            description=tool.description,
-            parameters=tool.input_schema,
-            strict=tool.strict,
-        )
-    )
-
-
-def _choice(choice: ToolChoiceField | None) -> ToolChoice:
-    if choice is None:
-        return None
-    if choice.type == "tool" and choice.name is not None:
-        return ChoiceObject(function=NamedFunction(name=choice.name))
-    if choice.type not in _CHOICES:
-        raise InvalidRequest(
-            f"tool_choice is of type {clip(choice.type)}"
-            f"{' without a name' if choice.type == 'tool' else ''}; allowed: auto, any, none, and "
-            "tool with a name",
-            param="tool_choice.type",
-            code="invalid_value",
-        )
-    return _CHOICES[choice.type]
-
-
-def _parallel(choice: ToolChoiceField | None) -> bool | None:
-    disabled = None if choice is None else choice.disable_parallel_tool_use
-    return None if disabled is None else not disabled
 
 
 def _format(request: ConversationFields) -> ResponseFormat | None:

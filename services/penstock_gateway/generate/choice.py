@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,13 @@ class ChoiceOutput:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    begun: int | None = None
+    """When its first delta came, by time.perf_counter_ns."""
 
     def add(self, delta: SequenceDelta) -> None:
         """Takes the choice's next delta."""
+        if self.begun is None:
+            self.begun = time.perf_counter_ns()
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs or ()

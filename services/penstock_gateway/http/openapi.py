@@ -166,8 +166,8 @@ def _success(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[str
     content: dict[str, Any] = {operation.media_type: {"schema": schema}}
     words = "The reply."
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-        words = "The reply; with stream: true, server-sent events of its chunks."
+        content[operation.stream_type] = {"schema": {"type": "string"}}
+        words = "The reply; as a stream, its pieces."
     headers = _request_id() | (_LIMITS if operation.counted else {})
     return {"description": words, "content": content, "headers": headers}
 

@@ -68,7 +68,9 @@ class Operation:
     """As body."""
     access: Access = "key"
     streams: bool = False
-    """With stream: true the reply is server-sent events."""
+    """With stream: true the reply is one of events."""
+    stream_type: str = "text/event-stream"
+    """Media type of that."""
     statuses: tuple[int, ...] = ()
     """Errors of its own, beside those that its method, access and `counted` bring."""
     media_type: str = "application/json"
@@ -127,6 +129,7 @@ def posting(
     body_type: str = "application/json",
     tag: str = "generate",
     streams: bool = False,
+    stream_type: str = "text/event-stream",
     headers: tuple[str, ...] = GENERATING_HEADERS,
     traced_as: str | None = None,
     errors_as: ErrorShape = OPENAI_ERRORS,
@@ -141,6 +144,7 @@ def posting(
         body_type=body_type,
         reply=reply,
         streams=streams,
+        stream_type=stream_type,
         headers=headers,
         counted=True,
         traced_as=traced_as,

@@ -44,9 +44,7 @@ _RENAMED = (
 
 def of_chat(request: OllamaChatRequest) -> ChatRequest:
     """Raises InvalidRequest."""
-    if request.messages is None:
-        raise InvalidRequest("messages is missing", param="messages")
-    messages = [_message(message) for message in request.messages]
+    messages = [_message(message) for message in request.messages or ()]
     return _chat(request, messages, tools=request.tools or None)
 
 

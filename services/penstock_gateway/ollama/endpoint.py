@@ -7,16 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+import msgspec
 from starlette.types import Receive, Scope
 
+from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
+from penstock.terms import Terms
+from penstock_gateway.chat.endpoint import blame_of, tools_of
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.events import JSON_LINES
+from penstock_gateway.http.events import JSON_LINES, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.ollama.conversation import in_own_words, of_chat, of_generate
 from penstock_gateway.ollama.errors import ERRORS, encoded
@@ -28,6 +33,7 @@ from penstock_gateway.ollama.reply import (
     Show,
     chat_line,
     generate_line,
+    loaded,
 )
 from penstock_gateway.ollama.request import (
     OllamaChatRequest,
@@ -46,6 +52,7 @@ CHAT = posting(
     OllamaChatRequest,
     ChatLine,
     streams=True,
+    stream_type="application/x-ndjson",
     traced_as="chat",
     errors_as=ERRORS,
 )
@@ -55,6 +62,7 @@ GENERATE = posting(
     OllamaGenerateRequest,
     GenerateLine,
     streams=True,
+    stream_type="application/x-ndjson",
     traced_as="text_completion",
     errors_as=ERRORS,
 )
@@ -70,8 +78,10 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     show: Show
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
-        request = await super().read(scope, receive)
-        return without_tag(request, self._service)
+        request = without_tag(await super().read(scope, receive), self._service)
+        if request.stream is None:
+            return msgspec.structs.replace(request, stream=True)
+        return request
 
     def check(self, request: Asked) -> None:
         check(request)
@@ -80,8 +90,30 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         return encoded(error) + b"\n"
 
     @abstractmethod
+    def only_loads(self, request: Asked) -> bool:
+        """Whether it asks for no answer: clients have a model loaded so, before they ask."""
+
+    @abstractmethod
     def chat_of(self, request: Asked) -> ChatRequest:
         """The same request in chat's terms. Raises InvalidRequest."""
+
+    async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> bytes:
+        if self.only_loads(request):
+            return self._loaded(request)
+        return await super()._whole(request, terms, recorder)
+
+    async def _stream(
+        self, request: Asked, terms: Terms, recorder: TimelineRecorder, events: EventStream
+    ) -> None:
+        if self.only_loads(request):
+            await events.write(self._loaded(request) + b"\n", last=True)
+            return
+        await super()._stream(request, terms, recorder, events)
+
+    def _loaded(self, request: Asked) -> bytes:
+        """What is served is loaded, whatever keep_alive says."""
+        check_generates(self._service.engine().welcome)
+        return loaded(self._service.check_model(request.model).name, self.show)
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
@@ -109,6 +141,9 @@ class OllamaChat(OllamaEndpoint[OllamaChatRequest]):
     request_type = OllamaChatRequest
     show = staticmethod(chat_line)
 
+    def only_loads(self, request: OllamaChatRequest) -> bool:
+        return not request.messages
+
     def chat_of(self, request: OllamaChatRequest) -> ChatRequest:
         return of_chat(request)
 
@@ -117,10 +152,11 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
     request_type = OllamaGenerateRequest
     show = staticmethod(generate_line)
 
+    def only_loads(self, request: OllamaGenerateRequest) -> bool:
+        return not request.prompt and not request.images
+
     def check(self, request: OllamaGenerateRequest) -> None:
         super().check(request)
-        if not request.prompt:
-            raise InvalidRequest("prompt is missing or empty", param="prompt")
         if request.raw and (request.system or request.images or request.think is not None):
             raise InvalidRequest(
                 "raw makes the prompt the model's whole input; it can't be combined with system, "
@@ -149,7 +185,9 @@ class OllamaGenerate(OllamaEndpoint[OllamaGenerateRequest]):
             params = sampling_params(chat, engine.welcome, max_tokens=most, logprobs=None)
         except InvalidRequest as error:
             raise in_own_words(error) from None
-        return Job([ids], [params], OllamaFormat(head, None, self.show), in_own_words)
+        blame = blame_of(chat, tools_of(chat))
+        reply = OllamaFormat(head, None, self.show)
+        return Job([ids], [params], reply, lambda error: in_own_words(blame(error)))
 
 
 def most_tokens(request: OllamaFields, engine: EngineInfo) -> Callable[[int], int]:

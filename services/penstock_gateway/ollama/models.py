@@ -155,19 +155,24 @@ class Show(JsonEndpoint[ShowRequest]):
 def routes(service: Service) -> list[OperationRoute]:
     """All four; 503 while there is no engine core, but for the version."""
 
-    def names() -> tuple[Welcome, tuple[str, ...]]:
-        welcome = service.engine().welcome
-        # What the key may not use isn't there for it.
-        allowed = current.get().may_use(welcome.model)
-        return welcome, (welcome.model, *welcome.other_names) if allowed else ()
+    def served() -> tuple[Welcome, dict[str, str]]:
+        """Digests by name, those of adapters too. What the key may not use isn't there for it."""
+        welcome, caller = service.engine().welcome, current.get()
+        found: dict[str, str] = {}
+        if caller.may_use(welcome.model):
+            found = dict.fromkeys((welcome.model, *welcome.other_names), welcome.digest)
+        for adapter in service.client.adapters.present():
+            if adapter.file is not None and caller.may_use(adapter.name):
+                found[adapter.name] = adapter.file.digest
+        return welcome, found
 
     async def tags(request: Request) -> Response:
-        welcome, served = names()
-        return _json(TaggedModels([_tagged(welcome, name) for name in served]))
+        welcome, found = served()
+        return _json(TaggedModels([_tagged(welcome, *each) for each in found.items()]))
 
     async def running(request: Request) -> Response:
-        welcome, served = names()
-        return _json(RunningModels([_running(welcome, name) for name in served]))
+        welcome, found = served()
+        return _json(RunningModels([_running(welcome, *each) for each in found.items()]))
 
     async def version(request: Request) -> Response:
         return _json(Version(__version__))
@@ -180,14 +185,14 @@ def routes(service: Service) -> list[OperationRoute]:
     ]
 
 
-def _tagged(welcome: Welcome, name: str) -> TaggedModel:
+def _tagged(welcome: Welcome, name: str, digest: str) -> TaggedModel:
     full = _full(name)
-    return TaggedModel(name=full, model=full, modified_at=_time(welcome), digest=welcome.digest)
+    return TaggedModel(name=full, model=full, modified_at=_time(welcome), digest=digest)
 
 
-def _running(welcome: Welcome, name: str) -> RunningModel:
+def _running(welcome: Welcome, name: str, digest: str) -> RunningModel:
     full, length = _full(name), welcome.limits.max_model_len
-    return RunningModel(name=full, model=full, digest=welcome.digest, context_length=length)
+    return RunningModel(name=full, model=full, digest=digest, context_length=length)
 
 
 def _full(name: str) -> str:

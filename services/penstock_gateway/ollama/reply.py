@@ -121,6 +121,7 @@ class OllamaFormat:
         parts: AnswerParts[None] = AnswerParts(PieceKinds(whole.take), self._parsing)
         parts.push("".join(choice.texts), choice.token_ids, [])
         parts.finish("")
+        self._first = choice.begun
         self._reason, self._timeline = str(choice.finish_reason), timeline
         return encoder.encode(self._done(whole, usage))
 
@@ -128,7 +129,7 @@ class OllamaFormat:
         self._append(self._out, self._show(self._model, piece))
 
     def _append(self, out: bytearray, line: ReplyLine) -> None:
-        line.created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line.created_at = _now()
         encoder.encode_into(line, out, -1)
         out += b"\n"
 
@@ -136,7 +137,7 @@ class OllamaFormat:
         now = time.perf_counter_ns()
         first = self._first or now
         line = self._show(self._model, piece)
-        line.created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line.created_at = _now()
         line.done = True
         line.done_reason = self._reason
         line.total_duration = now - self._begun
@@ -147,3 +148,14 @@ class OllamaFormat:
         line.eval_duration = now - first
         line.penstock_timeline = self._timeline
         return line
+
+
+def loaded(model: str, show: Show) -> bytes:
+    """The whole answer to who asks for nothing but that the model be loaded."""
+    line = show(model, AnswerPiece())
+    line.created_at, line.done, line.done_reason = _now(), True, "load"
+    return encoder.encode(line)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

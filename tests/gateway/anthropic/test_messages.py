@@ -254,6 +254,24 @@ async def test_an_answer_that_was_begun_is_continued(
     assert bytes(prompt).endswith(b"assistant: The best is (")
 
 
+async def test_an_empty_answer_can_be_sent_back(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.script = lambda *_: [[SequenceDelta(index=0, token_ids=[END], finish_reason="stop")]]
+    reply = await whole(http)
+    assert (reply["content"], reply["stop_reason"]) == ([], "end_turn")
+    kinds = [event["type"] for event in await events_of(http)]
+    assert kinds == ["message_start", "message_delta", "message_stop"]
+    history = [user("Hi"), {"role": "assistant", "content": reply["content"]}, user("Well?")]
+    await whole(http, messages=history)
+    seen, _ = engine.template.calls[-1]
+    assert [(m["role"], m["content"]) for m in seen] == [
+        ("user", "Hi"),
+        ("assistant", ""),
+        ("user", "Well?"),
+    ]
+
+
 async def test_the_answer_follows_a_schema(
     http: httpx.AsyncClient, engine: FakeEngineClient
 ) -> None:
@@ -283,6 +301,11 @@ PICTURE = {"type": "base64", "media_type": "image/png", "data": "aaaa"}
         ({"max_tokens": 0}, "max_tokens is missing or below 1"),
         ({"messages": []}, "messages is missing or empty"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [user([])]}, "messages[0].content is empty"),
+        (
+            {"messages": [user("a"), {"role": "assistant", "content": "b"}, user([])]},
+            "messages[2].content is empty",
+        ),
         ({"messages": [user([{"type": "video"}])]}, "messages[0].content[0].type"),
         ({"messages": [user([{"type": "tool_result"}])]}, "content[0].tool_use_id is missing"),
         ({"messages": [user([{"type": "image", "source": {"type": "file"}}])]}, ".source must be"),
@@ -323,6 +346,10 @@ async def test_errors_have_anthropics_types(
     assert "api_error" in await refusal(http, 500)
     engine.connected = False
     assert "overloaded_error" in await refusal(http, 503)
+    wrong = await http.get(URL)
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json()["error"]["type"] == "invalid_request_error"
+    assert wrong.json()["type"] == "error"
     large = await http.post(URL, content=b" " * 300_000)
     assert large.json()["error"]["type"] == "request_too_large"
 

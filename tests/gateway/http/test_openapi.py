@@ -57,6 +57,16 @@ async def test_ids_are_unique_and_references_lead_somewhere(document: Any) -> No
             assert in_path == set(re.findall(r"\{(\w+)\}", path))
 
 
+async def test_streams_have_the_media_type_that_is_said(
+    document: Any, http: httpx.AsyncClient
+) -> None:
+    asked = {"/api/chat": QUESTION, "/v1/messages": {**QUESTION, "max_tokens": 9}}
+    for path, body in asked.items():
+        reply = await http.post(path, json={**body, "stream": True})
+        kinds = document["paths"][path]["post"]["responses"]["200"]["content"]
+        assert reply.headers["content-type"].partition(";")[0] in kinds
+
+
 async def test_keys_are_described(document: Any) -> None:
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, item in document["paths"].items():

@@ -15,8 +15,10 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
-from penstock.errors import RequestFailed
+from penstock.errors import InvalidRequest, RequestFailed
+from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock.sampling_params import SamplingParams
+from penstock.structured_outputs import PARAM
 from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import CONTEXT, END, HELLO, MODEL, FakeEngineClient, Script, Step
 from tests.gateway.live_gateway import LiveGateway
@@ -85,7 +87,7 @@ async def test_whole_chat(http: httpx.AsyncClient, engine: FakeEngineClient) -> 
     assert (reply["done"], reply["done_reason"], reply["model"]) == (True, "stop", MODEL)
     assert reply["prompt_eval_count"] == len(b"user: Hi\nassistant:")
     assert reply["eval_count"] == len(ANSWER.encode()) + 1
-    assert reply["total_duration"] >= reply["eval_duration"] >= 0
+    assert reply["total_duration"] >= reply["eval_duration"] > 0  # Clients divide by it.
     _, params, _ = engine.submitted[0]
     assert (params.max_tokens, params.temperature) == (20, 0.5)
     assert params.repetition_penalty == 1.1
@@ -104,6 +106,7 @@ async def test_an_answer_is_streamed_unless_that_is_turned_off(
     else:
         assert "".join(line["response"] for line in lines) == reply["response"] == ANSWER
     assert not any(line["done"] for line in lines)
+    assert len(await lines_of(http, path, stream=None, **fields)) == len(lines) + 1
     for name in ("done", "done_reason", "eval_count", "prompt_eval_count"):
         assert last[name] == reply[name]
 
@@ -124,6 +127,36 @@ async def test_as_many_tokens_as_there_is_room_for(
     await whole(http, options={"num_predict": wanted})
     [(prompt, params, _)] = engine.submitted
     assert params.max_tokens == CONTEXT - len(prompt)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [(CHAT, {"messages": []}), (GENERATE, {}), (GENERATE, {"prompt": "", "keep_alive": "5m"})],
+)
+async def test_who_asks_for_nothing_has_the_model_loaded(
+    http: httpx.AsyncClient, engine: FakeEngineClient, path: str, fields: dict[str, Any]
+) -> None:
+    [line] = await lines_of(http, path, **fields)
+    reply = await whole(http, path, **fields)
+    for told in (line, reply):
+        assert (told["done"], told["done_reason"], told["model"]) == (True, "load", MODEL)
+    assert not engine.submitted
+    missing = await http.post(path, json={**fields, "model": "llama3.2"})
+    assert missing.status_code == 404
+    engine.connected = False
+    assert (await http.post(path, json=fields)).status_code == 503
+
+
+async def test_adapters_are_listed_and_asked_for(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.adapters.learn([NamedAdapter("sql", AdapterFile("a" * 64, "/sql"), 0, 4, "some/model")])
+    for path in ("/api/tags", "/api/ps"):
+        found = {each["name"]: each["digest"] for each in (await http.get(path)).json()["models"]}
+        assert list(found) == [f"{MODEL}:latest", "sql:latest"]
+        assert found["sql:latest"] == "a" * 64
+    assert (await whole(http, model="sql:latest"))["model"] == "sql"
+    assert engine.terms[-1].adapter == AdapterFile("a" * 64, "/sql")
 
 
 async def test_calls_and_their_results(engine: FakeEngineClient) -> None:
@@ -175,7 +208,6 @@ async def test_the_answer_follows_a_format(
 @pytest.mark.parametrize(
     ("path", "fields", "words"),
     [
-        (CHAT, {"messages": None}, "messages is missing"),
         (CHAT, {"messages": [{"role": "poet", "content": "x"}]}, "messages[0].role"),
         (CHAT, {"format": "xml"}, "format"),
         (CHAT, {"options": {"temperature": -1}}, "temperature"),
@@ -183,7 +215,6 @@ async def test_the_answer_follows_a_format(
         (CHAT, {"logprobs": True}, "logprobs"),
         (CHAT, {"tools": [{"type": "function"}]}, "function"),
         (CHAT, {"think": "hugely"}, "think"),
-        (GENERATE, {}, "prompt is missing"),
         (GENERATE, {"prompt": "Hi", "suffix": "x"}, "suffix"),
         (GENERATE, {"prompt": "Hi", "context": [1, 2]}, "context"),
         (GENERATE, {"prompt": "Hi", "raw": True, "system": "x"}, "raw"),
@@ -198,6 +229,16 @@ async def test_what_is_wrong_is_named(
         assert response.status_code == 400, response.text
         assert list(response.json()) == ["error"]
         assert words in response.json()["error"]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_format_that_cannot_be_compiled_is_named_so(
+    http: httpx.AsyncClient, engine: FakeEngineClient, *, raw: bool
+) -> None:
+    engine.refusal = InvalidRequest(f"{PARAM}: it holds no rule", param=PARAM)
+    fields = {"model": MODEL, "prompt": "Hi", "raw": raw, "format": {"type": "object"}}
+    response = await http.post(GENERATE, json=fields)
+    assert response.json() == {"error": "format: it holds no rule"}
 
 
 async def test_a_stream_that_fails_ends_with_an_error(
