@@ -193,6 +193,9 @@ class EngineCore:
             media_items_encoded=self.state.counts.media_encoded,
             media_items_found=self.state.counts.media_found,
             media_bytes=self.state.counts.media_bytes,
+            drafts=self.state.counts.drafts,
+            drafted_tokens=self.state.counts.drafted_tokens,
+            kept_tokens=self.state.counts.kept_tokens,
         )
 
     # ---- internal errors

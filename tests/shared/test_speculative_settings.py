@@ -26,7 +26,8 @@ def test_flag_and_keyword_mean_the_same() -> None:
     wanted = SpeculativeConfig(**given)
     assert by_flag('{"method":"ngram","num_speculative_tokens":5,"prompt_lookup_max":4}') == wanted
     assert engine_config({"speculative_config": given}).speculation.config == wanted
-    assert engine_config({}).speculation.config == SpeculativeConfig(method="suffix")
+    assert by_flag("{}") == SpeculativeConfig(method="suffix")
+    assert engine_config({}).speculation.config is None
     assert engine_config({"speculative_config": None}) == engine_config({})
 
 

@@ -19,7 +19,7 @@ class StepSeconds:
     """A curve through the steps that were seen. It needn't be straight: where weights are read for
     many rows as fast as for one, further ones cost nothing up to some number of them."""
 
-    __slots__ = ("_rows", "_seconds", "_steps", "largest")
+    __slots__ = ("_known", "_rows", "_seconds", "_steps", "largest")
 
     def __init__(self) -> None:
         self.largest = 0  # rows of the largest step that was seen
@@ -29,11 +29,14 @@ class StepSeconds:
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
         self._steps = [0] * BUCKETS
+        self._known: dict[tuple[int, float], float] = {}
+        """What `of` has returned since the last step."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows was computed in so many seconds; 0: unknown, and not counted."""
         if seconds <= 0.0 or rows < 1:
             return
+        self._known.clear()
         self.largest = max(self.largest, rows)
         at = _bucket(rows)
         self._steps[at] += 1
@@ -46,6 +49,7 @@ class StepSeconds:
 
     def forget_rare(self) -> None:
         """What was seen only a few times, as it may have been slow for another reason."""
+        self._known.clear()
         for at, steps in enumerate(self._steps):
             if steps < FEW:
                 self._steps[at], self._rows[at] = 0, 0.0
@@ -53,6 +57,12 @@ class StepSeconds:
     def of(self, rows: int, each: float) -> float:
         """Seconds of a step of so many rows; 0.0: none was seen. each: seconds of a further row
         where only smaller or only larger steps were seen."""
+        found = self._known.get((rows, each))
+        if found is None:
+            found = self._known[rows, each] = self._between(rows, each)
+        return found
+
+    def _between(self, rows: int, each: float) -> float:
         if rows < 1:
             return 0.0
         at = _bucket(rows)

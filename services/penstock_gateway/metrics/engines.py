@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from penstock.client.engine_state import EngineState
     from penstock.protocol.to_frontend import Status
 
+DRAFTS = (
+    "Times that tokens were drafted for a sequence.",
+    "Drafted tokens computed.",
+    "Drafted tokens that were right.",
+)
 _LABEL = ["model_name"]
 _OF_ONE = ["model_name", "engine"]
 OURS = "This gateway's; with several, add them up."
@@ -56,12 +61,17 @@ def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
         for index, status in told:
             gauge.add_metric([*label, index], value(status))
         yield gauge
-    preemptions = CounterMetricFamily(
-        "vllm:num_preemptions", f"Preemptions. {THEIRS}", labels=_OF_ONE
+    counts: tuple[tuple[str, str, Callable[[Status], int]], ...] = (
+        ("num_preemptions", "Preemptions.", lambda status: status.preemptions),
+        ("spec_decode_num_drafts", DRAFTS[0], lambda status: status.drafts),
+        ("spec_decode_num_draft_tokens", DRAFTS[1], lambda status: status.drafted_tokens),
+        ("spec_decode_num_accepted_tokens", DRAFTS[2], lambda status: status.kept_tokens),
     )
-    for index, status in told:
-        preemptions.add_metric([*label, index], status.preemptions)
-    yield preemptions
+    for name, words, count in counts:
+        counter = CounterMetricFamily(f"vllm:{name}", f"{words} {THEIRS}", labels=_OF_ONE)
+        for index, status in told:
+            counter.add_metric([*label, index], count(status))
+        yield counter
     yield _steps(told, label)
     yield _cache_config(told, label)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.speculation.patience import Patience
+from penstock_worker.speculation.look_pace import LookPace
 from penstock_worker.speculation.token_index import TokenIndex
 
 
@@ -21,7 +21,7 @@ class FollowedSlot:
         """What was last said to follow its tokens."""
         self.guessed_at = -1
         """How many tokens were known then."""
-        self.patience = Patience()
+        self.pace = LookPace()
         self._like = like
         self._prompt: TokenIndex | None = None
         self._index: TokenIndex | None = None
@@ -37,7 +37,7 @@ class FollowedSlot:
     def judge(self, known: int) -> None:
         """More tokens are known, and the last guess is of no use any more."""
         if self.guess and 0 <= self.guessed_at < known:
-            self.patience.judge(self.guess, self.slot.token_ids[self.guessed_at])
+            self.pace.judge(self.guess, self.slot.token_ids[self.guessed_at])
         self.guess, self.guessed_at = [], -1
 
     def tail(self, most: int) -> list[int]:

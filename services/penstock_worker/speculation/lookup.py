@@ -61,10 +61,10 @@ class LookupProposer:
         if followed.guessed_at == known:
             return len(followed.guess)
         followed.judge(known)
-        if not followed.patience.due(known) and not followed.prediction:
+        if not followed.pace.due(known) and not followed.prediction:
             return 0
         guess = self._look_up(followed, self._most)
-        followed.patience.looked(known, found=bool(guess))
+        followed.pace.looked(known, found=bool(guess))
         followed.guess, followed.guessed_at = guess, known
         return len(guess)
 

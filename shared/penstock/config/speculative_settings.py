@@ -29,10 +29,10 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             description="JSON object that says what drafts tokens (`method`: ngram, suffix or"
             " draft_model), how many at most (`num_speculative_tokens`), how long the runs of"
             " tokens are that it looks for (`prompt_lookup_min`, `prompt_lookup_max`), and which"
-            " `model` drafts; or off.",
+            " `model` drafts; or off: nothing is drafted.",
             max_length=65_536,
         ),
-    ] = '{"method": "suffix"}'
+    ] = "off"
 
     @property
     def config(self) -> SpeculativeConfig | None:

@@ -249,6 +249,12 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Items of prompts whose encoding was there already, or not needed."""
     media_bytes: int = 0
     """Bytes of prepared items that were sent to workers."""
+    drafts: int = 0
+    """Times since boot that tokens were drafted for a sequence."""
+    drafted_tokens: int = 0
+    """Drafted tokens that were computed."""
+    kept_tokens: int = 0
+    """Of `drafted_tokens`, those that were right."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):

@@ -46,9 +46,12 @@ async def scrape(http: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
-    engine.status = status(preemptions=5)
+    engine.status = status(preemptions=5, drafts=3, drafted_tokens=9, kept_tokens=6)
     found = await scrape(http)
     assert found["num_requests_running,0"] == 2
+    assert found["spec_decode_num_drafts_total,0"] == 3
+    assert found["spec_decode_num_draft_tokens_total,0"] == 9
+    assert found["spec_decode_num_accepted_tokens_total,0"] == 6
     assert found["num_requests_waiting,0"] == 1
     assert found["kv_cache_usage_perc,0"] == pytest.approx(0.4)
     assert found["num_preemptions_total,0"] == 5
@@ -61,6 +64,9 @@ async def test_the_engine_cores_state(http: httpx.AsyncClient, engine: FakeEngin
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "spec_decode_num_drafts_total,0",
+        "spec_decode_num_draft_tokens_total,0",
+        "spec_decode_num_accepted_tokens_total,0",
         "cache_config_info,16,False,0,0,100",
     }
 
@@ -102,6 +108,9 @@ async def test_what_an_engine_core_tells_by_itself_is_left_to_it(
         "num_requests_waiting,0",
         "kv_cache_usage_perc,0",
         "num_preemptions_total,0",
+        "spec_decode_num_drafts_total,0",
+        "spec_decode_num_draft_tokens_total,0",
+        "spec_decode_num_accepted_tokens_total,0",
         "cache_config_info,16,False,0,0,100",
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",

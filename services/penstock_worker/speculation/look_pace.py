@@ -13,7 +13,7 @@ IDLE, GLANCE = 8, 4
 only."""
 
 
-class Patience:
+class LookPace:
     """A look costs some 40 µs of every step, and of each sequence in it. Text that repeats nothing
     gains nothing by that: so where guesses turn out wrong, or there are none, looks become rare.
     One guess that is right brings them all back."""
