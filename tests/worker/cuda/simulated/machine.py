@@ -119,5 +119,8 @@ class Even:
     def advance(self, tokens: list[int]) -> None:
         pass
 
+    def forced(self) -> list[int]:
+        return []
+
     def allowed(self) -> np.ndarray:
         return self._allowed
