@@ -76,7 +76,20 @@ OPERATIONS = {
 }
 """Each with what it takes beside two operands."""
 TYPES = [tl.int1, tl.uint8, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32]
-NUMBERS = [0, 3, -1, True, 0.5, 0.0, -0.0, 2**31, 2**33, float("inf"), float("nan"), tl.constexpr(2)]
+NUMBERS = [
+    0,
+    3,
+    -1,
+    True,
+    0.5,
+    0.0,
+    -0.0,
+    2**31,
+    2**33,
+    float("inf"),
+    float("nan"),
+    tl.constexpr(2),
+]
 
 
 def operands() -> list[Any]:
