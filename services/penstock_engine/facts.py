@@ -61,7 +61,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_model_len is {wanted}; {self.model.name} computes an input in one step, and "
                 f"a step has at most max_num_batched_tokens, {budget}"
             )
-        _ = self.pooling
+        _ = self.pooling, self.config.speculation.config
         self.tenants()
         self._check_messages()
         lora = self.config.lora
@@ -76,7 +76,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         config = self.config
         limits, most = config.limits, config.transport.max_message_bytes
         ids = limits.max_allowed_token_ids + limits.max_bad_words_tokens + 4 * limits.max_logit_bias
-        ids += min(MAX_PREDICTION_TOKENS, self.max_model_len)
+        ids += self.max_prediction
         tokens = max(limits.max_request_tokens, self.max_model_len)
         step = config.scheduler.max_carried_tokens + self.max_model_len
         blocks = self._plan_blocks(step)
@@ -143,6 +143,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         if self.pooling is not None and self.pooling.max_input is not None:
             longest = min(longest, self.pooling.max_input)
         return min(longest, self.config.scheduler.max_num_batched_tokens) if self.whole else longest
+
+    @property
+    def max_prediction(self) -> int:
+        """Tokens of a request's prediction."""
+        return min(MAX_PREDICTION_TOKENS, self.max_model_len)
 
     @property
     def max_loras(self) -> int:

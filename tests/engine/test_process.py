@@ -15,8 +15,13 @@ import msgspec
 import pytest
 import zmq
 
-from penstock.config.settings import EngineConfig, ModelSettings, TransportSettings
-from penstock.errors import ModelNotFound, StartupError
+from penstock.config.settings import (
+    EngineConfig,
+    ModelSettings,
+    SpeculativeSettings,
+    TransportSettings,
+)
+from penstock.errors import InvalidRequest, ModelNotFound, StartupError
 from penstock.prepare.folder import write_folder
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Abort, Hello, MediaChunk
@@ -393,6 +398,12 @@ def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         read(tmp_path)
     config = EngineConfig(model=msgspec.structs.replace(EngineConfig().model, max_model_len=65))
     with pytest.raises(StartupError, match="max_model_len is 65; tiny supports at most 64"):
+        read(write_prepared(tmp_path), config)
+
+
+def test_what_drafts_is_read_at_start_and_not_when_a_worker_comes(tmp_path: Path) -> None:
+    config = EngineConfig(speculation=SpeculativeSettings(speculative_config='{"method": "magic"}'))
+    with pytest.raises(InvalidRequest, match="speculative_config: method 'magic' is not served"):
         read(write_prepared(tmp_path), config)
 
 

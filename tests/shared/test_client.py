@@ -40,6 +40,18 @@ async def test_a_stop_string_ends_the_text_and_tells_the_engine_where(engine, cl
     assert (engine.finishes[0].sequence, engine.finishes[0].at) == (0, 6)
 
 
+async def test_drafts_behind_a_stop_string_are_not_a_part_of_the_output(engine, client):
+    params = SamplingParams(stop=["END"], max_tokens=50, logprobs=None)
+    generation = await client.submit(list(b"x"), params, name="stop")
+    [submit] = engine.submits
+    for text, drafted in (("ab", 4), (" ENDING", 8)):
+        engine.send(
+            Outputs([SequenceOutput(submit.request, 0, list(text.encode()), drafted=drafted)])
+        )
+    assert await collect(generation) == {0: ("ab ", list(b"ab END"), "stop", "END")}
+    assert (generation.drafted, generation.kept) == (12, 1 + 3)
+
+
 async def test_min_tokens_guards_the_text_from_stop_strings(engine, client):
     params = SamplingParams(stop="a", min_tokens=3, max_tokens=50)
     generation = await client.submit(list(b"x"), params, name="min")

@@ -180,6 +180,7 @@ class FromFrontends:
             vocab_size=self._state.facts.model.config.vocab_size,
             max_len=self._state.context_limit.tokens,
             room=self._state.context_limit.words,
+            most_predicted=self._state.facts.max_prediction,
             max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
             limits=self._state.facts.config.limits,
         )

@@ -10,7 +10,7 @@ from penstock.protocol.common import (
     LOWEST_PRIORITY,
     Stopping,
 )
-from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS, OpenSequence, Submit
+from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
 from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
 from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_whole
@@ -28,12 +28,14 @@ def check_submit(
     vocab_size: int,
     max_len: int,
     room: str,
+    most_predicted: int,
     max_grammar_bytes: int,
     limits: LimitSettings,
 ) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed.
 
     max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
+    most_predicted: tokens of a prediction, whatever the context is at present.
     """
     if len(submit.name) > MAX_NAME_LENGTH:
         raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
@@ -63,7 +65,7 @@ def check_submit(
     # Length before content: what is far too long isn't looked through.
     _check_length(submit, max_len, room)
     check_ids("prompt", submit.prompt_token_ids, vocab_size)
-    _check_prediction(submit.prediction, min(max_len, MAX_PREDICTION_TOKENS), vocab_size)
+    _check_prediction(submit.prediction, most_predicted, vocab_size)
     _check_sequences(submit, vocab_size)
     _check_beams(submit)
     _check_together(submit, max_len, limits.max_request_tokens)

@@ -89,10 +89,14 @@ class DraftRounds:
         self._grammars = grammars
         self._together = together
 
-    def run(self, drafted: Mapping[int, DraftedTokens], logits: Tensor) -> None:
-        """Samples until no draft is right any more, and appends to the slots. The tokens before the
-        drafts have been appended. `logits`: [rows, vocab], of which the drafts know theirs."""
-        going = self._right(list(drafted), drafted)
+    def run(
+        self, drafted: Mapping[int, DraftedTokens], sampled: Sequence[int], logits: Tensor
+    ) -> None:
+        """Samples until no draft is right any more, and appends to the slots. `sampled`: those that
+        got the token before their drafts, which has been appended; the others, whose masks were
+        late, have none to compare with. `logits`: [rows, vocab], of which the drafts know theirs.
+        """
+        going = self._right(sampled, drafted)
         while going:
             try:
                 outcomes = self._round(going, drafted, logits)
@@ -104,8 +108,9 @@ class DraftRounds:
                 # What was sampled before is true. The next step comes to the same place.
                 log.error("drafted tokens can't be checked", exception=True, slots=len(going))
                 return
-            sampled = [number for number in going if self._append(number, outcomes, drafted)]
-            going = self._right(sampled, drafted)
+            going = self._right(
+                [number for number in going if self._append(number, outcomes, drafted)], drafted
+            )
 
     def _right(self, numbers: Sequence[int], drafted: Mapping[int, DraftedTokens]) -> list[int]:
         slots = self._slots.at(numbers)

@@ -118,7 +118,7 @@ class Generate(StepKind[Launch]):
             launch.know_all(self.slots)
         launch.advance(self.slots, self.grammars)
         if launch.drafted and logits is not None:
-            self._rounds.run(launch.drafted, logits)
+            self._rounds.run(launch.drafted, launch.ahead_of_drafts(), logits)
             start.timeline.passed("sample")
         return launch
 

@@ -53,6 +53,10 @@ class Launch:
         self.known = {n: each for n, each in everything.items() if slots[n].failed is None}
         self.asked, self.masks, self.samples = [], {}, None
 
+    def ahead_of_drafts(self) -> list[int]:
+        """Returns the slots with drafts that have got the token before these."""
+        return [n for n in self.drafted if n in self.known and self.known[n].token is not None]
+
     def advance(self, slots: Slots, grammars: SlotGrammars) -> None:
         """Called when everything is queued: advances the slots ahead of the device."""
         self._slots = slots.of(self.scheduled)

@@ -337,9 +337,6 @@ class Generation:
 
     def _delta(self, sequence: _Sequence, output: SequenceOutput) -> SequenceDelta:
         sequence.emitted.extend(output.tokens)
-        if output.drafted:
-            self.drafted += output.drafted
-            self.kept += max(0, len(output.tokens) - 1)
         if output.tokens:
             self.blame.gained()
         ended_by_token = output.finish == "stop" and bool(output.tokens)
@@ -347,6 +344,11 @@ class Generation:
         include = self.params.include_stop_str_in_output
         shown = output.tokens[:-1] if ended_by_token and not include else output.tokens
         piece = sequence.text.push(shown)
+        if output.drafted:
+            # What lies behind a stop string is no part of the output.
+            used = len(output.tokens) if piece.stop is None else piece.used
+            self.drafted += output.drafted
+            self.kept += max(0, used - 1)
         if piece.stop is not None:
             return self._stopped_by_string(sequence, output, piece.text, piece.used, piece.stop)
         text, stop = piece.text, None

@@ -204,6 +204,18 @@ def test_whose_texts_may_be_drafted_from_and_what_is_foretold_is_told_once() -> 
     assert "at most 64" in long.rejected.message
 
 
+def test_a_prediction_is_no_reason_to_refuse_where_the_pool_has_become_small() -> None:
+    """Whoever sent it may know no other limit than the model's; and a stream that goes on after its
+    worker was replaced brings it again."""
+    h = drafting()
+    h.start_worker(8)
+    assert h.core.state.context_limit.tokens < 60
+    asked = ask(h, [5, 6], prediction=[7] * 60)
+    h.run()
+    assert asked.rejected is None
+    assert asked.sequences[0].tokens
+
+
 def test_what_was_drafted_and_kept_is_counted() -> None:
     h = drafting(proposed=4)
     h.drafts = lambda most: (most, min(most, 2))

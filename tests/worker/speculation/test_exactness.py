@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from penstock.protocol.to_worker import SlotWork
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
@@ -109,3 +111,32 @@ def test_what_is_looked_up(model: DecoderModel | CPUModel, alone: list[Job], met
     found = run(model, known, one_after_another, draft=6, budget=200)
     same(found, alone * 3)
     assert sum(job.kept for job in found[14:]) > 7 * 12
+
+
+class SaysItAgain(Oracle):
+    """Proposes the newest token over and over."""
+
+    def _of(self, work: SlotWork) -> list[int]:
+        return self._slots[work.slot].token_ids[-1:] * work.draft
+
+
+def test_no_draft_is_right_where_a_mask_is_late(
+    model: DecoderModel | CPUModel, alone: list[Job]
+) -> None:
+    """A slot without a token still ends with the one before, which the draft repeats. Every third
+    time another rank says that the masks are late."""
+    for proposer in (lambda slots: SaysItAgain(slots, []), knowing(alone)):
+        calls = itertools.count()
+        grammars = SlotGrammars(
+            Evens(BASE.vocab_size),
+            budget=60,
+            agree=lambda late, calls=calls: [each or not next(calls) % 3 for each in late],
+        )
+        assert compile_now(grammars, 1, EVEN) is None
+        try:
+            runner = make_runner(model, grammars=grammars, proposer=proposer)
+            [found] = Driver(runner, draft=3).run(jobs()[6:])
+        finally:
+            grammars.close()
+        same([found], alone[6:])
+        assert found.deferred > 0
