@@ -197,7 +197,7 @@ def test_a_file_that_grows_is_not_copied_for_ever(
         prepare_adapter(folder, max_rank=4, cache_dir=tmp_path)
     monkeypatch.undo()
     (folder / "adapter_config.json").write_bytes(b" " * (2 << 20))
-    with pytest.raises(InvalidRequest, match="adapter_config.json is larger"):
+    with pytest.raises(InvalidRequest, match=r"adapter_config\.json is larger"):
         prepare_adapter(folder, max_rank=4, cache_dir=tmp_path)
 
 

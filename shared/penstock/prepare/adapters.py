@@ -103,7 +103,7 @@ def _opened(path: Path, within: Path | None, opened: ExitStack) -> dict[str, Bin
     """The files that are copied, by the names of their copies. Raises OSError where there are none,
     or not where they may be, and UnsupportedModel for what is no regular file."""
     files = {name: path / name for name in FILES} if path.is_dir() else {SINGLE: path}
-    # A file is regarded as the name says; those of a hub's cache are links to files without endings.
+    # By the name, since those of a hub's cache are links to files without endings.
     if SINGLE in files and path.suffix != ".gguf":
         raise FileNotFoundError("neither a folder nor a .gguf file")
     found = {name: file.resolve(strict=True) for name, file in files.items()}
