@@ -46,15 +46,20 @@ def main(
     worker_endpoint: str,
     *,
     shutdown_timeout: float = 5.0,
+    adapters_file: str | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then until open requests have ended, for
     shutdown_timeout seconds at most; a second signal ends it at once.
 
-    model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.  Raises
-    StartupError where a folder can't be read or an endpoint can't be bound.
+    model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.
+    adapters_file: where those of the settings are noted for the next start.
+
+    Raises StartupError where a folder can't be read or an endpoint can't be bound.
     """
     boot = secrets.token_bytes(8)
-    facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=int(time.time()))
+    noted = None if adapters_file is None else Path(adapters_file)
+    created = int(time.time())
+    facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=created, noted=noted)
     with (
         recording(EngineCore(facts), config.record) as recorded,
         _observing(recorded, config) as core,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 import zmq
 
+from penstock.config.lora_settings import LoraSettings
 from penstock.config.settings import (
     EngineConfig,
     ModelSettings,
@@ -31,6 +33,7 @@ from penstock.protocol.to_worker import LoadMedia, LoadMediaChunk, Plan, Setup, 
 from penstock.transport.events import Ended, Opened
 from penstock.transport.session_client import SessionClient
 from penstock_engine.prepared import read_facts
+from tests.adapter_folders import random_factors, write_peft
 from tests.engine import harness, scores
 from tests.engine.fake_media import FakeMedia, picture, shown
 from tests.engine.fake_worker import FakeWorker
@@ -355,6 +358,27 @@ def test_a_second_engine_at_the_same_place_is_refused(engine: Engine) -> None:
 
 def read(folder: Path, config: EngineConfig | None = None) -> Any:
     return read_facts(config or EngineConfig(), folder, boot="b", created=1)
+
+
+def test_adapters_of_the_settings_stay_what_they_were_at_the_first_start(tmp_path: Path) -> None:
+    source = tmp_path / "sql"
+    shapes = {"model.layers.0.self_attn.q_proj": (16, 8)}
+    write_peft(source, random_factors(shapes, 4, 1))
+    lora = LoraSettings(enable_lora=True, lora_modules=f"sql={source}")
+    config = EngineConfig(lora=lora, model=ModelSettings(cache_dir=str(tmp_path / "cache")))
+    folder, noted = write_prepared(tmp_path), tmp_path / "adapters.json"
+
+    def started(noted: Path | None) -> Any:
+        return read_facts(config, folder, boot="b", created=1, noted=noted).adapters
+
+    first = started(noted)
+    write_peft(source, random_factors(shapes, 4, 2))
+    assert started(noted) == first != started(None)
+    shutil.rmtree(source)
+    assert started(noted) == first
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(StartupError, match="sql"):
+        started(noted)
 
 
 def test_facts_come_from_the_folder(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from penstock import LoRARequest
+from penstock.adapters import read_adapter
 from penstock.client.adapters import AdapterDirectory
 from penstock.config import flags
 from penstock.errors import InvalidRequest
@@ -19,6 +21,7 @@ from penstock.prepare import adapters as copies
 from penstock.prepare.adapters import prepare_adapter
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock.terms import Terms
+from penstock_engine.waiting.adapter_names import AdapterNames
 from tests.adapter_folders import random_factors, write_peft
 
 FILES = [AdapterFile(digit * 64, f"/{digit}") for digit in "abc"]
@@ -101,6 +104,28 @@ def test_of_the_settings_adapters_the_newest_engine_cores_word_holds() -> None:
     assert directory.changes() == []
 
 
+def test_what_is_said_in_the_same_millisecond_is_the_same_for_all() -> None:
+    told = [named("a", 0, 5), named("a", 1, 5)]
+    ends = []
+    for order in (told, told[::-1]):
+        front, core = AdapterDirectory(), AdapterNames()
+        for each in order:
+            front.learn([each])
+            core.learn([each])
+        ends += [front.find("a"), *core.all()]
+    assert ends == [told[1]] * 4
+
+
+def test_one_name_too_many_takes_nobody_elses_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.adapters.MAX_ADAPTER_NAMES", 2)
+    directory = AdapterDirectory()
+    directory.learn([named("a", 0, 0), named("b", 1, 1)])
+    assert directory.learn([named("c", 2, 2)]) == []
+    assert [each.name for each in directory.present()] == ["a", "b"]
+    directory.learn([named("b", None, 3), named("c", 2, 4)])
+    assert [each.name for each in directory.present()] == ["a", "c"]
+
+
 # ---- copies
 
 
@@ -118,6 +143,62 @@ def test_a_copy_is_named_by_its_contents_and_the_oldest_go(
     left = [each.name for each in (tmp_path / "adapters").iterdir() if each.name[0] != "."]
     assert len(left) == 2
     assert newest.file.digest in left
+
+
+def test_a_copy_that_is_asked_for_stays_and_a_damaged_one_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "MOST_COPIES", 1)
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1))
+    first = prepare_adapter(folder, max_rank=4, cache_dir=tmp_path)
+    Path(first.file.path, "adapter_model.safetensors").unlink()
+    assert prepare_adapter(folder, max_rank=4, cache_dir=tmp_path) == first
+    assert read_adapter(Path(first.file.path))[0] == first.file.digest
+    for seed in (2, 3):
+        write_peft(folder, random_factors(SHAPES, 4, seed))
+        newest = prepare_adapter(
+            folder, max_rank=4, cache_dir=tmp_path, keep={first.file.digest}
+        ).file
+    left = {each.name for each in (tmp_path / "adapters").iterdir() if each.name[0] != "."}
+    assert left == {first.file.digest, newest.digest}
+
+
+def test_links_and_files_that_change_while_they_are_opened_give_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = tmp_path / "allowed"
+    folder = write_peft(allowed / "a", random_factors(SHAPES, 4, 1))
+    secret = write_peft(tmp_path / "secret", random_factors(SHAPES, 4, 2))
+    weights = folder / "adapter_model.safetensors"
+    opens = copies.open_regular
+
+    def late(path: Path) -> BinaryIO:
+        """Between the look at a link and its opening somebody turns it."""
+        if path == weights:
+            weights.unlink()
+            weights.symlink_to(secret / weights.name)
+        return opens(path)
+
+    monkeypatch.setattr(copies, "open_regular", late)
+    (allowed / "loop").symlink_to(allowed / "loop")
+    for name in ("a", "loop"):
+        with pytest.raises(InvalidRequest, match=f"no adapter is at {name}:"):
+            prepare_adapter(
+                allowed / name, max_rank=4, cache_dir=tmp_path, within=allowed, shown=name
+            )
+
+
+def test_a_file_that_grows_is_not_copied_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1))
+    monkeypatch.setattr(copies, "MAX_ADAPTER_BYTES", 100)
+    with pytest.raises(InvalidRequest, match="larger than 100 bytes"):
+        prepare_adapter(folder, max_rank=4, cache_dir=tmp_path)
+    monkeypatch.undo()
+    (folder / "adapter_config.json").write_bytes(b" " * (2 << 20))
+    with pytest.raises(InvalidRequest, match=r"adapter_config\.json is larger"):
+        prepare_adapter(folder, max_rank=4, cache_dir=tmp_path)
 
 
 def test_an_adapter_is_read_again_when_its_files_have_changed(

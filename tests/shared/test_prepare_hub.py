@@ -306,7 +306,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_an_adapters_folder_is_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    with pytest.raises(UnsupportedModel, match=r"a LoRA adapter of org/base: .*merge it into its"):
+    with pytest.raises(UnsupportedModel, match=r"a LoRA adapter of org/base,.*--enable-lora"):
         _prepare(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{")
     with pytest.raises(UnsupportedModel, match="not readable JSON"):

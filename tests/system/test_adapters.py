@@ -170,6 +170,20 @@ def test_a_stream_goes_on_with_its_adapter_when_a_process_dies(
     assert admin(server, "unload", lora_name="kept").status_code == 200
 
 
+def test_adapters_of_the_settings_outlive_their_files_and_the_engine_core(
+    server: Server, folder: Path
+) -> None:
+    before, path = choice(complete(server, "three")), folder / "three.gguf"
+    path.rename(folder / "elsewhere")
+    try:
+        victim = server.child("engine")
+        os.kill(victim, signal.SIGKILL)
+        wait_until_back(server, "engine", victim)
+        assert choice(complete(server, "three")) == before
+    finally:
+        (folder / "elsewhere").rename(path)
+
+
 def test_all_gateways_and_engine_cores_know_what_one_was_told(
     tiny_model: str, folder: Path
 ) -> None:

@@ -88,7 +88,7 @@ class AdapterHandler:
         if isinstance(message, AdapterReady):
             self._state.adapters.ready(message.adapter, rank, now)
             return
-        entry = self._state.adapters.failed(message.adapter, rank)
+        entry = self._state.adapters.failed(message.adapter, rank, now)
         if entry is not None:
             log.warning("adapter failed", digest=message.adapter, reason=message.reason)
             self.fail(entry, f"the adapter can't be used: {message.reason}")

@@ -46,7 +46,9 @@ class AdapterEntry:
         self.unused = False  # loaded, and nobody has started with it yet
         self.used = 0  # number of the start that used it last; of none: when it was loaded
         self.started = 0.0  # when workers were told to load it
-        self.deadline = 0.0  # when loading it will have taken too long
+        self.deadline = (
+            0.0  # when loading it will have taken too long; inf: others are loaded first
+        )
         self.deaths = 0  # workers that died while they loaded it
         self.answered: set[int] = set()
         """Ranks that have loaded it."""

@@ -28,7 +28,7 @@ class AdapterNames:
         changed: list[NamedAdapter] = []
         for each in told:
             known = self._names.get(each.name)
-            if known is not None and known.stamp >= each.stamp:
+            if known is not None and (not each.stamp or known.order >= each.order):
                 continue
             if known is None and not self._has_room():
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.waiting.adapter_entry import AdapterEntry, AdapterStage
 
@@ -54,6 +56,13 @@ class AdapterPlaces:
         self.leave_line(entry)
         entry.stage, entry.used = AdapterStage.LOADING, self._starts
         self.loaded[entry.file.digest] = entry
+
+    def begin_first(self, deadline: float) -> None:
+        """The first that is being loaded gets its deadline, unless it has one: workers load one
+        after the other, and each has its own time."""
+        first = next(iter(self.loading()), None)
+        if first is not None and first.deadline == math.inf:
+            first.deadline = deadline
 
     def leave(self, entry: AdapterEntry) -> None:
         """It gives up its place."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -29,11 +30,10 @@ MAX_POISONED = 256
 
 class AdapterManager(StartGate):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
-    its adapter isn't loaded, it leaves the queue and waits for that, and who is behind it goes on:
-    so those whose adapters are loaded are preferred.  It comes back to its place in the order.
+    its adapter isn't loaded, it leaves the queue and waits for that, and who is behind it goes on.
+    It comes back to its place in the order.
 
-    Every operation is constant in the number of requests, but for a worker's coming and going, and
-    at most linear in the number of places.
+    Every operation is constant in the number of requests, but for a worker's coming and going.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class AdapterManager(StartGate):
             if self._is_suspect(entry) or not self._make_room():
                 return
             self.places.take(entry)
-            entry.started, entry.deadline = now, now + LOAD_TIMEOUT
+            entry.started, entry.deadline = now, math.inf
+            self.places.begin_first(now + LOAD_TIMEOUT)
             entry.answered.clear()
             self._workers.send(LoadAdapter(entry.file.digest, entry.file.path))
 
@@ -202,22 +203,23 @@ class AdapterManager(StartGate):
         self._counts.adapter_loaded(now - entry.started)
         FaultAttribution.passed(entry)
         entry.stage, entry.unused = AdapterStage.READY, True
+        self.places.begin_first(now + LOAD_TIMEOUT)
         self._let_go(entry)
 
-    def failed(self, digest: str, rank: int) -> AdapterEntry | None:
+    def failed(self, digest: str, rank: int, now: float) -> AdapterEntry | None:
         """A rank can't load it. Returns it: whoever uses it is to be ended, and no other rank keeps
         it."""
         entry = self._answered(digest, rank)
-        return None if entry is None else self._given_up(entry)
+        return None if entry is None else self._given_up(entry, now)
 
     def overdue(self, now: float) -> AdapterEntry | None:
         """Gives up one that takes too long to load; the caller ends whoever uses it."""
         entry = next(iter(self.places.loading()), None)
-        return None if entry is None or now < entry.deadline else self._given_up(entry)
+        return None if entry is None or now < entry.deadline else self._given_up(entry, now)
 
     def next_deadline(self) -> float:
         """When `overdue` will have something to say; infinite where nothing is being loaded."""
-        return min((entry.deadline for entry in self.places.loading()), default=float("inf"))
+        return min((entry.deadline for entry in self.places.loading()), default=math.inf)
 
     def worker_lost(self) -> list[AdapterEntry]:
         """Nothing is loaded any more; who waited for adapters waits in the queue. The scheduler has
@@ -241,8 +243,7 @@ class AdapterManager(StartGate):
 
     def _answered(self, digest: str, rank: int) -> AdapterEntry | None:
         """What a rank answers for; None: it was given up meanwhile."""
-        owed = self._owed.pop((digest, rank), 0)
-        if owed:
+        if owed := self._owed.pop((digest, rank), 0):
             if owed > 1:
                 self._owed[digest, rank] = owed - 1
             return None
@@ -252,13 +253,14 @@ class AdapterManager(StartGate):
         entry.answered.add(rank)
         return entry
 
-    def _given_up(self, entry: AdapterEntry) -> AdapterEntry:
+    def _given_up(self, entry: AdapterEntry, now: float) -> AdapterEntry:
         self._counts.adapters_failed += 1
         for rank in range(self._workers.ranks.size):
             if rank not in entry.answered:
                 owed = self._owed.get((entry.file.digest, rank), 0)
                 self._owed[entry.file.digest, rank] = owed + 1
         self._drop(entry)
+        self.places.begin_first(now + LOAD_TIMEOUT)
         return entry
 
     def _entry_of(self, sequence: Sequence) -> AdapterEntry:

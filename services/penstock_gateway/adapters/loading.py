@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, RequestFailed, StartupError
 from penstock.lora import check_adapter_name
-from penstock.protocol.common import NamedAdapter
+from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.keys.caller import forbidden
 
@@ -38,28 +38,38 @@ class AdapterLoader:
         """Reads an adapter, and has every engine core and gateway know it by this name.
 
         in_place: one of that name is replaced; requests that run go on with what they began with.
-        Raises InvalidRequest, and HTTPError: 403, 404.
+        Raises InvalidRequest, HTTPError: 403, 404; and RequestFailed where it can't be copied.
         """
         max_rank = self._check_served()
         check_adapter_name(name, "lora_name")
+        if not path:
+            raise InvalidRequest("lora_path is empty; it must name an adapter", param="lora_path")
         self._check_free(name, in_place=in_place)
         async with self._lock:
             from penstock.prepare.adapters import prepare_adapter
 
             allowed = Path(self.folders.allowed or "").resolve()
-            prepared = await asyncio.to_thread(
-                prepare_adapter,
-                allowed / path,
-                max_rank=max_rank,
-                cache_dir=self.folders.cache,
-                within=allowed,
-                shown=path,
-            )
+            try:
+                prepared = await asyncio.to_thread(
+                    prepare_adapter,
+                    allowed / path,
+                    max_rank=max_rank,
+                    cache_dir=self.folders.cache,
+                    within=allowed,
+                    shown=path,
+                    keep=self._digests(),
+                )
+            except StartupError as error:  # The disk is full, say.
+                raise RequestFailed(str(error)) from None
             self._check_free(name, in_place=in_place)
             stamp = self.client.adapters.stamp(name)
             self.client.name_adapters(
                 [NamedAdapter(name, prepared.file, stamp, prepared.rank, prepared.parent)]
             )
+
+    def _digests(self) -> set[str]:
+        """Of the adapters that have names."""
+        return {each.file.digest for each in self.client.adapters.present() if each.file}
 
     def unload(self, name: str) -> None:
         """No new request finds it. Raises HTTPError: 403, 404."""
@@ -92,7 +102,13 @@ class AdapterLoader:
         welcome = self.client.welcome
         if welcome is not None and name in (welcome.model, *welcome.other_names):
             raise InvalidRequest(f"{clip(name)} is the model's own name", param="lora_name")
-        if not in_place and self.client.adapters.find(name) is not None:
+        known = self.client.adapters.find(name) is not None
+        if not known and len(self.client.adapters.present()) >= MAX_ADAPTER_NAMES:
+            raise InvalidRequest(
+                f"{MAX_ADAPTER_NAMES} adapters have names, which is the most; unload one",
+                param="lora_name",
+            )
+        if known and not in_place:
             raise InvalidRequest(
                 f"an adapter is called {clip(name)} already; load_inplace: true replaces it",
                 param="lora_name",

@@ -103,6 +103,11 @@ class SlotAdapters:
 
     def _load(self, entry: _Entry, path: Path, tell: Tell) -> None:
         begun = time.monotonic()
+        with self._lock:
+            wanted = self._entries.get(entry.digest) is entry
+        if not wanted:  # It was dropped, or its session has ended; others need not wait for it.
+            tell(AdapterFailed(entry.digest, "it was dropped before it was loaded"))
+            return
         try:
             held = self._read(entry.digest, path)
         except UnfitAdapter as error:

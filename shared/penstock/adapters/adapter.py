@@ -16,13 +16,16 @@ MAX_MODULES = 1 << 14
 """Most matrices that an adapter changes."""
 
 _DIGESTED = b"penstock adapter 1"
+_MOST_SAID = 500
+"""Characters of a message: names of tensors have any length."""
 
 
 class UnfitAdapter(InvalidRequest):
     """An adapter that can't be used. The message names no folder of this machine."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_adapter")
+        cut = message if len(message) <= _MOST_SAID else f"{message[:_MOST_SAID]}…"
+        super().__init__(cut, code="invalid_adapter")
 
 
 class StoredFactor(msgspec.Struct, frozen=True, kw_only=True, eq=False):

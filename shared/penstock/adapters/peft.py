@@ -63,7 +63,7 @@ def read_peft_folder(folder: Path) -> Adapter:
 
 def _adapted(name: str, down: StoredFactor, up: StoredFactor, config: PeftConfig) -> AdaptedModule:
     rank = down.shape[0]
-    if rank not in config.ranks:
+    if rank < 1 or rank not in config.ranks:
         raise UnfitAdapter(
             f"{down.name} has rank {rank}; {CONFIG} says {', '.join(map(str, config.ranks))}"
         )

@@ -114,11 +114,10 @@ def _by_name(values: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
             raise UnfitAdapter(
                 f"the adapter's {key} has {_short(name)}; names of modules are served, patterns not"
             )
-        if type(value) is not int and not (
-            kind is float and type(value) is float and math.isfinite(value)
-        ):
+        if type(value) is not int and not (kind is float and type(value) is float):
             raise UnfitAdapter(f"the adapter's {key} gives {name} {_short(value)}")
-    return {name: kind(value) for name, value in found.items()}
+    read = Fields(found, f"{_WHERE}, {key}")
+    return {name: read.number(name) if kind is float else read.integer(name) for name in found}
 
 
 def _short(value: object) -> str:

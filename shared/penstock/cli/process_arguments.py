@@ -42,7 +42,12 @@ def engine(parser: Parser) -> None:
         "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
     )
     flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN, flags.LOG)
-    _supervision(parser, indexed=True)
+    _supervision(parser, indexed=True).add_argument(
+        "--adapters-file",
+        metavar="FILE",
+        help="Where to note what the adapters of the settings were, so that they are the same when "
+        "this process is started again.",
+    )
     parser.set_defaults(run=_child("engine"))
 
 
@@ -118,7 +123,7 @@ def prepare(parser: Parser) -> None:
     parser.set_defaults(run=_child("prepare"))
 
 
-def _supervision(parser: Parser, *, indexed: bool = False) -> None:
+def _supervision(parser: Parser, *, indexed: bool = False) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("Given by the supervisor")
     group.add_argument(
         "--supervised-by", type=int, metavar="PID", help="Leave when this parent is gone."
@@ -128,6 +133,7 @@ def _supervision(parser: Parser, *, indexed: bool = False) -> None:
     group.add_argument(
         "--failure-file", metavar="FILE", help="Where to write why this process failed."
     )
+    return group
 
 
 def _child(role: str) -> Callable[[argparse.Namespace], int]:

@@ -159,6 +159,7 @@ def _engine(arguments: argparse.Namespace) -> int:
         arguments.frontend_endpoint,
         arguments.worker_endpoint,
         shutdown_timeout=config.gateway.shutdown_timeout,
+        adapters_file=arguments.adapters_file,
     )
     return 0
 

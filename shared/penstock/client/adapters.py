@@ -37,10 +37,10 @@ class AdapterDirectory:
         changed: list[NamedAdapter] = []
         for each in told:
             known = self._names.get(each.name)
-            if known == each or (known is not None and known.stamp > each.stamp):
+            if known == each or (known is not None and known.stamp and known.order > each.order):
                 continue
-            if known is None and len(self._names) >= MAX_ADAPTER_NAMES:
-                self._forget_one()
+            if known is None and not self._has_room():
+                continue
             self._names[each.name] = each
             changed.append(each)
         return changed
@@ -50,7 +50,11 @@ class AdapterDirectory:
         known = self._names.get(name)
         return max(round(1000 * time.time()), 0 if known is None else known.stamp + 1)
 
-    def _forget_one(self) -> None:
-        """Engine cores keep no more names either, and forget those first that were unloaded."""
-        names = self._names.values()
-        del self._names[min(names, key=lambda e: (e.file is not None, e.stamp, e.name)).name]
+    def _has_room(self) -> bool:
+        """As engine cores do: the one that was unloaded first makes room for another name."""
+        if len(self._names) < MAX_ADAPTER_NAMES:
+            return True
+        gone = [each for each in self._names.values() if each.file is None]
+        if gone:
+            del self._names[min(gone, key=lambda each: (each.stamp, each.name)).name]
+        return bool(gone)

@@ -10,25 +10,33 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from penstock.adapters import UnfitAdapter, read_adapter
+from penstock.adapters.peft import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
 from penstock.errors import InvalidRequest, StartupError, UnsupportedModel
 from penstock.formats.small_file import open_regular
 from penstock.prepare.folder import TEMPORARY, default_cache_dir, locked, remove_stale
 from penstock.protocol.common import AdapterFile
 
 FOLDER = "adapters"
-FILES = ("adapter_config.json", "adapter_model.safetensors")
+FILES = (CONFIG, WEIGHTS)
 """Of a folder in PEFT's format, those that say what the adapter is."""
 
+SINGLE = "adapter.gguf"
+"""What a copy of a single file is called."""
+
 MAX_ADAPTER_BYTES = 8 << 30
-"""Of each file."""
+"""Of each file but adapter_config.json."""
 
 MOST_COPIES = 1024
-"""Copies that are kept; the ones that were used least recently go."""
+"""Copies that are kept, besides those that somebody asks to keep; the ones that were named least
+recently go."""
 
 
 class PreparedAdapter(msgspec.Struct, frozen=True):
@@ -48,71 +56,91 @@ def prepare_adapter(
     cache_dir: str | os.PathLike[str] | None = None,
     within: Path | None = None,
     shown: str | None = None,
+    keep: Collection[str] = (),
 ) -> PreparedAdapter:
     """Copies an adapter, and reads the copy.
 
     source: a folder in PEFT's format, or a .gguf file.  max_rank: the highest that is served.
     within: the folder, without links in its path, below which all of its files must lie.
-    shown: what messages call it; default: as `source`.
+    shown: what messages call it; default: as `source`.  keep: digests of other adapters whose
+    copies stay.
 
     Raises InvalidRequest for an adapter that can't be served, and StartupError where the copy can't
     be written. Messages name no other path.
     """
-    given, path = shown or str(source), Path(source).expanduser()
+    given, path = str(source) if shown is None else shown, Path(source).expanduser()
     parent = (default_cache_dir() if cache_dir is None else Path(cache_dir)).absolute() / FOLDER
-    try:
-        files = _files(path, within)
-    except (OSError, ValueError):
-        raise InvalidRequest(
-            f"no adapter is at {given[:200]}: a folder with {' and '.join(FILES)}, or a .gguf file,"
-            " is needed",
-            param="lora_path",
-        ) from None
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(parent)
-        making = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=parent))
-    except OSError as error:
-        raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
-    try:
-        return _copied(given, files, making, parent, max_rank)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
+    with ExitStack() as opened:
+        try:
+            files = _opened(path, within, opened)
+        except UnsupportedModel:
+            raise InvalidRequest(
+                f"{given[:200]}: it has a file that is no regular one", param="lora_path"
+            ) from None
+        except (OSError, ValueError, RuntimeError):  # The last: links that lead to themselves.
+            raise InvalidRequest(
+                f"no adapter is at {given[:200]}: a folder with {' and '.join(FILES)}, or a .gguf"
+                " file, is needed",
+                param="lora_path",
+            ) from None
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            remove_stale(parent)
+            making = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=parent))
+        except OSError as error:
+            raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
+        try:
+            for name, file in files.items():
+                _copy(file, making / name)
+            return _placed(given, making, parent, max_rank, keep)
+        except OSError as error:
+            raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
 
 
-def _files(path: Path, within: Path | None) -> list[Path]:
-    """Those that are copied. Raises OSError where there are none, or not where they may be."""
-    files = [path / name for name in FILES] if path.is_dir() else [path]
-    found = [file.resolve(strict=True) for file in files]
-    if within is not None and not all(file.is_relative_to(within) for file in found):
-        raise PermissionError("the adapter lies elsewhere")
-    # The names that they are called by: those of a hub's cache are links to files named by digest.
-    if any(file.stat().st_size > MAX_ADAPTER_BYTES for file in found):
-        raise InvalidRequest(
-            f"the adapter is larger than {MAX_ADAPTER_BYTES} bytes", param="lora_path"
-        )
-    if not path.is_dir() and path.suffix != ".gguf":
+def _opened(path: Path, within: Path | None, opened: ExitStack) -> dict[str, BinaryIO]:
+    """The files that are copied, by the names of their copies. Raises OSError where there are none,
+    or not where they may be, and UnsupportedModel for what is no regular file."""
+    files = {name: path / name for name in FILES} if path.is_dir() else {SINGLE: path}
+    # By the name, since those of a hub's cache are links to files without endings.
+    if SINGLE in files and path.suffix != ".gguf":
         raise FileNotFoundError("neither a folder nor a .gguf file")
-    return files
+    found = {name: file.resolve(strict=True) for name, file in files.items()}
+    if within is not None and not all(file.is_relative_to(within) for file in found.values()):
+        raise PermissionError("the adapter lies elsewhere")
+    handles: dict[str, BinaryIO] = {}
+    for name, file in found.items():
+        handle = handles[name] = opened.enter_context(open_regular(file))
+        # What was opened, and not what the name may lead to by now.
+        real = Path(os.readlink(f"/proc/self/fd/{handle.fileno()}"))
+        if within is not None and not real.is_relative_to(within):
+            raise PermissionError("the adapter lies elsewhere")
+    return handles
 
 
-def _copied(
-    given: str, files: list[Path], making: Path, parent: Path, max_rank: int
-) -> PreparedAdapter:
-    single = "" if len(files) > 1 else "adapter.gguf"
-    try:
-        for file in files:
-            target = making / (single or file.name)
-            with open_regular(file.resolve()) as source, target.open("wb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
-    except UnsupportedModel:
+def _copy(source: BinaryIO, target: Path) -> None:
+    """No more than may be, however long the file grows meanwhile. Raises InvalidRequest."""
+    most = MAX_CONFIG_BYTES if target.name == CONFIG else MAX_ADAPTER_BYTES
+    size = os.fstat(source.fileno()).st_size
+    with target.open("wb") as copy:
+        while size <= most and (piece := source.read(1 << 20)):
+            copy.write(piece)
+            size = max(size, copy.tell())
+    if size > most:
         raise InvalidRequest(
-            f"{given[:200]}: {file.name} is no regular file", param="lora_path"
-        ) from None
-    except OSError as error:
-        raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
+            f"the adapter's {target.name} is larger than {most} bytes",
+            param="lora_path",
+            code="invalid_adapter",
+        )
+
+
+def _placed(
+    given: str, making: Path, parent: Path, max_rank: int, keep: Collection[str]
+) -> PreparedAdapter:
+    single = SINGLE if (making / SINGLE).exists() else ""
     try:
-        digest, adapter = read_adapter(making / single if single else making)
+        digest, adapter = read_adapter(making / single)
     except UnfitAdapter as error:
         raise InvalidRequest(
             f"{given[:200]}: {error}", param="lora_path", code="invalid_adapter"
@@ -126,19 +154,28 @@ def _copied(
     folder = parent / digest
     with locked(parent):
         if folder.is_dir():
+            # Of equal contents if it is whole; one that somebody or a crash has damaged is mended.
+            for file in sorted(making.iterdir()):
+                file.replace(folder / file.name)
             os.utime(folder)
         else:
             making.chmod(0o755)
             making.rename(folder)
-            _drop_oldest(parent)
-    path = folder / single if single else folder
-    return PreparedAdapter(AdapterFile(digest, str(path)), adapter.rank, adapter.base)
+            _drop_oldest(parent, {digest, *keep})
+    return PreparedAdapter(AdapterFile(digest, str(folder / single)), adapter.rank, adapter.base)
 
 
-def _drop_oldest(parent: Path) -> None:
+def _drop_oldest(parent: Path, keep: Collection[str]) -> None:
     copies = [each for each in parent.iterdir() if not each.name.startswith(".")]
     if len(copies) <= MOST_COPIES:
         return
-    copies.sort(key=lambda each: each.stat().st_mtime)
-    for each in copies[: len(copies) - MOST_COPIES]:
-        shutil.rmtree(each, ignore_errors=True)
+    others = sorted((c for c in copies if c.name not in keep), key=lambda c: c.stat().st_mtime)
+    _remove(parent, others[: len(copies) - MOST_COPIES])
+
+
+def _remove(parent: Path, copies: Sequence[Path]) -> None:
+    """Takes them away whole before their files go: half a copy would be taken for one."""
+    leaving = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=parent))
+    for each in copies:
+        each.rename(leaving / each.name)
+    shutil.rmtree(leaving, ignore_errors=True)

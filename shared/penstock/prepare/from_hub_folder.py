@@ -133,8 +133,8 @@ def _adapter(path: Path) -> UnsupportedModel:
     base = _read_json(path / ADAPTER_CONFIG).values.get("base_model_name_or_path")
     of = f" of {base}" if isinstance(base, str) and base else ""
     return UnsupportedModel(
-        f"{path} holds a LoRA adapter{of}: adapters are not served; merge it into its model "
-        "(peft's merge_and_unload) and give the folder of the result"
+        f"{path} holds a LoRA adapter{of}, and no model: serve that model with --enable-lora "
+        f"--lora-modules NAME={path}"
     )
 
 

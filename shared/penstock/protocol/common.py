@@ -221,6 +221,12 @@ class NamedAdapter(msgspec.Struct, frozen=True, array_like=True):
     parent: str = ""
     """The model that it is said to be made for; empty for the one that is served."""
 
+    @property
+    def order(self) -> tuple[int, str]:
+        """The greatest of what was said of a name holds, for everybody: of what was said in the
+        same millisecond too."""
+        return self.stamp, "" if self.file is None else self.file.digest
+
 
 MAX_MEDIA_ITEMS = 256
 """Of a request."""

@@ -82,6 +82,7 @@ def _frontends(runtime: RuntimeDir, count: int, given: str | None) -> list[str]:
 def _replica(place: WorkerGroup, frontends: str, executor: Executor, grace: float) -> Replica:
     engine = ("engine", "--config", str(place.config_file), *place.indexed)
     engine += ("--model-dir", str(place.model_dir))
+    engine += ("--adapters-file", str(place.config_file.with_name("adapters.json")))
     endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", place.endpoint)
     name = "engine" if place.count == 1 else f"engine {place.number}"
     return Replica(

@@ -44,15 +44,18 @@ def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState
             SequenceState.WAITING_FOR_GRAMMAR,
             SequenceState.WAITING_FOR_REMOTE_KV,
             SequenceState.WAITING_FOR_MEDIA,
+            SequenceState.WAITING_FOR_ADAPTER,
         },
         SequenceState.WAITING_FOR_GRAMMAR: {SequenceState.WAITING},
         SequenceState.WAITING_FOR_REMOTE_KV: {SequenceState.WAITING},
         SequenceState.WAITING_FOR_MEDIA: {SequenceState.WAITING},
+        SequenceState.WAITING_FOR_ADAPTER: {SequenceState.WAITING},
         SequenceState.RUNNING: {SequenceState.WAITING, SequenceState.PREEMPTED},
         SequenceState.PREEMPTED: {
             SequenceState.RUNNING,
             SequenceState.WAITING_FOR_GRAMMAR,
             SequenceState.WAITING_FOR_MEDIA,
+            SequenceState.WAITING_FOR_ADAPTER,
         },
     }
     if start in legal and end in legal[start] | set(FINISH_REASONS):

@@ -194,6 +194,24 @@ def test_an_adapter_that_takes_too_long_is_given_up_and_its_late_answer_means_no
     assert ends(again) == ["length"]
 
 
+def test_adapters_behind_others_have_their_own_time() -> None:
+    h, front = started()
+    h.adapters_at_once = False
+    first, second = ask(h, front, 1), ask(h, front, 2)
+    h.now += 0.9 * adapters.LOAD_TIMEOUT
+    h.load_adapter(adapter(1).digest)
+    h.now += 0.9 * adapters.LOAD_TIMEOUT
+    h.settle()
+    assert ends(second) == [None]
+    assert h.worker is not None
+    h.worker.adapters.loaded.add(h.worker.adapters.loading.popitem()[0])
+    h.now += 0.2 * adapters.LOAD_TIMEOUT
+    h.settle()
+    assert ends(second) != [None]
+    h.run()
+    assert ends(first) == ["length"]
+
+
 def test_without_lora_an_adapter_is_refused() -> None:
     h, front = started(max_loras=0)
     refused = ask(h, front, 1)

@@ -240,6 +240,40 @@ async def test_a_server_without_adapters_says_so(engine: FakeEngineClient, tmp_p
         assert "--enable-lora" in answer.json()["error"]["message"]
 
 
+async def test_no_path_is_no_adapter_and_gives_none_away(
+    http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    for path in ("", ".", "loop"):
+        (tmp_path / "allowed" / "loop").unlink(missing_ok=True)
+        (tmp_path / "allowed" / "loop").symlink_to(tmp_path / "allowed" / "loop")
+        answer = await load(http, "law", path)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "lora_path"
+        assert str(tmp_path) not in answer.text
+
+
+async def test_a_cache_folder_that_takes_no_copy_is_said(
+    http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    peft(tmp_path / "allowed" / "law")
+    (tmp_path / "cache").touch()
+    answer = await load(http, "law", "law")
+    assert answer.status_code == 500
+    assert "can't be copied" in answer.json()["error"]["message"]
+    assert str(tmp_path) not in answer.text
+
+
+async def test_names_have_a_bound_that_is_said(
+    http: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_gateway.adapters.loading.MAX_ADAPTER_NAMES", 1)
+    peft(tmp_path / "allowed" / "law")
+    answer = await load(http, "law", "law")
+    assert answer.status_code == 400
+    assert "unload one" in answer.json()["error"]["message"]
+    assert (await load(http, "sql", "law", load_inplace=True)).status_code == 200
+
+
 # ---- for whom
 
 

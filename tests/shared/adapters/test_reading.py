@@ -75,6 +75,8 @@ def test_the_digest_is_of_the_contents_alone(tmp_path: Path) -> None:
         ({"something_new": 3}, "something_new is 3"),
         ({"alpha_pattern": {"(a+)+": 3}}, "patterns not"),
         ({"alpha_pattern": {"q_proj": float("nan")}}, "nan"),
+        ({"alpha_pattern": {"q_proj": 10**400}}, "a finite number"),
+        ({"bias": "x" * 100_000}, r"bias is '[^']{,500}$"),
         ({"lora_alpha": "8"}, "a number is needed"),
         ({"r": 5}, "has rank 4; adapter_config.json says 5"),
     ],
@@ -112,3 +114,16 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b".lora_B.weight", b".lora_embed_B2"))
     with pytest.raises(UnfitAdapter, match="embed_tokens"):
         read_adapter(folder)
+
+
+def test_a_rank_of_zero_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnfitAdapter, match="rank 0"):
+        read_adapter(write_peft(tmp_path / "a", random_factors(SHAPES, 0, 1)))
+
+
+def test_names_of_any_length_make_short_messages(tmp_path: Path) -> None:
+    factors = random_factors({"x" * 100_000: (32, 16)}, 4, 1)
+    folder = write_peft(tmp_path / "a", factors, r=5, target_modules=[])
+    with pytest.raises(UnfitAdapter, match="xxx") as error:
+        read_adapter(folder)
+    assert len(str(error.value)) < 1000

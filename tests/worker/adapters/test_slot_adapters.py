@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
+from penstock_worker.adapters import slot_adapters
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.loading.load import Loaded, load
 from tests.adapter_folders import write_peft
@@ -157,6 +159,32 @@ def test_what_cannot_be_loaded_leaves_nothing(
     for _ in range(MOST):
         assert session.load("1" * 64, folder) != AdapterReady(digest)
     assert session.load(digest, folder) == AdapterReady(digest)
+
+
+def test_what_was_dropped_meanwhile_is_not_loaded(
+    loaded: Loaded, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, (first, second, *_) = Session(loaded), folders
+    held, passed, read = Event(), Event(), slot_adapters.read_adapter
+    opened: list[Path] = []
+
+    def slowly(path: Path) -> Any:
+        opened.append(path)
+        held.set()
+        passed.wait(30)
+        return read(path)
+
+    monkeypatch.setattr(slot_adapters, "read_adapter", slowly)
+    for digest in (first, second):
+        message = LoadAdapter(digest, str(folders[digest]))
+        session.runner.adapters.load(message, session.answers.put)
+    assert held.wait(30)
+    session.drop(second)
+    passed.set()
+    answers = [session.answers.get(timeout=30) for _ in range(2)]
+    assert answers[0] == AdapterReady(first)
+    assert isinstance(answers[1], AdapterFailed)
+    assert opened == [folders[first]]
 
 
 def test_memory_is_counted(loaded: Loaded, default_model: PreparedModel) -> None:
