@@ -275,7 +275,10 @@ LOGPROBS = TokenLogprobs(-1.0, [], [])
         (Result(1, [SlotResult(0), SlotResult(1)]), "slot 0 was to sample"),
         (Result(1, [SlotResult(0, 1, LOGPROBS), SlotResult(1, 4)]), "slot 1 was not to sample"),
         (Result(1, [SlotResult(0, 40, LOGPROBS), SlotResult(1)]), "token 40, not in 0 to 39"),
-        (Result(1, [SlotResult(0, 1), SlotResult(1)]), "gave 0 log-probabilities, which were asked for"),
+        (
+            Result(1, [SlotResult(0, 1), SlotResult(1)]),
+            "gave 0 log-probabilities, which were asked for",
+        ),
         (
             Ready(num_kv_blocks=1, device="", fingerprint="", load_seconds=0),
             "Ready came out of turn",
