@@ -277,7 +277,7 @@ LOGPROBS = TokenLogprobs(-1.0, [], [])
         (Result(1, [SlotResult(0, 40, LOGPROBS), SlotResult(1)]), "token 40, not in 0 to 39"),
         (
             Result(1, [SlotResult(0, 1), SlotResult(1)]),
-            "gave 0 log-probabilities, which were asked for",
+            "gave 0 log-probabilities",
         ),
         (
             Ready(num_kv_blocks=1, device="", fingerprint="", load_seconds=0),
