@@ -113,6 +113,8 @@ class DraftModel:
     def take(self, plan: Plan) -> None:
         """Takes note of a plan that was applied to the slots."""
         self._rows.copied(plan.copies)
+        for work in plan.work:
+            self._rows.given(work.new_blocks)
         for number in plan.released:
             self._drafted.pop(number, None)
 

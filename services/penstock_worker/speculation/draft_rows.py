@@ -36,6 +36,12 @@ class DraftRows:
             target = self._host if copy.kind == "out" else self._device
             target[copy.target] = source[copy.source]
 
+    def given(self, blocks: Sequence[int]) -> None:
+        """Takes note that what is in these blocks means nothing any more: a sequence was given
+        them, and there may be tokens in them that `note` is not told of, as it ended with them."""
+        if blocks:
+            self._device[np.asarray(blocks, dtype=np.int64)] = 0
+
     def leading(self, table: Sequence[int], end: int) -> int:
         """Returns how many of the first `end` tokens of a block table were all computed."""
         blocks = np.asarray(table[: -(-end // self._size)], dtype=np.int64)

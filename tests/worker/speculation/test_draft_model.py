@@ -314,3 +314,17 @@ def test_a_pass_that_failed_costs_its_drafts_only(
         walk.step()
     assert flaky.failures > 2
     assert walk.drafted > 10
+
+
+def test_a_new_block_has_no_rows_of_whoever_had_it_before(drafting: Drafting) -> None:
+    """Also where its first rows are those of drafts, of which the last was not passed on, and
+    the sequence ends with them: its blocks can be found then."""
+    drafting.slots.clear()
+    drafting.proposer.reset()
+    rows = drafting.proposer._rows
+    rows.note([5], 0, SIZE, SIZE)
+    tokens = [at + 10 for at in range(SIZE)]
+    first = NewSequence(0, tokens, SIZE, 0, GREEDY, [2])
+    drafting.apply(Plan(1, 0, [], [first], [SlotWork(0, 0, SIZE - 1)]))
+    drafting.apply(Plan(2, 1, [], [], [SlotWork(0, SIZE - 1, 1, [5], draft=3)]))
+    assert rows.leading([2, 5], SIZE + 4) <= SIZE
