@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scaling without factor": ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
     "scaling by nothing": ({"rope_scaling": {"type": "linear", "factor": 0}}, "positive"),
     "bands": (
-        {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "low_freq_factor": 4.0}}, "ascending"),
+        {"rope_scaling": {"rope_type": "llama3", **LLAMA3, "low_freq_factor": 5.0}}, "ascending"),
     "heads and width": ({"num_attention_heads": 5}, "5 attention heads don't divide"),
     "head counts": ({"num_key_value_heads": 2}, "3 attention heads .* 2 key/value heads"),
     "odd head": ({"head_dim": 7}, "head_dim is 7"),
