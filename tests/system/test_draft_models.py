@@ -22,12 +22,14 @@ from penstock.model_config import ModelConfig
 from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
 from testing.model_configs import varied
 from testing.serving import Server, wait_until
+from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, results, submit_crowd
 from tests.system.test_recovery import stream_text
 from tests.worker.checkpoints import TINY
 from tests.worker.speculation.draft_folders import write_folder
 
+__all__ = ["eager"]
 pytestmark = [pytest.mark.timeout(300)]
 
 PLAIN = varied(TINY, head_dim=32)
@@ -104,6 +106,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.usefixtures("eager")
 def test_no_bit_depends_on_a_draft_model(
     case: Case, undisturbed: Callable[[Case], Undisturbed], tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import ADJUSTED, GREEDY, SAMPLED, folder, prompt
 
 pytestmark = [pytest.mark.timeout(600)]
-__all__ = ["folder"]
+__all__ = ["eager", "folder"]
 
 NUMERICS = [Numerics("reference", "bfloat16"), Numerics("cpu", "float32", "int8")]
 METHODS = ["ngram", "suffix", "prediction"]
@@ -32,22 +32,6 @@ OURS: dict[int, tuple[list[int], int, TokenSampling, int]] = {
     4: (prompt(77, 4), 30, ADJUSTED, 2),
 }
 Results = dict[tuple[int, int], tuple[list[int], bytes]]
-
-
-def as_many_as_there_are(
-    policy: DraftPolicy, offers: list[Offer], size: StepSize, left: int
-) -> Allotment:
-    """In place of DraftPolicy.choose, which goes by what pays."""
-    counts = []
-    for offer in offers:
-        counts.append(min(offer.most, left))
-        left -= counts[-1]
-    return Allotment(counts, followed=False)
-
-
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DraftPolicy, "choose", as_many_as_there_are)
 
 
 def results(system: System) -> Results:

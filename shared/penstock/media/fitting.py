@@ -8,9 +8,8 @@ two canvases nearly fit alike, that decides. Sizes are (height, width), pixels.
 from __future__ import annotations
 
 import math
+import struct
 from functools import lru_cache
-
-import numpy as np
 
 from penstock.media.geometry import Size
 
@@ -19,10 +18,12 @@ def best_canvas(size: Size, tile: int, most: int) -> Size:
     """Of all canvases of 1 to `most` tiles: the one that enlarges the picture least, if one is as
     large as it; else the one that shrinks it least. Of several, the smallest."""
     canvases = _canvases(most)
-    sides = np.array(canvases, np.float32) * np.float32(tile)
-    scales = (sides / np.array(size, np.float32)).min(1)
-    enlarging = scales[scales >= 1]
-    chosen = enlarging.min() if len(enlarging) else scales.max()
+    scales = [
+        min(_single(count * tile / side) for count, side in zip(canvas, size, strict=True))
+        for canvas in canvases
+    ]
+    enlarging = [scale for scale in scales if scale >= 1]
+    chosen = min(enlarging) if enlarging else max(scales)
     rows, columns = min(
         (canvas for canvas, scale in zip(canvases, scales, strict=True) if scale == chosen),
         key=math.prod,
@@ -37,18 +38,23 @@ def fitted(size: Size, canvas: Size, tile: int) -> Size:
     single = [side < has for side, has in zip(canvas, within, strict=True)]
     target = [min(pair) for pair in zip(canvas, within, strict=True)]
     high, wide = (
-        np.float32(target[at]) / np.float32(size[at]) if single[at] else target[at] / size[at]
-        for at in (0, 1)
+        _single(target[at] / size[at]) if single[at] else target[at] / size[at] for at in (0, 1)
     )
-    either = any(single)
-    if np.float32(wide) < np.float32(high) if either else wide < high:
+    if _single(wide) < _single(high) if any(single) else wide < high:
         return max(_scaled(size[0], wide, target[0], single=single[1]), 1), target[1]
     return target[0], max(_scaled(size[1], high, target[1], single=single[0]), 1)
 
 
-def _scaled(length: int, scale: float | np.float32, most: int, *, single: bool) -> int:
-    exact = np.float32(length) * np.float32(scale) if single else length * scale
+def _scaled(length: int, scale: float, most: int, *, single: bool) -> int:
+    exact = _single(length * _single(scale)) if single else length * scale
     return min(math.floor(exact), most)
+
+
+def _single(value: float) -> float:
+    """Rounded to float32. A product or quotient of two such numbers, computed in double precision
+    and rounded, is the one that float32's own arithmetic gives."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
 
 
 @lru_cache

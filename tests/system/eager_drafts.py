@@ -1,0 +1,23 @@
+"""Drafts whether they pay or not, so that no test depends on how busy a machine is."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+
+
+def as_many_as_there_are(
+    policy: DraftPolicy, offers: list[Offer], size: StepSize, left: int
+) -> Allotment:
+    """In place of DraftPolicy.choose, which goes by what pays."""
+    counts = []
+    for offer in offers:
+        counts.append(min(offer.most, left))
+        left -= counts[-1]
+    return Allotment(counts, followed=False)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DraftPolicy, "choose", as_many_as_there_are)
