@@ -131,7 +131,6 @@ def test_the_installed_command_is_the_module() -> None:
         (("run", "m", "x", "--n-predict", "9"), "did you mean --max-tokens?"),
         (("start", "m"), "there is no command 'start'; did you mean 'serve'?"),
         (("ps",), "did you mean 'status'?"),
-        (("serve", "--enable-lora"), "enable_lora: True is not supported here; allowed: False"),
         (("serve", "--tokenizer-mode", "slow"), "tokenizer_mode: 'slow' is not supported here"),
         (("serve", "--api-key", ""), "--api-key is empty"),
         (("serve", "a", "b"), "too many arguments: b"),
