@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import Metric
 
 from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
+from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.families import Families
 from penstock_engine.metrics.snapshot import MetricsSnapshot
 
@@ -125,11 +126,7 @@ def _steps(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
 
 
 def _drafts(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
-    for name, words, key in (
-        ("num_drafts", "Times that tokens were drafted for a sequence.", "drafts"),
-        ("num_draft_tokens", "Drafted tokens computed.", "drafted"),
-        ("num_accepted_tokens", "Drafted tokens that were right.", "kept"),
-    ):
+    for (name, words), key in zip(DRAFTS.items(), ("drafts", "drafted", "kept"), strict=True):
         yield families.counter(f"vllm:spec_decode_{name}", words, state.drafts[key])
     yield families.counters(
         "vllm:spec_decode_num_accepted_tokens_per_pos",

@@ -29,10 +29,13 @@ class Drafter:
         slots: list[int] = []
         offers: list[Offer] = []
         for slot, (sequence, _, end, _) in builder.items.items():
-            most = 0 if builder.starts(sequence) else self._most(sequence, end)
-            if most > 0 and sequence.drafts is not None:
+            drafts = sequence.drafts
+            if drafts is None or not drafts.proposed or builder.starts(sequence):
+                continue
+            most = self._most(sequence, end, drafts.proposed)
+            if most > 0:
                 slots.append(slot)
-                offers.append(Offer(sequence.drafts, most))
+                offers.append(Offer(drafts, most))
         if not offers:
             return
         allotted = self._state.draft_policy.choose(offers, builder.size(), builder.left)
@@ -41,15 +44,13 @@ class Drafter:
                 self._draft(slot, count, builder)
         builder.followed = allotted.followed or not builder.drafts
 
-    def _most(self, sequence: Sequence, end: int) -> int:
+    def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
         sampled, and all of them, still have to be within its bounds."""
-        if sequence.drafts is None or not sequence.drafts.proposed:
-            return 0
         if end != sequence.progress.expected:
             return 0
         longest = min(sequence.most_tokens, self._state.longest)
-        return min(sequence.drafts.proposed, MAX_DRAFTS, longest - end - 1)
+        return min(proposed, MAX_DRAFTS, longest - end - 1)
 
     def _draft(self, slot: int, count: int, builder: StepBuilder) -> None:
         """At most so many, as far as there are blocks."""

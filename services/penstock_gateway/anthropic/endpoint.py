@@ -84,41 +84,27 @@ class Messages(GenerateEndpoint[MessagesRequest]):
             seed=request.seed,
             stop=request.stop_sequences,
         )
-        try:
-            return await self._prepare(request, conversation, engine, head, lease)
-        except InvalidRequest as error:
-            raise conversation.own_words(error) from None
-
-    async def _prepare(
-        self,
-        request: MessagesRequest,
-        conversation: Conversation,
-        engine: EngineInfo,
-        head: ReplyHead,
-        lease: MediaLease,
-    ) -> Job:
-        wanted = check_max_tokens(request)
-        limits, short_of = engine.welcome.limits, False
+        wanted, limits = check_max_tokens(request), engine.welcome.limits
 
         def most(prompt_tokens: int) -> int:
             # Coding agents ask for more than a small model has: it gets what there is, as
             # Anthropic's models do.
-            nonlocal short_of
             room = room_for_output(
                 prompt_tokens, None, None, limits, field="max_tokens", source="messages"
             )
-            short_of = wanted > room
             return min(wanted, room)
 
-        chat = await prepared_chat(self._service, conversation.chat, engine, lease, max_tokens=most)
-        ids = chat.prompt.prompt_token_ids
-        return Job(
-            [ids],
-            [chat.params],
-            MessagesFormat(head, len(ids), chat.parsing, short_of=short_of),
-            lambda error: conversation.own_words(chat.blame(error)),
-            media=chat.prompt.media,
+        chat = await prepared_chat(
+            self._service,
+            conversation.chat,
+            engine,
+            lease,
+            max_tokens=most,
+            own_words=conversation.own_words,
         )
+        prompt_tokens = len(chat.prompt.prompt_token_ids)
+        short_of = most(prompt_tokens) < wanted
+        return chat.job(MessagesFormat(head, prompt_tokens, chat.parsing, short_of=short_of))
 
 
 class CountTokens(JsonEndpoint[CountRequest]):

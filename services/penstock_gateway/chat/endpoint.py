@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.sampling_params import SamplingParams
-from penstock_gateway.chat.output_parsing import needs_special_tokens, parsing_of
+from penstock_gateway.chat.output_parsing import read_as
 from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, chat_prompt, template_of
 from penstock_gateway.chat.reply import ChatCompletion, ChatFormat
 from penstock_gateway.chat.request import ChatRequest, check
@@ -59,19 +59,15 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
         with_media = ChatMedia(self._service.media, lease, request.mm_processor_kwargs)
         prompt = await prompt_of(request, engine, use, with_media)
         prompt_token_ids, params = _fitted(request, engine, prompt.prompt_token_ids)
-        template = template_of(engine).source
-        constrained = params.structured_outputs is not None
-        parsing = parsing_of(
+        params, parsing = read_as(
             config,
-            template,
+            template_of(engine).source,
             use,
-            prompt.text,
+            prompt,
             engine.text.tokenizer,
-            constrained=constrained,
+            params,
             include_reasoning=request.include_reasoning is not False,
         )
-        if needs_special_tokens(config, template, use) and not constrained:
-            params = msgspec.structs.replace(params, skip_special_tokens=False)
         echo_options = EchoOptions.of(request, logprobs=bool(request.logprobs))
         echo = _last_words(request) if request.echo else ""
         reply = ChatFormat(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.config.settings import GatewayConfig
 from penstock.parsing import OutputParser, reasoning_parser, tool_parser
 from penstock.parsing.forced import NamedCall, RequiredCalls
@@ -15,7 +17,9 @@ from penstock_gateway.chat.tools import ToolUse
 
 if TYPE_CHECKING:
     from penstock.parsing import ReasoningParser, ToolParser
+    from penstock.sampling_params import SamplingParams
     from penstock.text.tokenizer import Tokenizer
+    from penstock_gateway.chat.prompt import ChatPrompt
 
 Tools = type["ToolParser"]
 Thoughts = type["ReasoningParser"]
@@ -32,6 +36,33 @@ def needs_special_tokens(config: GatewayConfig, template: str, use: ToolUse) -> 
     return (
         use.mode == "free" and tool_parser(config.tool_call_parser, template).needs_special_tokens
     )
+
+
+def read_as(
+    config: GatewayConfig,
+    template: str,
+    use: ToolUse,
+    prompt: ChatPrompt,
+    tokenizer: Tokenizer,
+    params: SamplingParams,
+    *,
+    include_reasoning: bool,
+) -> tuple[SamplingParams, Parsing | None]:
+    """The parameters of a request, with the special tokens that its parser needs to see, and how
+    its answers are read; see `parsing_of`."""
+    constrained = params.structured_outputs is not None
+    parsing = parsing_of(
+        config,
+        template,
+        use,
+        prompt.text,
+        tokenizer,
+        constrained=constrained,
+        include_reasoning=include_reasoning,
+    )
+    if needs_special_tokens(config, template, use) and not constrained:
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    return params, parsing
 
 
 def parsing_of(

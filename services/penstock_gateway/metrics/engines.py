@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from penstock.client.session import STATUS_MAX_AGE
 from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
+from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from penstock.client.engine_state import EngineState
     from penstock.protocol.to_frontend import Status
 
-DRAFTS = (
-    "Times that tokens were drafted for a sequence.",
-    "Drafted tokens computed.",
-    "Drafted tokens that were right.",
-)
 _LABEL = ["model_name"]
 _OF_ONE = ["model_name", "engine"]
 OURS = "This gateway's; with several, add them up."
@@ -61,12 +57,15 @@ def _told(told: list[tuple[str, Status]], label: list[str]) -> Iterator[Metric]:
         for index, status in told:
             gauge.add_metric([*label, index], value(status))
         yield gauge
-    counts: tuple[tuple[str, str, Callable[[Status], int]], ...] = (
+    drafted: dict[str, Callable[[Status], int]] = {
+        "num_drafts": lambda status: status.drafts,
+        "num_draft_tokens": lambda status: status.drafted_tokens,
+        "num_accepted_tokens": lambda status: status.kept_tokens,
+    }
+    counts: list[tuple[str, str, Callable[[Status], int]]] = [
         ("num_preemptions", "Preemptions.", lambda status: status.preemptions),
-        ("spec_decode_num_drafts", DRAFTS[0], lambda status: status.drafts),
-        ("spec_decode_num_draft_tokens", DRAFTS[1], lambda status: status.drafted_tokens),
-        ("spec_decode_num_accepted_tokens", DRAFTS[2], lambda status: status.kept_tokens),
-    )
+        *((f"spec_decode_{name}", DRAFTS[name], count) for name, count in drafted.items()),
+    ]
     for name, words, count in counts:
         counter = CounterMetricFamily(f"vllm:{name}", f"{words} {THEIRS}", labels=_OF_ONE)
         for index, status in told:

@@ -61,7 +61,9 @@ class OllamaEmbedding(PoolEndpoint[Asked], Generic[Asked]):
     id_prefix = "embd"
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
-        request = without_tag(await super().read(scope, receive), self._service)
+        request = await super().read(scope, receive)
+        model = without_tag(request.model, self._service)
+        request = msgspec.structs.replace(request, model=model)
         if getattr(request, "truncate", None) is False or request.truncate_prompt_tokens:
             return request
         return msgspec.structs.replace(request, truncate_prompt_tokens=-1)

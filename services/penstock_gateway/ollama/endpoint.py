@@ -78,10 +78,12 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     show: Show
 
     async def read(self, scope: Scope, receive: Receive) -> Asked:
-        request = without_tag(await super().read(scope, receive), self._service)
-        if request.stream is None:
-            return msgspec.structs.replace(request, stream=True)
-        return request
+        request = await super().read(scope, receive)
+        return msgspec.structs.replace(
+            request,
+            model=without_tag(request.model, self._service),
+            stream=request.stream is not False,
+        )
 
     def check(self, request: Asked) -> None:
         check(request)
@@ -118,23 +120,15 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        try:
-            chat = await prepared_chat(
-                self._service,
-                self.chat_of(request),
-                engine,
-                lease,
-                max_tokens=most_tokens(request, engine),
-            )
-        except InvalidRequest as error:
-            raise in_own_words(error) from None
-        return Job(
-            [chat.prompt.prompt_token_ids],
-            [chat.params],
-            OllamaFormat(head, chat.parsing, self.show),
-            lambda error: in_own_words(chat.blame(error)),
-            media=chat.prompt.media,
+        chat = await prepared_chat(
+            self._service,
+            self.chat_of(request),
+            engine,
+            lease,
+            max_tokens=most_tokens(request, engine),
+            own_words=in_own_words,
         )
+        return chat.job(OllamaFormat(head, chat.parsing, self.show))
 
 
 class OllamaChat(OllamaEndpoint[OllamaChatRequest]):

@@ -118,9 +118,8 @@ class Show(JsonEndpoint[ShowRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        named = msgspec.structs.replace(request, model=request.model or request.name)
         engine = self._service.engine()
-        self._service.check_model(without_tag(named, self._service).model)
+        self._service.check_model(without_tag(request.model or request.name, self._service))
         await send_json(send, 200, msgspec.json.encode(self._shown(engine)))
 
     def _shown(self, engine: EngineInfo) -> ShownModel:

@@ -44,19 +44,6 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
         conversation = ChatTranslation(request)
-        try:
-            return await self._prepare(request, conversation, engine, head, lease)
-        except InvalidRequest as error:
-            raise conversation.own_words(error) from None
-
-    async def _prepare(
-        self,
-        request: ResponsesRequest,
-        conversation: ChatTranslation,
-        engine: EngineInfo,
-        head: ReplyHead,
-        lease: MediaLease,
-    ) -> Job:
         limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
 
         def most(prompt_tokens: int) -> int:
@@ -76,6 +63,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             engine,
             lease,
             max_tokens=most,
+            own_words=conversation.own_words,
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         )
         if chat.parsing is not None and chat.params.logprobs is not None:
@@ -83,13 +71,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         reply = ResponsesFormat(
             head, engine.text.tokenizer, request, chat.params, conversation.tools, chat.parsing
         )
-        return Job(
-            [chat.prompt.prompt_token_ids],
-            [chat.params],
-            reply,
-            lambda error: conversation.own_words(chat.blame(error)),
-            media=chat.prompt.media,
-        )
+        return chat.job(reply)
 
 
 def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:

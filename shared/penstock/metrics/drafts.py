@@ -1,0 +1,10 @@
+"""What is told of drafted tokens, by vLLM's names."""
+
+from __future__ import annotations
+
+DRAFTS = {
+    "num_drafts": "Times that tokens were drafted for a sequence.",
+    "num_draft_tokens": "Drafted tokens computed.",
+    "num_accepted_tokens": "Drafted tokens that were right.",
+}
+"""By a counter's name behind `vllm:spec_decode_`, what it counts."""
