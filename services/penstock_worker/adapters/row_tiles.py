@@ -16,11 +16,11 @@ from penstock_kernels.triton.tiles import MatmulTiles
 class HostAdapterTiles:
     """As AdapterTiles, int32 on the host."""
 
+    shape: MatmulTiles
     order: np.ndarray
     places: np.ndarray
     firsts: np.ndarray
     counts: np.ndarray
-    shape: MatmulTiles
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -29,7 +29,7 @@ class HostAdapterTiles:
     def on_device(self, tensors: Sequence[Tensor]) -> AdapterTiles:
         """`tensors` are `self.arrays`, copied there."""
         order, places, firsts, counts = tensors
-        return AdapterTiles(order, places, firsts, counts, self.shape)
+        return AdapterTiles(self.shape, order, places, firsts, counts)
 
 
 def tiles_shapes(rows: int, adapters: int, tile: int) -> list[tuple[int, ...]]:
@@ -63,4 +63,4 @@ def tiles_of(places: np.ndarray, adapters: int, shape: MatmulTiles) -> HostAdapt
     sizes = tiles_shapes(len(places), adapters, shape.rows)
     arrays = [np.zeros(size, np.int32) for size in sizes]
     write_tiles(arrays, places, shape.rows)
-    return HostAdapterTiles(*arrays, shape)
+    return HostAdapterTiles(shape, *arrays)

@@ -81,7 +81,7 @@ class DecodeInputs:
     def adapters(self, arrays: list[np.ndarray]) -> HostAdapterTiles | None:
         """Of `arrays`, those of adapters."""
         own = arrays[self._adapters]
-        return HostAdapterTiles(*own, LOW_RANK) if own else None
+        return HostAdapterTiles(LOW_RANK, *own) if own else None
 
     def moves(self, arrays: list[np.ndarray]) -> HostMoves | None:
         """Of `arrays`, those of states."""

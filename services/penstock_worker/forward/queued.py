@@ -153,9 +153,10 @@ class TritonForward(LayerByLayer):
         moves: HostMoves | None,
         places: np.ndarray | None,
     ) -> Tensor:
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
-        laid_out = self.attention.lay_out(layout)
         media = HostMedia.of(batch.media)
+        seen = None if batch.media is None else batch.media.last_seen
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables, seen)
+        laid_out = self.attention.lay_out(layout)
         adapters = None
         if self._adapters is not None and places is not None:
             adapters = self._adapters.tiles_of(places, batch.counts)

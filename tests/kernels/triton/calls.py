@@ -95,6 +95,7 @@ def attend(
     group: int = 4,
     invariant: bool = False,
     sinks: bool = False,
+    spans: bool = False,
 ) -> None:
     choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
     plan = plans.plan_attention(
@@ -105,6 +106,7 @@ def attend(
         group=group,
         choice=choice,
         device=CPU,
+        last_seen=np.full(101, 999) if spans else None,
     )
     caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
     paged.paged_attention(
@@ -242,7 +244,7 @@ def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -
                 parts,
             ),
             low_rank.AdapterTiles(
-                *(torch.zeros(each, dtype=torch.int32) for each in (count, 4, 4, 4)), shape
+                shape, *(torch.zeros(each, dtype=torch.int32) for each in (count, 4, 4, 4))
             ),
         )
 
@@ -263,6 +265,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-fp8": partial(attend, cache=FP8),
     "attention-invariant": partial(attend, invariant=True),
     "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
+    "attention-chunks": partial(attend, reach=paged.Reach(chunk=8192)),
+    "attention-spans": partial(attend, spans=True),
+    "attention-spans-256": partial(attend, 256, reach=paged.Reach(window=1024), spans=True),
     "latents": latents,
     "latents-invariant": partial(latents, heads=16, invariant=True),
     "latents-float32": partial(latents, torch.float32, heads=20),

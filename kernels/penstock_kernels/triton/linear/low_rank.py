@@ -42,6 +42,8 @@ class LowRankFactors:
 class AdapterTiles:
     """Which rows are computed together. All tensors are int32 and on the device."""
 
+    shape: MatmulTiles
+    """For which the tiles were made: a tile has at most `shape.rows` rows."""
     order: Tensor
     """[rows]: the rows that have an adapter, by place, and then others of no interest."""
     places: Tensor
@@ -50,8 +52,6 @@ class AdapterTiles:
     """[tiles]: where the rows of each tile begin in `order`."""
     counts: Tensor
     """[tiles]: the number of rows of each tile, 0 if it isn't needed."""
-    shape: MatmulTiles
-    """For which the tiles were made: a tile has at most `shape.rows` rows."""
 
 
 @triton.jit(do_not_specialize=["rows", "ranks_place"])
