@@ -36,13 +36,13 @@ from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
 from penstock_worker.forward.cpu.media import TOWER_DTYPE, given_rows
 from penstock_worker.forward.cpu.obstacles import (
-    encoder_obstacle,
     experts_obstacle,
     recurrent_obstacle,
 )
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
+from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.interface import (
     Batch,
     Forward,
