@@ -89,7 +89,7 @@ def test_towers_compute_on_the_device(case: str) -> None:
     _, ours = hearing_cases.both(case)
     sound = hearing_cases.heard(case, 0.3, 1)
     with simulated(Device(1 << 30, computes=False, pace=1)), torch.inference_mode():
-        weights = open_audio_tower(ours.files, torch.float32, device=torch.device("cuda"))
+        weights = open_audio_tower(ours.files, torch.float32, device=torch.device("cuda", 0))
         rows = AudioModel(ours.config, weights).encode({MEL: sound.mel})
         assert rows.is_cuda
         assert rows.shape == (sound.item.rows, ours.config.hidden_size)
