@@ -55,6 +55,7 @@ COMMANDS = (
         "engine_tools:add_fit",
     ),
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
+    Command("batches", PARTS, "work through batches, without a port", "process_arguments:batches"),
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
     Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
     Command(
