@@ -127,7 +127,9 @@ def routes(service: Service) -> list[OperationRoute]:
         record = _there(await service.stored().batches.cancel(owner, name), name)
         if record.status not in ("cancelling", "cancelled"):
             raise HTTPError(
-                409, f"the batch {name} is {record.status} and can't be cancelled", code="ended"
+                409,
+                f"the batch {name} is {record.status} and can't be cancelled",
+                code="batch_ended",
             )
         return _json(record)
 

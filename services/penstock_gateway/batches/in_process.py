@@ -12,7 +12,7 @@ from penstock_gateway.keys.caller import Caller
 
 
 @dataclass(slots=True)
-class Answer:
+class OwnAnswer:
     """What the application answered. retry_after: seconds, where it says so."""
 
     status: int = 500
@@ -21,9 +21,9 @@ class Answer:
     body: bytearray = field(default_factory=bytearray)
 
 
-async def ask(app: ASGIApp, path: str, body: bytes, caller: Caller) -> Answer:
+async def ask(app: ASGIApp, path: str, body: bytes, caller: Caller) -> OwnAnswer:
     """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request."""
-    answer = Answer()
+    answer = OwnAnswer()
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -64,7 +64,7 @@ def _scope(path: str, body: bytes, caller: Caller) -> Scope:
     }
 
 
-def _read_headers(answer: Answer, headers: list[tuple[bytes, bytes]]) -> None:
+def _read_headers(answer: OwnAnswer, headers: list[tuple[bytes, bytes]]) -> None:
     for name, value in headers:
         if name == b"x-request-id":
             answer.request_id = value.decode("latin-1")

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from penstock_gateway.batches.in_process import Answer
+from penstock_gateway.batches.in_process import OwnAnswer
 
 
 class LineResponse(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class LineResult(msgspec.Struct, frozen=True):
     error: LineError | None
 
 
-def result_line(custom_id: str, answer: Answer) -> str:
+def result_line(custom_id: str, answer: OwnAnswer) -> str:
     """What was answered, good or bad."""
     body = msgspec.Raw(bytes(answer.body) or b"null")
     response = LineResponse(answer.status, answer.request_id, body)

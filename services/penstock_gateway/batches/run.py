@@ -12,17 +12,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 from starlette.types import ASGIApp
 
 from penstock import logs
-from penstock_gateway.batches.in_process import Answer, ask
+from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.batches.reading import BatchFile, NumberedLine
 from penstock_gateway.batches.results import error_line, result_line
 from penstock_gateway.keys.caller import Caller
-from penstock_gateway.storage.batch_records import HOLD_SECONDS
 from penstock_gateway.storage.records import (
     BatchError,
     BatchStatus,
@@ -30,7 +29,7 @@ from penstock_gateway.storage.records import (
     FileRecord,
     RequestCounts,
 )
-from penstock_gateway.storage.store import Store
+from penstock_gateway.storage.store import Store, new_id
 
 log = logs.get(__name__)
 
@@ -73,6 +72,7 @@ class BatchRun:
         self._work = work
         self._record = work.record
         self._store = store
+        self._batches = store.batches
         self._runner = runner
         self._app = app
         self._caller = caller
@@ -85,7 +85,7 @@ class BatchRun:
         )
 
     async def run(self) -> None:
-        """Until the batch has ended; leaves it as it is when another has it."""
+        """Until the batch has ended. Raises Lost, in a group or alone, where another has it."""
         working = asyncio.create_task(self._through())
         holding = asyncio.create_task(self._hold())
         try:
@@ -94,9 +94,6 @@ class BatchRun:
                 working.result()
                 return
             ended = holding.result()
-        except Lost:
-            log.warning("another process has the batch", batch=self._record.id)
-            return
         finally:
             for task in (working, holding):
                 task.cancel()
@@ -104,14 +101,11 @@ class BatchRun:
         await self._write_out(ended)
 
     async def _hold(self) -> BatchStatus:
-        """How the batch ends before all of its lines are answered. Raises Lost."""
-        held_until = time.monotonic() + HOLD_SECONDS
+        """How the batch ends before all of its lines are answered."""
         while True:
-            status = await self._store.batches.hold(self._runner, self._record.id)
-            # A process that was frozen for long may still be first to say that it holds it.
-            if status is None or time.monotonic() > held_until + HOLD_SECONDS:
+            status = await self._batches.hold(self._runner, self._record.id)
+            if status is None:
                 raise Lost
-            held_until = time.monotonic() + HOLD_SECONDS
             if status == "cancelling":
                 return "cancelled"
             if status != "finalizing" and time.time() >= self._record.expires_at:
@@ -119,22 +113,25 @@ class BatchRun:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _through(self) -> None:
-        batches, name = self._store.batches, self._record.id
-        if self._record.status == "cancelling":
+        name, status = self._record.id, self._record.status
+        if status == "cancelling":
             await asyncio.get_running_loop().create_future()  # `_hold` sees it
-        if self._record.status == "validating":
+        if status == "validating":
             count, errors = await asyncio.to_thread(self._checked)
             if errors:
-                log.info("batch refused", batch=name, errors=len(errors))
-                await batches.refuse(name, errors)
+                await self._refuse(errors)
                 return
-            await batches.begin(name, count)
-        if self._record.status != "finalizing":
-            if not await self._answer_all(await batches.answered(name)):
-                await batches.refuse(name, [_GONE])
+            _held(await self._batches.begin(self._runner, name, count))
+        if status != "finalizing":
+            if not await self._answer_all(await self._batches.answered(name)):
+                await self._refuse([_GONE])
                 return
-            await batches.finalize(name)
+            _held(await self._batches.finalize(self._runner, name))
         await self._write_out("completed")
+
+    async def _refuse(self, errors: list[BatchError]) -> None:
+        log.info("batch refused", batch=self._record.id, errors=len(errors))
+        _held(await self._batches.refuse(self._runner, self._record.id, errors))
 
     def _checked(self) -> tuple[int, list[BatchError]]:
         try:
@@ -170,7 +167,7 @@ class BatchRun:
         result = result_line(line.custom_id, answer)
         await self._keep(numbered.number, result, ok=answer.status == 200)
 
-    async def _asked(self, body: msgspec.Raw, caller: Caller) -> Answer:
+    async def _asked(self, body: msgspec.Raw, caller: Caller) -> OwnAnswer:
         pause = 0.1
         while True:
             answer = await ask(self._app, self._record.endpoint, bytes(body), caller)
@@ -180,20 +177,27 @@ class BatchRun:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _keep(self, number: int, line: str, *, ok: bool) -> None:
-        await self._store.batches.answer(self._record.id, number, line, ok=ok)
+        _held(await self._batches.answer(self._runner, self._record.id, number, line, ok=ok))
 
     async def _write_out(self, status: BatchStatus) -> None:
-        """The files, and the end. Where it is done twice, the second time changes nothing."""
+        """The files, and the end."""
         if status == "expired":
             await self._expire()
         files: list[FileRecord] = []
-        for ok, purpose in ((True, "batch_output"), (False, "batch_error")):
-            file = await asyncio.to_thread(self._write_file, ok, purpose)
-            if file is not None:
-                files.append(file)
-        found = await self._store.batches.find(self._work.owner, self._record.id)
-        counts = found.request_counts if found is not None else RequestCounts()
-        await self._store.batches.end(self._work, status, counts, files)
+        ended = False
+        try:
+            for ok, purpose in ((True, "batch_output"), (False, "batch_error")):
+                file = await asyncio.to_thread(self._write_file, ok, purpose)
+                if file is not None:
+                    files.append(file)
+            found = await self._batches.find(self._work.owner, self._record.id)
+            counts = found.request_counts if found is not None else RequestCounts()
+            ended = await self._batches.end(self._runner, self._work, status, counts, files)
+            _held(ended)
+        finally:
+            if not ended:
+                for file in files:
+                    self._store.contents.remove(file.id)
         log.info(
             f"batch {status}",
             batch=self._record.id,
@@ -202,18 +206,13 @@ class BatchRun:
         )
 
     def _write_file(self, ok: bool, purpose: str) -> FileRecord | None:
-        lines = self._store.batches.lines(self._record.id, ok=ok)
+        """Under an id of its own each time: who writes it, too, writes another one."""
+        lines = self._batches.lines(self._record.id, ok=ok)
         first = next(lines, None)
         if first is None:
             return None
-        # The same again, should this process die before the batch's end is on record.
-        file_id = f"file-{self._record.id.removeprefix('batch-')[:31]}{int(ok)}"
-
-        def parts() -> Iterator[bytes]:
-            yield first
-            yield from lines
-
-        size = self._store.contents.write(file_id, parts())
+        file_id = new_id("file")
+        size = self._store.contents.write(file_id, chain((first,), lines))
         now = int(time.time())
         return FileRecord(
             id=file_id,
@@ -226,7 +225,7 @@ class BatchRun:
 
     async def _expire(self) -> None:
         """Lines that were never answered are told of as errors."""
-        answered = await self._store.batches.answered(self._record.id)
+        answered = await self._batches.answered(self._record.id)
         message = "the batch's completion window ended before this line was answered"
         lines = self._file.lines(answered)
         with suppress(FileGone):
@@ -234,6 +233,11 @@ class BatchRun:
                 for line in read:
                     told = error_line(line.line.custom_id, "batch_expired", message)
                     await self._keep(line.number, told, ok=False)
+
+
+def _held(held: bool) -> None:
+    if not held:
+        raise Lost
 
 
 _GONE = BatchError(code="file_not_found", message="the batch's file is gone")
@@ -246,7 +250,7 @@ def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
         raise FileGone(error.strerror) from error
 
 
-def _passes(answer: Answer) -> bool:
+def _passes(answer: OwnAnswer) -> bool:
     """Whether another time is another matter: a request that a tenant's limits never let in isn't
     helped by waiting."""
     return answer.status == 503 or answer.retry_after is not None

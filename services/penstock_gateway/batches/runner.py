@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 from starlette.types import ASGIApp
 
 from penstock import logs
-from penstock_gateway.batches.run import BatchRun
+from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.storage.records import BatchWork
@@ -36,7 +35,7 @@ class Runner:
         self._longest_line = longest_line
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
-        self._running: dict[asyncio.Task[None], str] = {}
+        self._running: dict[asyncio.Task[None], BatchWork] = {}
 
     async def run(self) -> None:
         """Until it is cancelled. Then what it holds is anybody's, as far as it has come."""
@@ -56,11 +55,12 @@ class Runner:
         """False: there is nothing to take, or no room for it."""
         if len(self._running) >= AT_ONCE:
             return False
-        work = await self._store.batches.claim(self._name, Counter(self._running.values()))
+        busy = {work.record.id: work.owner for work in self._running.values()}
+        work = await self._store.batches.claim(self._name, busy)
         if work is None:
             return False
         task = asyncio.create_task(self._work(work))
-        self._running[task] = work.owner
+        self._running[task] = work
         task.add_done_callback(self._running.pop)
         return True
 
@@ -76,7 +76,9 @@ class Runner:
         )
         try:
             await run.run()
-        except Exception:
+        except* Lost:
+            log.warning("another process has the batch", batch=work.record.id)
+        except* Exception:
             # It stays claimed for a while, and is then taken up again.
             log.error("batch interrupted", batch=work.record.id, exception=True)
 

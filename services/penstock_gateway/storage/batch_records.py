@@ -1,20 +1,32 @@
 """Batches and their answers as the database has them.
 
 A process works on a batch as long as it holds it: for HOLD_SECONDS, and for as many from each time
-that it says so again. One that dies leaves its batches to whoever looks next. Should two work on
-one after all (a process that was frozen, and wakes), an answer still stands there once: its line's
-number is its key.
+that it says so again. One that dies leaves its batches to whoever looks next. One that was frozen,
+and wakes, finds that it holds nothing any more: whatever changes a batch asks for that in the same
+transaction. And an answer stands there once: its line's number is its key.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, case, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.file_records import added
@@ -34,6 +46,7 @@ HOLD_SECONDS = 15.0
 LINES_AT_ONCE = 256
 """Answers that are read from the database in one go."""
 
+_FILE_FIELDS = {"batch_output": "output_file_id", "batch_error": "error_file_id"}
 _TIMES = (
     "in_progress_at",
     "finalizing_at",
@@ -146,23 +159,22 @@ class BatchRecords:
 
     # ---- for runners
 
-    async def claim(self, runner: str, busy: dict[str, int]) -> BatchWork | None:
+    async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:
         """A batch that nobody holds, for the runner to hold; None: there is none. Of an owner for
-        whom the fewest are worked on (`busy` says how many here), the oldest."""
+        whom the fewest are worked on, the oldest.  busy: batches that the runner works on, and
+        whose they are."""
 
         def work(connection: Connection) -> BatchWork | None:
-            free = or_(batches.c.held_until < time.time(), batches.c.runner == "")
-            crowd = (
-                case(*((batches.c.owner == owner, count) for owner, count in busy.items()), else_=0)
-                if busy
-                else batches.c.total * 0
+            query = select(batches).where(
+                batches.c.status.not_in(ENDED),
+                batches.c.held_until < time.time(),
+                batches.c.id.not_in(list(busy)),
             )
-            query = (
-                select(batches)
-                .where(batches.c.status.not_in(ENDED), free)
-                .order_by(crowd, batches.c.created_at, batches.c.id)
-                .limit(1)
-            )
+            crowds = Counter(busy.values())
+            if crowds:
+                crowd = case(*((batches.c.owner == one, n) for one, n in crowds.items()), else_=0)
+                query = query.order_by(crowd)
+            query = query.order_by(batches.c.created_at, batches.c.id).limit(1)
             row = connection.execute(query).first()
             if row is None:
                 return None
@@ -181,13 +193,11 @@ class BatchRecords:
         ended."""
 
         def work(connection: Connection) -> BatchStatus | None:
-            mine = batches.c.id == batch_id, batches.c.runner == runner
-            held = update(batches).where(*mine, batches.c.status.not_in(ENDED))
-            if not connection.execute(held.values(_held(runner))).rowcount:
+            held = update(batches).where(*_holds(runner, batch_id)).values(_held(runner))
+            if not connection.execute(held).rowcount:
                 return None
-            status: BatchStatus = connection.execute(
-                select(batches.c.status).where(*mine)
-            ).scalar_one()
+            query = select(batches.c.status).where(batches.c.id == batch_id)
+            status: BatchStatus = connection.execute(query).scalar_one()
             return status
 
         return await self._database.run(work)
@@ -201,60 +211,60 @@ class BatchRecords:
 
         await self._database.run(work)
 
-    async def begin(self, batch_id: str, total: int) -> None:
-        """Its file is right, and has so many lines."""
-        await self._move(batch_id, ("validating",), "in_progress", total=total)
+    async def begin(self, runner: str, batch_id: str, total: int) -> bool:
+        """Its file is right, and has so many lines. False: the runner doesn't hold it."""
+        return await self._move(runner, batch_id, "in_progress", total=total)
 
-    async def refuse(self, batch_id: str, errors: list[BatchError]) -> None:
-        """Its file is wrong."""
-        await self._move(
-            batch_id,
-            ("validating", "in_progress"),
-            "failed",
-            errors=msgspec.json.encode(errors).decode(),
-        )
+    async def refuse(self, runner: str, batch_id: str, errors: list[BatchError]) -> bool:
+        """Its file is wrong. False: the runner doesn't hold it."""
+        told = msgspec.json.encode(errors).decode()
+        return await self._move(runner, batch_id, "failed", errors=told)
 
-    async def finalize(self, batch_id: str) -> None:
-        """All of its lines are answered."""
-        await self._move(batch_id, ("in_progress",), "finalizing")
+    async def finalize(self, runner: str, batch_id: str) -> bool:
+        """All of its lines are answered. False: the runner doesn't hold it."""
+        return await self._move(runner, batch_id, "finalizing")
 
     async def end(
-        self, work: BatchWork, status: BatchStatus, counts: RequestCounts, files: list[FileRecord]
-    ) -> None:
+        self,
+        runner: str,
+        work: BatchWork,
+        status: BatchStatus,
+        counts: RequestCounts,
+        files: list[FileRecord],
+    ) -> bool:
         """Its files are written: their records, its end, and the removal of its answers are one
-        transaction.  files: of the output, and of the errors: those that there are."""
+        transaction.  files: of the output, and of the errors: those that there are.  False: the
+        runner doesn't hold it, and nothing was done."""
         batch_id = work.record.id
 
-        def ending(connection: Connection) -> None:
+        def ending(connection: Connection) -> bool:
+            ids = {_FILE_FIELDS[file.purpose]: file.id for file in files}
+            ended = update(batches).where(*_holds(runner, batch_id))
+            values = {
+                "status": status,
+                "completed": counts.completed,
+                "failed": counts.failed,
+                f"{status}_at": int(time.time()),
+                **ids,
+            }
+            if not connection.execute(ended.values(values)).rowcount:
+                return False
             for file in files:
                 added(self._database, connection, work.owner, file)
-            purposes = {"batch_output": "output_file_id", "batch_error": "error_file_id"}
-            ids = {purposes[file.purpose]: file.id for file in files}
-            still = update(batches).where(batches.c.id == batch_id, batches.c.status.not_in(ENDED))
-            connection.execute(
-                still.values(
-                    status=status,
-                    completed=counts.completed,
-                    failed=counts.failed,
-                    **ids,
-                    **{f"{status}_at": int(time.time())},
-                )
-            )
             connection.execute(delete(answers).where(answers.c.batch_id == batch_id))
+            return True
 
-        await self._database.run(ending)
+        return await self._database.run(ending)
 
-    async def _move(
-        self, batch_id: str, before: tuple[str, ...], status: str, **values: object
-    ) -> None:
-        def work(connection: Connection) -> None:
-            connection.execute(
-                update(batches)
-                .where(batches.c.id == batch_id, batches.c.status.in_(before))
-                .values(status=status, **{f"{status}_at": int(time.time())}, **values)
+    async def _move(self, runner: str, batch_id: str, status: str, **values: object) -> bool:
+        def work(connection: Connection) -> bool:
+            moved = update(batches).where(
+                *_holds(runner, batch_id), batches.c.status != "cancelling"
             )
+            new = {"status": status, f"{status}_at": int(time.time()), **values}
+            return connection.execute(moved.values(new)).rowcount > 0
 
-        await self._database.run(work)
+        return await self._database.run(work)
 
     # ---- answers
 
@@ -267,13 +277,17 @@ class BatchRecords:
 
         return await self._database.run(work)
 
-    async def answer(self, batch_id: str, number: int, line: str, *, ok: bool) -> bool:
-        """Keeps a line's answer. False: it has one already, which stays."""
+    async def answer(self, runner: str, batch_id: str, number: int, line: str, *, ok: bool) -> bool:
+        """Keeps a line's answer, unless it has one. False: the runner doesn't hold the batch."""
 
         def work(connection: Connection) -> bool:
-            return self._database.insert_new(
+            held = select(batches.c.id).where(*_holds(runner, batch_id))
+            if connection.execute(held).first() is None:
+                return False
+            self._database.insert_new(
                 connection, answers, batch_id=batch_id, number=number, ok=ok, line=line
             )
+            return True
 
         return await self._database.run(work)
 
@@ -298,6 +312,12 @@ def _some_lines(
         .limit(LINES_AT_ONCE)
     )
     return [(int(row.number), str(row.line)) for row in connection.execute(query)]
+
+
+def _holds(runner: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Nobody else has taken it up since, and it hasn't ended."""
+    mine = batches.c.id == batch_id, batches.c.runner == runner
+    return *mine, batches.c.status.not_in(ENDED)
 
 
 def _held(runner: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files that clients leave here, and batches that are worked through behind other requests."""
+    """Files that clients leave here, and batches of requests."""
 
     data_dir: Annotated[
         str | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches import run
 from penstock_gateway.storage import batch_records
+from penstock_gateway.storage.records import RequestCounts
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
 from tests.gateway.keyring import ALICE, BOB, bearer, key, write
@@ -37,7 +39,7 @@ async def test_answers_in_the_order_of_the_lines(gateway: Storing) -> None:
     assert batch["metadata"] == {"a": "b"}
     assert batch["error_file_id"] is None
     times = [batch[name] for name in ("created_at", "in_progress_at", "finalizing_at")]
-    assert times + [batch["completed_at"]] == sorted(times + [batch["completed_at"]])
+    assert [*times, batch["completed_at"]] == sorted([*times, batch["completed_at"]])
     found = await gateway.results(batch["output_file_id"])
     assert [each["custom_id"] for each in found] == [f"id-{number}" for number in range(20)]
     assert {each["response"]["status_code"] for each in found} == {200}
@@ -137,7 +139,7 @@ async def test_a_line_that_finds_no_room_comes_again(gateway: Storing, monkeypat
 
     def script(prompt: list[int], params: Any) -> Any:
         if next(refusals) < 3:
-            return [Overloaded("no room")]
+            return [Overloaded("no room", retry_after=1.0)]
         return say("ab")(prompt, params)
 
     gateway.engine.script = script
@@ -185,8 +187,10 @@ async def _nothing(_: str) -> None:
 async def test_an_answer_stands_once(gateway: Storing) -> None:
     batch_id = await gateway.begin(line("a"))
     batches = gateway.store.batches
-    assert await batches.answer(batch_id, 0, '{"first": 1}', ok=True)
-    assert not await batches.answer(batch_id, 0, '{"second": 2}', ok=False)
+    assert not await batches.answer("one", batch_id, 0, '{"zeroth": 0}', ok=True)
+    await batches.claim("one", {})
+    assert await batches.answer("one", batch_id, 0, '{"first": 1}', ok=True)
+    assert await batches.answer("one", batch_id, 0, '{"second": 2}', ok=False)
     assert list(batches.lines(batch_id, ok=True)) == [b'{"first": 1}\n']
     assert list(batches.lines(batch_id, ok=False)) == []
 
@@ -203,6 +207,22 @@ async def test_one_runner_holds_a_batch(gateway: Storing, monkeypatch) -> None:
     await batches.let_go("one")
     assert (await batches.claim("two", {})).record.id == batch_id  # type: ignore[union-attr]
     assert await batches.hold("one", batch_id) is None
+    # Whoever wakes to find that another has it changes nothing.
+    late = (batches.begin("one", batch_id, 1), batches.finalize("one", batch_id))
+    assert [await each for each in late] == [False, False]
+    assert not await batches.refuse("one", batch_id, [])
+    assert not await batches.end("one", claimed, "completed", RequestCounts(1, 1, 0), [])
+    assert (await gateway.batch(batch_id))["status"] == "validating"
+
+
+async def test_no_runner_takes_its_own_batch_twice(gateway: Storing, monkeypatch) -> None:
+    """It was frozen for longer than it may hold it, and wakes."""
+    batch_id = await gateway.begin(line("a"))
+    claimed = await gateway.store.batches.claim("one", {})
+    later = time.time() + 1000
+    monkeypatch.setattr("penstock_gateway.storage.batch_records.time.time", lambda: later)
+    assert await gateway.store.batches.claim("one", {batch_id: claimed.owner}) is None
+    assert await gateway.store.batches.hold("one", batch_id) == "validating"
 
 
 async def test_who_has_fewest_at_work_is_next(tmp_path: Path, engine: FakeEngineClient) -> None:
@@ -214,12 +234,13 @@ async def test_who_has_fewest_at_work_is_next(tmp_path: Path, engine: FakeEngine
         await gateway.begin(line("a"), bearer(BOB))
         batches = gateway.store.batches
         owners: list[str] = []
+        busy: dict[str, str] = {}
         for _ in range(3):
-            busy = {owner: owners.count(owner) for owner in owners}
             work = await batches.claim("runner", busy)
             assert work is not None
+            busy[work.record.id] = work.owner
             owners.append(work.owner)
-        assert owners[0] == owners[2] != owners[1]
+        assert owners[0] != owners[1]
 
 
 async def test_the_key_must_still_be_known(tmp_path: Path, engine: FakeEngineClient) -> None:
