@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
-from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Policy, Turn
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
@@ -69,4 +69,4 @@ class FirstCome(OneLine):
 
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
-        return cls(FirstComeFirstServed(), StepPace(settings.max_step_slowdown))
+        return cls(FirstComeFirstServed(), pace_of(settings))
