@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.order import PriorityWithAgeing, QueueOrder
-from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Policy, Turn
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
@@ -70,4 +70,4 @@ class FirstCome(OneLine):
 
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
-        return cls(PriorityWithAgeing(), StepPace(settings.max_step_slowdown))
+        return cls(PriorityWithAgeing(), pace_of(settings))
