@@ -69,7 +69,7 @@ def test_a_decoder_beside_an_encoder(case: str, tmp_path: Path) -> None:
         seen = LogitsOf()
         runner = sounds.runner_of(theirs, ours, [], observer=seen, backend=backend)
         message = sounds.message_of(theirs, 1, tmp_path / sounds.name_of(1))
-        assert answered(runner, message) == MediaReady(sounds.name_of(1))
+        assert isinstance(answered(runner, message), MediaReady)
         jobs = [sounds.job_of(1, sounds.words(count, count), 3) for count in (2, 12)]
         run(runner, seen, jobs, [sounds.name_of(1)])
         for slot in seen.by_slot:

