@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.media_facts import MediaKind
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
 from penstock.speculation import SpeculativeConfig
 
