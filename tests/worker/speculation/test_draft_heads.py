@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import msgspec
 import pytest
 import torch
 
 from penstock.prepare import load_manifest
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
@@ -22,51 +19,15 @@ from penstock_worker.speculation.draft_head import DraftHead
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.head_folders import (
-    MTP,
     POSITIONS,
     VOCAB,
-    Eagle3,
-    Reference,
-    add_tensors,
+    Served,
     drafts_of,
-    prepared_folder,
-    served_model,
+    written,
 )
 
 SIZE, BLOCKS = 16, 40
 GREEDY = TokenSampling(0, temperature=0.0)
-
-
-@dataclass
-class Served:
-    """A model with its head, and both as slow torch."""
-
-    reference: Reference
-    slow: Eagle3 | MTP
-    setup: Setup
-
-
-def written(kind: str, head: str, folder: Path) -> Served:
-    hub = folder / "hub"
-    mtp = head == "mtp"
-    reference = served_model(kind, hub, drafts=mtp)
-    slow: Eagle3 | MTP
-    said = {"method": "mtp"}
-    if mtp:
-        slow = MTP(reference)
-        add_tensors(hub, slow.tensors)
-    else:
-        slow = Eagle3(reference, normed=head == "eagle3, normed")
-        slow.write(folder / "head")
-        own = prepared_folder(folder / "head", folder / "prepared head")
-        said = {"method": "eagle3", "model": str(own)}
-    served = prepared_folder(hub, folder / "prepared")
-    setup = msgspec.structs.replace(
-        draft_setup(served, served),
-        max_model_len=POSITIONS,
-        speculation=SpeculativeConfig(**said, num_speculative_tokens=4),
-    )
-    return Served(reference, slow, setup)
 
 
 CASES = [
@@ -86,7 +47,11 @@ class Run:
     """The worker's parts around a proposer, driven by hand."""
 
     def __init__(self, served: Served, backend: str) -> None:
-        setup = msgspec.structs.replace(served.setup, attention_backend=backend)
+        setup = msgspec.structs.replace(
+            draft_setup(served.folder, served.folder, backend=backend),
+            max_model_len=POSITIONS,
+            speculation=SpeculativeConfig(**served.said, num_speculative_tokens=4),
+        )
         prepared = load_manifest(setup.model_dir)
         loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
         assert loader is not None
