@@ -34,7 +34,7 @@ class Case:
 
 CASES = {
     "eagle3": Case("Llama", "eagle3", 64, "recompute"),
-    "suffix before eagle3, swapped": Case("Llama", "eagle3", 16, "swap", before=("suffix",)),
+    "suffix before eagle3, swapped": Case("Llama", "eagle3", 64, "swap", before=("suffix",)),
     "eagle3 by reference": Case("Llama", "eagle3", 64, "recompute", backend="reference"),
     "mtp, swapped": Case("DeepseekV3", "mtp", 64, "swap"),
 }
@@ -91,7 +91,7 @@ def test_no_bit_depends_on_a_head(
     scheduling = system.core.state.scheduling
     assert scheduling.cache is not None
     assert scheduling.num_preemptions > 1
-    assert scheduling.cache.num_swapped_in > 1 or case.mode != "swap"
+    assert scheduling.cache.num_swapped_in > 0 or case.mode != "swap"
     assert system.reused > 100
     drafted = sum(heard.drafted for heard in system.heard.values())
     kept = sum(heard.kept for heard in system.heard.values())
