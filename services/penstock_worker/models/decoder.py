@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.model_config import ModelConfig
-from penstock_worker.adapters.rows import RowAdapters
+from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.layers.cross_attention import CrossLayer
@@ -55,7 +55,7 @@ class DecoderModel:
         positions: int,
         ops: DecoderOps = REFERENCE,
         ranks: Ranks = ALONE,
-        adapters: RowAdapters | None = None,
+        adapters: ProductAdapters | None = None,
         taps: Taps | None = None,
     ) -> None:
         """Loads this rank's part of the model.

@@ -129,6 +129,7 @@ class PoolRequest:
             timeline=self.timing is not None,
             grant=self.terms.grant,
             adapter=self.terms.adapter,
+            background=self.terms.background,
         )
 
     def take_accepted(self) -> None:

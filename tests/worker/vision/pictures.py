@@ -247,7 +247,8 @@ def load(runner: StepRunner[Any], folder: Path, *shown: Prepared) -> None:
         path = folder / each.item.name
         path.write_bytes(each.content)
         answer = answered(runner, message_of(each.item, str(path)))
-        assert answer == MediaReady(each.item.name), answer
+        assert isinstance(answer, MediaReady), answer
+        assert answer.name == each.item.name
 
 
 def answered(runner: StepRunner[Any], message: LoadMedia) -> MediaReady | MediaFailed:
