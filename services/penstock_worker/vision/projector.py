@@ -89,8 +89,9 @@ class _SquareMLP(Projector):
         self._inner = _MLP(
             MLPProjector(activation=spec.activation, bias=spec.bias), weights, wide, outputs
         )
-        merging = 0 if self._merging is None else self._merging.size
-        self.row_work = merging + self._inner.row_work
+        self.row_work = self._inner.row_work
+        if self._merging is not None:
+            self.row_work += self._merging.size
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         factor = self._spec.factor
