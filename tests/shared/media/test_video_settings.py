@@ -80,7 +80,7 @@ def test_onevisions_frames_have_the_size_of_its_tower(tmp_path: Path) -> None:
     one = layout(found, "video", (56, 84, 16, 8, 1, *range(0, 16, 5)))
     assert (one.rows, one.grid) == (4 * 4 + 1, ())
     with pytest.raises(UnsupportedModel, match="what the vision tower has"):
-        facts(tmp_path / "other", family="llava_onevision", size={"height": 30, "width": 30})
+        facts(tmp_path, family="llava_onevision", size={"height": 30, "width": 30})
 
 
 def test_a_folder_of_a_release(tmp_path: Path) -> None:
