@@ -15,6 +15,7 @@ from penstock_worker.audio import names
 from penstock_worker.audio.mmproj_names import mmproj_sounds
 from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
+from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.placing import CPU
@@ -64,6 +65,7 @@ class AudioModel:
         self.spec: AudioSpec = config.audio
         self._tower = AudioTower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
+        self._divisible = weights.device.type == "cpu"
         weights.finish()
 
     def rows(self, chunks: int, frames: int) -> int:
@@ -91,8 +93,10 @@ class AudioModel:
             raise UnfitSound(f"a sound has {chunks} chunks of {frames} windows; {whole} are needed")
         return mel
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitSound if the tower can't take what an item's tensors hold, or if that isn't
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        """Returns MediaReady.work of an item.
+
+        Raises UnfitSound if the tower can't take what an item's tensors hold, or if that isn't
         what was said of it."""
         chunks, _, frames = self.read(tensors).shape
         found = self.rows(chunks, frames)
@@ -101,10 +105,18 @@ class AudioModel:
                 f"the sound becomes {found} rows without a grid; {rows} with {grid or ()} were "
                 "announced"
             )
+        return -(-chunks * self._tower.work(frames) // MILLION) if self._divisible else 0
 
     def encode(
         self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
     ) -> Tensor:
         """Returns [rows, hidden], in order of time. `layer_done` is called after each layer."""
+        return whole(self.pieces(tensors, layer_done))
+
+    def pieces(
+        self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
+    ) -> Pieces[Tensor]:
+        """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
-        return self._projector(self._tower(mel, layer_done)).contiguous()
+        vectors = yield from self._tower.pieces(mel, layer_done)
+        return self._projector(vectors).contiguous()

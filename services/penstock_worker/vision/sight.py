@@ -11,6 +11,7 @@ from torch import Tensor
 from penstock.media.pixels import FRAMES, inputs, video_inputs
 from penstock.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock.model_config import PreparedModel
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture
 from penstock_worker.weights.placing import CPU
@@ -33,12 +34,15 @@ class Sight:
         self._video = video
         self._layer_done = layer_done
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        self._model.check(self._inputs(tensors), rows, grid)
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        return self._model.check(self._inputs(tensors), rows, grid)
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
         picture = self._model.read(self._inputs(tensors))
         return self._model.encode(picture, self._layer_done)
+
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        return self._model.pieces(self._model.read(self._inputs(tensors)), self._layer_done)
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:

@@ -135,6 +135,9 @@ class MediaReady(msgspec.Struct, frozen=True, tag="media_ready"):
     encoded."""
 
     name: str
+    work: int = 0
+    """What encoding it takes, in millions of multiplications, more or less: it may be divided over
+    several steps (Plan.partly). 0: it has to be encoded in one step."""
 
 
 class MediaFailed(msgspec.Struct, frozen=True, tag="media_failed"):

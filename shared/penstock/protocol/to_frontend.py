@@ -8,7 +8,8 @@ import msgspec
 
 from penstock.config.settings import LimitSettings
 from penstock.media_facts import MediaFacts
-from penstock.model_config import GenerationDefaults, PoolingConfig
+from penstock.model_config import GenerationDefaults
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import (
     ErrorCode,
     FinishReason,

@@ -31,7 +31,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.forward.cpu.backend import CPUForward
+from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.models.decoder import DecoderModel
