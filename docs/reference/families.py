@@ -13,7 +13,7 @@ from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import WHOLE_SPANS, mechanisms
+from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
 from penstock.prepare.mmproj import KINDS as MMPROJ
@@ -80,8 +80,7 @@ def _seeing() -> str:
         "\n## Models that see\n\n"
         "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
         "threads. Their rows are put in the place of a prompt's placeholders on every backend. "
-        f"What `triton` lacks is {WHOLE_SPANS} (Gemma 3), and what Llama 4's layers need: such a "
-        "model is served on the CPU, Gemma 3 with `--language-model-only` anywhere, which leaves a "
+        "On `triton` a tower is on the GPU too, with one rank. `--language-model-only` leaves a "
         "tower out. Where a tower isn't known here, so it is by itself.\n\n"
         "A model of each case is compared with transformers in float32: encodings, "
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
@@ -105,7 +104,8 @@ def _hearing() -> str:
         "Sounds are encoded and put in the place of a prompt's placeholders, as pictures are. "
         "`tests/worker/audio` compares with transformers from the samples on: spectrograms, "
         "encodings, log-probabilities of prompts with several sounds of different lengths, and "
-        "greedy tokens.\n\n"
+        "greedy tokens. On `triton`, one of each and Whisper's decoder are compared with "
+        "`reference` in Triton's interpreter.\n\n"
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
