@@ -16,6 +16,7 @@ from penstock.formats.fields import Fields
 from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.mmproj import KINDS as MMPROJ
 from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.worker.audio.hearing_cases import CASES as HEARD
@@ -86,7 +87,11 @@ def _seeing() -> str:
         "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
         "are compared with `reference` in Triton's interpreter.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, and are compared "
-        "likewise (`tests/worker/vision/test_videos.py`).\n\n"
+        "likewise (`tests/worker/vision/test_videos.py`, `test_fixed_videos.py`).\n\n"
+        f"With [an mmproj file](../guides/media.md#gguf-files), GGUF models see or hear too: "
+        f"{', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}. Each is "
+        "compared with the checkpoint that both files were made of "
+        "(`tests/worker/vision/test_mmproj.py`, `tests/worker/audio/test_mmproj_sounds.py`).\n\n"
     )
     cases = [case.family for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
