@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.adapters import read_adapter
+from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.model_config import WeightFiles
 from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import LoadAdapter
@@ -151,6 +151,19 @@ def test_more_adapters_than_places(files: WeightFiles, folders: list[Path]) -> N
             assert torch.equal(logits, wanted[n])
     with pytest.raises(RuntimeError, match="at most 2"):
         served.logits(*rows)
+
+
+def test_what_cant_be_held_is_refused(files: WeightFiles, tmp_path: Path) -> None:
+    """Numbers that the activations' type can't hold; and a module that is computed otherwise."""
+    served = Served(files, [], "triton")
+    factors = factors_of(CONFIG, 4, 1, ("q_proj",))
+    large = {name: (down, up * np.float32(1e38)) for name, (down, up) in factors.items()}
+    _, adapter = read_adapter(write_peft(tmp_path, large, alpha=1e3))
+    modules = fitted(adapter, CONFIG, 17)
+    with pytest.raises(UnfitAdapter, match="aren't finite"):
+        served.holds.hold(modules)
+    with pytest.raises(UnfitAdapter, match="changes lm_head; on a GPU that isn't possible"):
+        served.holds.hold({"lm_head": next(iter(modules.values()))})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
