@@ -64,8 +64,8 @@ FORKED = (
 )
 """Whose tests start systems: their processes are forked from one that has all modules."""
 EXECUTED = (SYSTEMS / "test_process_memory.py",)
-"""Except for these, whose processes are executed, as a user's are; so are those of tests that ask for
-the fixture `executed`."""
+"""Except for these, whose processes are executed, as a user's are, and for tests that ask for the
+fixture `executed`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.timeout(900)]
 
 LINES = part(2000, 0.1)
 KILLS = part(5, 0.2)
+FLAGS = ("--num-kv-blocks", "512", "--stored-response-hours", "1")
+TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant:"
 VICTIMS = ("batches", "engine", "worker 0", "gateway 0")
 
 
@@ -31,7 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def serving(tiny_model: str, folder: Path) -> Iterator[Server]:
-    with Server(tiny_model, "--data-dir", str(folder), "--num-kv-blocks", "512") as server:
+    template = folder / "template.jinja"
+    template.write_text(TEMPLATE)
+    flags = ["--data-dir", str(folder / "data"), "--chat-template", str(template)]
+    with Server(tiny_model, *flags, *FLAGS) as server:
         yield server
 
 
@@ -210,9 +215,33 @@ def test_others_do_not_wait_for_it(server: Server, client: OpenAI) -> None:
     ended(client, batch_id)
 
 
+def test_responses_outlive_every_process(server: Server, client: OpenAI) -> None:
+    """And what goes on from one is as if all had been sent."""
+    asked = {"model": server.model, "max_output_tokens": 12, "temperature": 0}
+    first = client.responses.create(input="The river is", **asked)
+    for victim in ("gateway 0", "engine"):
+        pid = server.child(victim)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda victim=victim, pid=pid: (
+                server.children().get(f"penstock: {victim}") not in (None, pid)
+            )
+        )
+        wait_until(server.ready)
+    second = client.responses.create(input="And then?", previous_response_id=first.id, **asked)
+    said = [
+        {"role": "user", "content": "The river is"},
+        *[each.model_dump(exclude_none=True) for each in first.output],
+        {"role": "user", "content": "And then?"},
+    ]
+    whole = client.responses.create(input=said, store=False, **asked)  # type: ignore[arg-type]
+    assert second.output_text == whole.output_text
+    assert second.usage.input_tokens == whole.usage.input_tokens
+
+
 def test_nothing_is_left_in_the_folder(server: Server, client: OpenAI, folder: Path) -> None:
     """Of files that were deleted, and of uploads that were broken off."""
-    kept = folder / "files"
+    kept = folder / "data" / "files"
     before = set(kept.iterdir())
     file = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
     assert (kept / file.id).read_bytes() == b"{}\n"

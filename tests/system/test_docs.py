@@ -39,6 +39,7 @@ pytestmark = pytest.mark.timeout(600)
 README = text_of("README.md")
 ADAPTERS = "docs/guides/adapters.md"
 BATCHES = "docs/guides/batches.md"
+STORED = "docs/guides/stored-responses.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
@@ -147,13 +148,15 @@ def adapting(adapters: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def storing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("data")
-    with Server("smollm2-135m", "--data-dir", str(folder)) as running:
+    with Server(
+        "smollm2-135m", "--data-dir", str(folder), "--stored-response-hours", "1"
+    ) as running:
         yield running
 
 
 # ---- commands
 
-OWN_SERVERS = (ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, TRANSCRIPTION)
+OWN_SERVERS = (ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, STORED, TRANSCRIPTION)
 """Pages whose commands need another model or other flags."""
 
 
@@ -176,6 +179,10 @@ def test_commands_of_the_page_about_batches(storing: Server, tmp_path: Path) -> 
     run_commands(BATCHES, lambda _: storing, tmp_path)
 
 
+def test_commands_of_the_page_about_stored_responses(storing: Server, tmp_path: Path) -> None:
+    run_commands(STORED, lambda _: storing, tmp_path)
+
+
 def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
 
@@ -193,7 +200,7 @@ def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path)
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
     """Runs what needs nothing but a server; a JSON block behind a command shows its last answer.
-    file-ID and batch-ID are those of the answer before."""
+    file-ID, batch-ID and resp_ID are the first that an answer had."""
     printed = ""
     ids: dict[str, str] = {}
     for snippet, following in itertools.pairwise([*snippets(page), None]):
@@ -204,10 +211,10 @@ def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) ->
         if snippet.language == "sh":
             for line in filter(can_run, lines_of(snippet.code)):
                 for name, known in ids.items():
-                    line = line.replace(f"{name}-ID", known)
+                    line = line.replace(f"{name}ID", known)
                 printed = run_line(line, server_of(line), folder)
-                for known in re.findall(r'"id":"((?:file|batch)-[0-9a-f]+)"', printed):
-                    ids.setdefault(known.partition("-")[0], known)
+                for known in re.findall(r'"id":"((?:file-|batch-|resp_)[0-9a-f]+)"', printed):
+                    ids.setdefault(known.rstrip("0123456789abcdef"), known)
                 shown = following.code if following is not None else ""
                 assert not printed.startswith('{"error"') or shown.startswith('{"error"'), line
 
@@ -311,7 +318,7 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     [
         page
         for page in pages_with("python")
-        if page not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, TRANSCRIPTION)
+        if page not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, STORED, TRANSCRIPTION)
     ],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
@@ -337,6 +344,11 @@ def test_python_of_the_page_about_speech(
 def test_python_of_the_page_about_batches(storing: Server) -> None:
     (code,) = python_of(BATCHES)
     assert json.loads(run(code, storing))["custom_id"] == "1"
+
+
+def test_python_of_the_page_about_stored_responses(storing: Server) -> None:
+    (code,) = python_of(STORED)
+    assert run(code, storing).strip()
 
 
 def test_python_of_the_page_about_adapters(adapters: Path) -> None:
@@ -398,6 +410,7 @@ def documented(path: str, model: str) -> str:
     for kind in ("file", "batch"):
         path = path.replace(f"/{kind}s/{{id}}", f"/{kind}s/{kind}-ID")
         path = path.replace(f"/{kind}es/{{id}}", f"/{kind}es/{kind}-ID")
+    path = path.replace("/responses/{id}", "/responses/resp_ID")
     return path.replace("{name}", model)
 
 

@@ -302,7 +302,6 @@ class Decoder:
             outputs=self.program.outputs,
             low_rank=0 if low is None else low.columns,
             low_targets=0 if low is None else len(low.shapes),
-            low_kind=0 if low is None else low.kind,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,

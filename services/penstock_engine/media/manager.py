@@ -11,7 +11,6 @@ from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.media.exchange import MediaExchange
 from penstock_engine.media.loads import Loads
-from penstock_engine.media.parked import ParkedSequences
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
@@ -21,13 +20,13 @@ from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.parked import KeepsParked, ParkedSequences
 
 LOOKED_AHEAD = 8
 """Of those that wait, for whose items front ends are asked before it is their turn."""
 
 
-class MediaManager(ChunkLimit):
+class MediaManager(KeepsParked, ChunkLimit):
     """The items of requests on their way: asked for when a sequence is about to start (`Loads`),
     encoded when a step comes to their placeholders (`Encodings`).
 
@@ -111,22 +110,6 @@ class MediaManager(ChunkLimit):
             self._scheduling.queue.push(sequence)
 
     # ---- who waits
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._parked)
-
-    def parked(self) -> list[Sequence]:
-        """All that wait for items."""
-        return self._parked.all()
-
-    def first_parked(self, count: int) -> list[Sequence]:
-        """The first `count` of them."""
-        return self._parked.first(count)
-
-    def part_of(self, tenant: str | None = None) -> Part:
-        """What waits for items; of one tenant, if one is named."""
-        return self._parked.part_of(tenant)
 
     def may_start(self, sequence: Sequence, computed: int) -> bool:
         media = sequence.request.media

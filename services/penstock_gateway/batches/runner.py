@@ -95,6 +95,8 @@ class Runner:
                 contents = self._store.contents
                 for file_id in await self._store.files.expired():
                     await asyncio.to_thread(contents.remove, file_id)
+                if self._store.responses is not None:
+                    await self._store.responses.forget_expired()
                 known = await self._store.files.ids()
                 for path in await asyncio.to_thread(contents.abandoned, known):
                     path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The tables, of files and of batches. Times are Unix seconds; ids are ours, never a client's."""
+"""The tables, of files, batches and responses. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -86,3 +86,18 @@ answers = Table(
 )
 """Lines of results, as they will stand in a file, of batches that haven't ended.  number: of the
 line in the batch's file, from 0: the key that makes a second answer to it impossible."""
+
+responses = Table(
+    "penstock_responses",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("id", String(160), primary_key=True),
+    Column("previous_id", String(160)),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+    Column("items", Text, nullable=False),
+    Column("response", Text, nullable=False),
+    Index("penstock_responses_by_age", "owner", "created_at"),
+)
+"""items: a JSON list, what the request brought itself.  response: as it was answered. A client may
+choose an id, so it is the owner's only."""

@@ -15,6 +15,7 @@ from penstock.layer_spec import KVHeadsSpec
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
 from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.triton_encoded import EncodedRows
 from penstock_worker.attention.triton_step import TritonStep
 from penstock_worker.batch.block_tables import write_tables
 from penstock_worker.forward.uploads import Uploads
@@ -83,10 +84,17 @@ class TritonAttention:
     name: ClassVar[str] = "triton"
 
     def __init__(
-        self, shape: CacheShape, num_blocks: int, device: torch.device, choices: AttentionChoices
+        self,
+        shape: CacheShape,
+        num_blocks: int,
+        device: torch.device,
+        choices: AttentionChoices,
+        encoder_rows: int = 0,
     ) -> None:
+        """`encoder_rows`: how many of a sequence's first tokens are an encoder's output."""
         self.shape = shape
         self.num_blocks = num_blocks
+        self.encoder_rows = encoder_rows
         self._uploads = Uploads(device)
         kinds = kinds_of_heads(shape)
         self._tiles = [(self._group(each, choices(each)), choices(each)) for each in kinds]
@@ -179,7 +187,8 @@ class TritonAttention:
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """Returns the step on the device. `tensors` are `host.arrays`, copied there."""
         count = len(tensors) - len(host.spans)
-        last_seen, *ends = tensors[count:] or [None]
+        spans: list[Tensor | None] = [*tensors[count:]]
+        last_seen, *ends = spans or [None]
         behind = count - 2 * len(host.more)
         slots, tables, starts, queries, lengths, *lists = tensors[:behind]
         others = zip(tensors[behind:count:2], tensors[behind + 1 : count : 2], strict=True)
@@ -205,7 +214,11 @@ class TritonAttention:
         plans = [on_device(plan) for plan in (host.plan, *host.others)]
         groups = [(slots, plans)]
         groups += [(each, [replace(plan, tables=rows) for plan in plans]) for each, rows in others]
-        return TritonStep(self.shape, self.of_layer, groups)
+        return TritonStep(self.shape, self.of_layer, groups, self.encoder_rows)
+
+    def stored_rows(self, slots: Tensor) -> EncodedRows:
+        """Returns where a step's rows of encoders are stored. `slots`: [n] int32."""
+        return EncodedRows(self.of_layer, slots)
 
     def of_layer(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Returns a layer's keys and values, each [kv_heads, slots, head_dim], and which kind of

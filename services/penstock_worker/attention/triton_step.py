@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from penstock_kernels.triton.attention import rope_write
 from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import (
     PLAIN_RULE,
     CacheShape,
@@ -18,6 +17,7 @@ from penstock_worker.attention.interface import (
     ScoreRule,
     SectionedRotation,
 )
+from penstock_worker.attention.triton_encoded import EncodedKeys, OfLayer
 
 
 class TritonStep:
@@ -26,16 +26,25 @@ class TritonStep:
     def __init__(
         self,
         shape: CacheShape,
-        of_layer: Callable[[int], tuple[Tensor, Tensor, int]],
+        of_layer: OfLayer,
         groups: list[tuple[Tensor, list[DeviceAttentionPlan]]],
+        encoder_rows: int = 0,
     ) -> None:
-        """`of_layer`: gives a layer's keys and values, each [kv_heads, slots, head_dim], and which
-        kind of heads these are. `groups` has for each KV group [rows] int32 on the device, where
-        the step's keys and values are stored, -1 for nowhere; and its attention's plan for each
-        kind of heads."""
+        """`encoder_rows`: see TritonAttention. `groups` has for each KV group [rows] int32 on the
+        device, where the step's keys and values are stored, -1 for nowhere; and its attention's
+        plan for each kind of heads."""
         self._shape = shape
         self._of_layer = of_layer
         self._groups = groups
+        self._encoder_rows = encoder_rows
+
+    @property
+    def encoded(self) -> EncodedAttention:
+        """The same rows' attention to an encoder's output."""
+        if not self._encoder_rows:
+            return NOTHING_ENCODED
+        slots, (plan, *_) = self._groups[0]
+        return EncodedKeys(self._of_layer, plan, slots, self._encoder_rows)
 
     def attend(
         self,
@@ -66,7 +75,8 @@ class TritonStep:
             else rope_write.QueryKeyNorms(norms.query, norms.key, norms.eps),
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
-        reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or 0)
+        # A decoder's tokens are the chunk of positions behind the encoder's.
+        reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
         turning = 0 if own is None else query.shape[2] - own
         return paged_attention(
             query, keys, values, plans[kind], scale, reach=reach, sinks=rule.sinks, turning=turning

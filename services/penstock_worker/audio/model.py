@@ -12,6 +12,7 @@ from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.audio import names
+from penstock_worker.audio.mmproj_names import mmproj_sounds
 from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
 from penstock_worker.media.pieces import MILLION, Pieces, whole
@@ -20,6 +21,7 @@ from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.zero_biases import add_zero_biases
 
 MEL = "mel"
 """Of a prepared sound: float32 [chunks, bins, windows]."""
@@ -37,6 +39,10 @@ def open_audio_tower(
     load_format: str = "auto",
 ) -> Weights:
     """What a model hears with. Raises as `open_tower_weights` does."""
+    if files.mmproj and load_format != "dummy":
+        found = mmproj_sounds(files.mmproj)
+        add_zero_biases(found, names.ZERO_BIASES)
+        return Weights(found, dtype, device)
     return open_tower_weights(
         files,
         dtype,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.linear.low_rank import AdapterTiles
 from penstock_worker.adapters.row_tiles import HostAdapterTiles
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
@@ -32,6 +33,7 @@ class DeviceStep:
     states: StepStates = NO_STATES
     media: RowMedia | None = None
     adapters: AdapterTiles | None = None
+    encoded: EncodedAttention = NOTHING_ENCODED
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,14 @@ class HostStep:
             count = len(self.adapters.arrays)
             adapters, rest = self.adapters.on_device(rest[:count]), rest[count:]
         behind = len(self.attention.arrays)
+        own = attention.step(self.attention, rest[:behind])
         return DeviceStep(
             tokens,
             positions,
             wanted,
-            attention.step(self.attention, rest[:behind]),
+            own,
             NO_STATES if states is None else states.step(rest[behind:]),
             media,
             adapters,
+            own.encoded,
         )

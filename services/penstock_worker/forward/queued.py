@@ -83,7 +83,13 @@ class TritonForward(LayerByLayer):
             tokens = self._with_newest(step.tokens)
             with self._adding(step):
                 return model.through_layers(
-                    tokens, before, step.positions, step.attention, _ignore_layer, step.states
+                    tokens,
+                    before,
+                    self._positions(step),
+                    step.attention,
+                    _ignore_layer,
+                    step.states,
+                    encoded=step.encoded,
                 )
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
@@ -166,13 +172,20 @@ class TritonForward(LayerByLayer):
         with self._adding(step):
             hidden = self._model.hidden(
                 self._with_newest(step.tokens),
-                step.positions,
+                self._positions(step),
                 step.attention,
                 self._count_layer,
                 step.states,
                 step.media,
+                step.encoded,
             )
         return hidden.index_select(0, step.wanted)
+
+    def _positions(self, step: DeviceStep) -> Tensor:
+        """Of the rows among the tokens that the model has embeddings of."""
+        rows = self.attention.encoder_rows
+        # Padding has position 0.
+        return (step.positions - rows).clamp_(min=0) if rows else step.positions
 
     def _with_newest(self, tokens: Tensor) -> Tensor:
         """Returns Batch.tokens, [rows] int64, in which tokens that only the device knows are filled

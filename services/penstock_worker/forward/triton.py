@@ -28,6 +28,7 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
+from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.graphs import MAX_GRAPHS
 from penstock_worker.forward.interface import (
@@ -45,7 +46,7 @@ from penstock_worker.forward.triton_limits import (
     crowded_router,
     obstacle_of,
     quantised_experts,
-    ranks_that_see,
+    ranks_with_towers,
 )
 from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.layers.parts import DecoderOps
@@ -123,7 +124,8 @@ def recipe(
         or crowded_router(config)
         or quantised_experts(setup, config)
         or crooked_checkpoints(shape, groups)
-        or ranks_that_see(config, ranks.place)
+        or ranks_with_towers(config, ranks.place)
+        or encoder_obstacle(config)
     )
     if obstacle is not None:
         raise Unable(obstacle)

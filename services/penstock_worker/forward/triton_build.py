@@ -15,6 +15,7 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.captures import captures_of
+from penstock_worker.forward.encoder_decoder_on_device import EncoderDecoderOnDevice
 from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import RowsHead, TritonForward
@@ -89,8 +90,9 @@ class TritonBuild:
             return self._forward(1).logits(batch, rows)
 
     def _forward(self, blocks: int) -> TritonForward:
-        attention = TritonAttention(self.shape, blocks, self.device, self.choices)
-        return TritonForward(
+        rows = self.model.config.encoder_rows
+        attention = TritonAttention(self.shape, blocks, self.device, self.choices, rows)
+        return (EncoderDecoderOnDevice if rows else TritonForward)(
             self.model,
             attention,
             self.device,

@@ -52,6 +52,9 @@ MECHANISMS = frozenset(
         mechanism.VISION,
         mechanism.WHOLE_SPANS,
         mechanism.DEEPSTACK,
+        mechanism.AUDIO,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
     }
 )
 """What this backend has beyond Llama's layers."""

@@ -186,6 +186,7 @@ def _load_on_device(
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
+        encoder_rows=prepared.decoder.encoder_rows,
         **told_of(recipe.media),
     )
     log.info(
@@ -200,7 +201,8 @@ def _load_on_device(
         seconds=ready.load_seconds,
         **_memory_of(recipe),
     )
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups)
+    rows = prepared.decoder.encoder_rows
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:

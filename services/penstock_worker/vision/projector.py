@@ -23,7 +23,7 @@ from penstock.vision_spec import (
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of
+from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -139,6 +139,8 @@ class _Anyres(Projector):
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         rows = yield from self._inner.pieces(vectors, picture, threads)
+        if picture.frames:
+            return self._of_frames(rows, picture)
         shape = anyres_of(picture, self._vision, self._spec)
         first, others = rows[: picture.per_tile], rows[picture.per_tile :]
         tiles = others.unflatten(0, (*shape.form, picture.rows, picture.columns))
@@ -152,6 +154,15 @@ class _Anyres(Projector):
         ends = self._newline[:, None, None].expand(-1, shape.rows, 1)
         lines = torch.cat((seen, ends), 2).flatten(1).t()
         return torch.cat((first, lines)).contiguous()
+
+    def _of_frames(self, rows: Tensor, picture: Picture) -> Tensor:
+        """Half of each frame's rows and columns, and the vector that ends a line behind all."""
+        planes = rows.unflatten(0, (picture.tiles, picture.rows, picture.columns))
+        planes = planes.permute(0, 3, 1, 2).contiguous()
+        size = list(pooled_side(picture))
+        pooled = functional.interpolate(planes, size=size, mode="bilinear")
+        lines = pooled.permute(0, 2, 3, 1).flatten(0, 2)
+        return torch.cat((lines, self._newline[None])).contiguous()
 
 
 class _Merger(Projector):

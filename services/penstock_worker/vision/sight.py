@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.media_facts import Preparation, VideoFrames
+from penstock.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock.model_config import PreparedModel
 from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.model import VisionModel, open_tower
@@ -46,7 +46,7 @@ class Sight:
 
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if isinstance(self._video, VideoFrames) and FRAMES in tensors:
+            if isinstance(self._video, (VideoFrames, FixedFrames)) and FRAMES in tensors:
                 return video_inputs(self._video, tensors)
             return inputs(self._preparation, tensors)
         except ValueError as error:

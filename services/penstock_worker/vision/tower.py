@@ -120,6 +120,13 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
     """[size, numbers of a patch]. shape: of the convolution that most files have."""
     if weights.has("patch_matrix.weight"):
         return weights.take("patch_matrix.weight", (shape[0], prod(shape[1:])))
+    if weights.has("patch_embedding.0.weight"):  # a kernel for each frame
+        size, channels, frames, *sides = shape
+        each = [
+            weights.take(f"patch_embedding.{frame}.weight", (size, channels, *sides))
+            for frame in range(frames)
+        ]
+        return torch.stack(each, 2).flatten(1)
     return weights.take("patch_embedding.weight", shape).flatten(1)
 
 

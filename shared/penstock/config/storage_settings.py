@@ -1,4 +1,4 @@
-"""Settings of what outlives a process: files, and batches of requests."""
+"""Settings of what outlives a process: files, batches of requests, responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files that clients leave here, and batches of requests."""
+    """Files, batches and responses that outlive a process."""
 
     data_dir: Annotated[
         str | None,
@@ -45,6 +45,19 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     batch_concurrency: Annotated[
         int, Meta(ge=1, le=4096, description="Requests of batches that are open at once.")
     ] = 32
+    stored_response_hours: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=87_600,
+            description="Hours that responses are kept for `previous_response_id`, from when they"
+            " were last gone on from; 0: none are. Needs --data-dir.",
+        ),
+    ] = 0
+    max_stored_responses: Annotated[
+        int,
+        Meta(ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest makes way."),
+    ] = 10_000
     batch_result_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")
     ] = 30

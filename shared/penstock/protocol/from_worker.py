@@ -161,6 +161,8 @@ class AdapterFailed(msgspec.Struct, frozen=True, tag="adapter_failed"):
     adapter: str
     reason: str
     """For people, without paths."""
+    unfit: bool = False
+    """Whether its contents are why, so that loading it again would fail again."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

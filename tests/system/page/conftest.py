@@ -25,7 +25,7 @@ def browser() -> Iterator[object]:
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=CHROMIUM if os.path.exists(CHROMIUM) else shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", *os.environ.get("PAGE_ARGS", "").split()],
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         yield running
         running.close()

@@ -22,7 +22,7 @@ from penstock.prepare.draft_head import read_head
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.hub_config import read_config
 
-VOCAB, HIDDEN, LAYERS, POSITIONS = 160, 64, 5, 256
+VOCAB, HIDDEN, LAYERS, POSITIONS = 301, 64, 4, 256
 COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
@@ -72,6 +72,31 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
             each.data.copy_(values * 1.6 / each.shape[-1] ** 0.5)
         else:
             each.data.copy_((0.0 if "bias" in name else 1.0) + values / 5)
+
+
+def circle() -> tuple[Tensor, Tensor]:
+    """Returns embeddings of all ids, [vocab, hidden], and a matrix that maps each to the next
+    one's."""
+    generator = torch.Generator().manual_seed(4)
+    turns = 1 + torch.randperm(VOCAB // 2, generator=generator)[: HIDDEN // 2]
+    angles = 2 * torch.pi * turns / VOCAB
+    each = torch.arange(VOCAB)[:, None] * angles
+    step = torch.zeros(HIDDEN, HIDDEN)
+    cos, sin, half = angles.cos().diag(), angles.sin().diag(), HIDDEN // 2
+    step[:half, :half], step[:half, half:] = cos, -sin
+    step[half:, :half], step[half:, half:] = sin, cos
+    return torch.cat((each.cos(), each.sin()), 1), step
+
+
+def count_on(hub: Any) -> None:
+    """Makes a model say mostly the id behind the last token's, whatever its layers add to it."""
+    embeddings, step = circle()
+    for name, each in hub.named_parameters():
+        if "o_proj" in name or "down_proj" in name:
+            each.data.mul_(0.1)
+    hub.model.embed_tokens.weight.data.copy_(embeddings)
+    hub.model.norm.weight.data.fill_(1.0)
+    hub.lm_head.weight.data.copy_(embeddings @ step)
 
 
 @dataclass
@@ -190,6 +215,16 @@ class Eagle3:
         save_file(self.tensors | tables, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(self.config))
 
+    def count_on(self) -> None:
+        """See above; of one draft only, as a hidden state stands for the token before."""
+        embeddings, step = circle()
+        for name in ("self_attn.o_proj", "mlp.down_proj"):
+            self._layer(name).mul_(0.1)
+        fc = self.tensors["fc.weight"]
+        fc.mul_(0.02)[:, -HIDDEN:] += step
+        self.tensors["norm.weight"].fill_(1.0)
+        self.tensors["lm_head.weight"].copy_((embeddings @ step)[self.ids])
+
     def taken(self, tokens: list[int]) -> Tensor:
         found = self.reference.hidden(tokens)
         taps = (2, LAYERS // 2, LAYERS - 3)
@@ -259,6 +294,14 @@ class MTP:
             self.tensors[f"model.layers.{LAYERS}.{name}.weight"] = scaled
         self.eps = reference.hub.config.rms_norm_eps
 
+    def count_on(self) -> None:
+        """See above: half by the embedding, half by the hidden state."""
+        _, step = circle()
+        for name in ("enorm", "hnorm", "shared_head.norm"):
+            self._own(name).fill_(1.0)
+        joined = torch.cat((torch.eye(HIDDEN), step), 1)
+        self._own("eh_proj").mul_(0.02).add_(joined)
+
     def taken(self, tokens: list[int]) -> Tensor:
         return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
 
@@ -274,8 +317,9 @@ class MTP:
         return int(self.reference.hub.lm_head(normed).argmax()), last
 
 
-def served_model(kind: str, folder: Path, *, drafts: bool) -> Reference:
-    """Writes a model in the hub's format. `drafts`: one more layer than it has is its head's."""
+def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False) -> Reference:
+    """Writes a model in the hub's format. `drafts`: one more layer than it has is its head's.
+    `counts`: it mostly says the next id."""
     config = getattr(transformers, f"{kind}Config")(
         **COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts},
         attn_implementation="eager",
@@ -283,6 +327,8 @@ def served_model(kind: str, folder: Path, *, drafts: bool) -> Reference:
     hub = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         randomise(hub, 1)
+        if counts:
+            count_on(hub)
     hub.save_pretrained(folder)
     if drafts:
         path = folder / "config.json"
@@ -318,3 +364,36 @@ def prepared_folder(hub: Path, folder: Path) -> Path:
     (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     (folder / TOKENIZER).write_bytes(b"{}")
     return folder
+
+
+@dataclass
+class Served:
+    """A model with its head: prepared, and as slow torch."""
+
+    reference: Reference
+    slow: Eagle3 | MTP
+    folder: Path
+    said: dict[str, Any]
+    """The setting that asks for the head."""
+
+
+def written(kind: str, head: str, folder: Path, *, counts: bool = False) -> Served:
+    """`head`: mtp, or eagle3, or `eagle3, normed`. `counts`: what either says is mostly the next
+    id."""
+    hub, mtp = folder / "hub", head == "mtp"
+    reference = served_model(kind, hub, drafts=mtp, counts=counts)
+    slow: Eagle3 | MTP = (
+        MTP(reference)
+        if mtp
+        else Eagle3(reference, own=295 if counts else 100, normed=head == "eagle3, normed")
+    )
+    if counts:
+        slow.count_on()
+    said = {"method": "mtp"}
+    if isinstance(slow, MTP):
+        add_tensors(hub, slow.tensors)
+    else:
+        slow.write(folder / "head")
+        own = prepared_folder(folder / "head", folder / "prepared head")
+        said = {"method": "eagle3", "model": str(own)}
+    return Served(reference, slow, prepared_folder(hub, folder / "prepared"), said)

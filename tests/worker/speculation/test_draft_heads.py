@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import msgspec
 import pytest
 import torch
 
 from penstock.prepare import load_manifest
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
@@ -22,51 +19,15 @@ from penstock_worker.speculation.draft_head import DraftHead
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.head_folders import (
-    MTP,
     POSITIONS,
     VOCAB,
-    Eagle3,
-    Reference,
-    add_tensors,
+    Served,
     drafts_of,
-    prepared_folder,
-    served_model,
+    written,
 )
 
 SIZE, BLOCKS = 16, 40
 GREEDY = TokenSampling(0, temperature=0.0)
-
-
-@dataclass
-class Served:
-    """A model with its head, and both as slow torch."""
-
-    reference: Reference
-    slow: Eagle3 | MTP
-    setup: Setup
-
-
-def written(kind: str, head: str, folder: Path) -> Served:
-    hub = folder / "hub"
-    mtp = head == "mtp"
-    reference = served_model(kind, hub, drafts=mtp)
-    slow: Eagle3 | MTP
-    said = {"method": "mtp"}
-    if mtp:
-        slow = MTP(reference)
-        add_tensors(hub, slow.tensors)
-    else:
-        slow = Eagle3(reference, normed=head == "eagle3, normed")
-        slow.write(folder / "head")
-        own = prepared_folder(folder / "head", folder / "prepared head")
-        said = {"method": "eagle3", "model": str(own)}
-    served = prepared_folder(hub, folder / "prepared")
-    setup = msgspec.structs.replace(
-        draft_setup(served, served),
-        max_model_len=POSITIONS,
-        speculation=SpeculativeConfig(**said, num_speculative_tokens=4),
-    )
-    return Served(reference, slow, setup)
 
 
 CASES = [
@@ -86,7 +47,11 @@ class Run:
     """The worker's parts around a proposer, driven by hand."""
 
     def __init__(self, served: Served, backend: str) -> None:
-        setup = msgspec.structs.replace(served.setup, attention_backend=backend)
+        setup = msgspec.structs.replace(
+            draft_setup(served.folder, served.folder, backend=backend),
+            max_model_len=POSITIONS,
+            speculation=SpeculativeConfig(**served.said, num_speculative_tokens=4),
+        )
         prepared = load_manifest(setup.model_dir)
         loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
         assert loader is not None
@@ -159,3 +124,61 @@ def test_drafts_are_those_of_the_definition(served: Served, backend: str) -> Non
             slot.append(token)
         slot.computed = len(tokens) - 1
     assert run.proposer._hidden.count < 40
+
+
+def test_rows_come_along_with_blocks(served: Served) -> None:
+    """Of a prefix that was found, the head's rows are there; those that it had not computed are
+    made of zeros, and cost a draft at most."""
+    run = Run(served, "cpu")
+    tokens = torch.randint(VOCAB, (90,), generator=torch.Generator().manual_seed(7)).tolist()
+    first = NewSequence(0, tokens[:60], 60, 0, GREEDY, list(range(6)))
+    run.plan([SlotWork(0, 0, 60)], [first])
+    run.compute([SlotWork(0, 0, 60)])
+    run.slots[0].append(tokens[60])
+    run.plan([SlotWork(0, 60, 1)])  # Computes all rows but the newest.
+    second = NewSequence(1, tokens[:70], 70, 0, GREEDY, [0, 1, 2, 10, 11])
+    work = [SlotWork(1, 48, 22)]
+    assert run.plan(work, [second], released=(0,)) == [[]]
+    run.compute(work)
+    run.slots[1].append(tokens[70])
+    with torch.inference_mode():
+        hidden = served.slow.taken(tokens[:70])
+        wanted = drafts_of(served.slow.rows, tokens[:71], hidden, 3)
+    assert run.plan([SlotWork(1, 70, 1, draft=3)]) == [wanted]
+    # Of the second's last blocks, the head has no rows.
+    third = NewSequence(2, tokens[:90], 90, 0, GREEDY, [0, 1, 2, 10, 20, 21])
+    work = [SlotWork(2, 64, 26)]
+    run.proposer._rows.given([10])
+    run.plan(work, [third], released=(1,))
+    run.compute(work)
+    run.slots[2].append(5)
+    (drafts,) = run.plan([SlotWork(2, 90, 1, draft=3)])
+    assert len(drafts) == 3
+    # They are computed now, and the same is said again.
+    assert run.proposer._followed[2].computed == 90
+    assert run.proposer.propose([SlotWork(2, 90, 1, draft=3)]) == [drafts]
+
+
+def test_a_pass_that_failed_costs_its_drafts_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(served, "cpu")
+    tokens = list(range(50))
+    run.plan([SlotWork(0, 0, 50)], [NewSequence(0, tokens, 50, 0, GREEDY, list(range(6)))])
+    run.compute([SlotWork(0, 0, 50)])
+    run.slots[0].append(3)
+
+    def fail(*_: object) -> None:
+        raise OSError("no head")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(run.proposer._head, "step", fail)
+        with pytest.raises(OSError, match="no head"):
+            run.plan([SlotWork(0, 50, 1, draft=3)])
+    with torch.inference_mode():
+        hidden = served.slow.taken(tokens)
+        wanted = drafts_of(served.slow.rows, [*tokens, 3], hidden, 3)
+    assert run.proposer.propose([SlotWork(0, 50, 1, draft=3)]) == [wanted]
+    with monkeypatch.context() as broken:
+        broken.setattr(run.proposer._head, "hidden", fail)
+        assert torch.isfinite(run.compute([SlotWork(0, 50, 1)])).all()

@@ -33,7 +33,6 @@ from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.obstacles import (
-    encoder_obstacle,
     experts_obstacle,
     recurrent_obstacle,
 )
@@ -41,6 +40,7 @@ from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
 from penstock_worker.forward.cpu.taps import CPUTaps
+from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.interface import (
     Forward,
     Recipe,
