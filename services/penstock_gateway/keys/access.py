@@ -48,7 +48,7 @@ class Access:
         if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             raise unauthorized()
         key = self._ring.find(scope)
         if key is None:
@@ -56,7 +56,8 @@ class Access:
         if scope["path"] in self._admin and not key.admin:
             raise forbidden(f"{scope['path']} needs an admin's API key")
         caller = scope[CALLER] = Caller(key)
-        counted = (scope["method"], scope["path"]) in self._counted
+        # What is said over a WebSocket counts when it asks for something.
+        counted = (scope.get("method", ""), scope["path"]) in self._counted
         if counted and key.models is not None:
             names = self._names()
             if names and not any(map(caller.may_use, names)):
