@@ -56,17 +56,18 @@ def test_it_hears_digits_that_are_new_to_it(hearing: Server) -> None:
 
 
 def test_words_lie_where_they_were_spoken(hearing: Server) -> None:
-    """Three out of four within 0.2 s at either end, which is what this model's attention knows."""
+    """Two out of three within 0.2 s at either end, half of them within 0.1 s: that is what this
+    model's attention knows."""
     asked = {"response_format": "verbose_json", "timestamp_granularities[]": ["word"]}
-    near: list[tuple[bool, bool]] = []
+    errors: list[tuple[float, float]] = []
     for recording in unheard(15, 3.0):
         words = transcribed(hearing, recording, **asked)["words"]
         if [each["word"] for each in words] != [each.text for each in recording.words]:
             continue
         for ours, true in zip(words, recording.words, strict=True):
-            starts, ends = ours["start"] - true.start / RATE, ours["end"] - true.end / RATE
-            near.append((abs(starts) < 0.2, abs(ends) < 0.2))
-    assert len(near) > 25
-    starts, ends = (sum(each) / len(near) for each in zip(*near, strict=True))
-    assert starts > 0.75
-    assert ends > 0.75
+            errors.append((ours["start"] - true.start / RATE, ours["end"] - true.end / RATE))
+    assert len(errors) > 25
+    for which in zip(*errors, strict=True):
+        off = sorted(map(abs, which))
+        assert sum(each < 0.2 for each in off) > 0.65 * len(off)
+        assert off[len(off) // 2] < 0.1

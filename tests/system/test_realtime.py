@@ -122,7 +122,7 @@ async def test_what_is_wrong_is_told_and_the_session_goes_on(hearing: Server) ->
         ("{", None, "JSON"),
         ("{}", None, "type is missing"),
         ('{"type": "response.create"}', None, "response.create"),
-        ('{"type": "session.update", "voice": "x"}', "unknown_field", "voice"),
+        ('{"type": "session.update", "voice": "x"}', "unknown_parameter", "voice"),
         ('{"type": "session.update", "model": "other"}', "model_not_found", "other"),
         ('{"type": "session.update", "language": "xx"}', "unsupported_value", "'xx'"),
         ('{"type": "input_audio_buffer.commit"}', "model_not_validated", "session.update"),
@@ -188,8 +188,8 @@ async def test_keys_and_the_end(tmp_path: Path) -> None:
             await say(client, "session.update", language="en")
             await say(client, "input_audio_buffer.commit")
             await append(client, SPEECH)
-            server.process.send_signal(signal.SIGTERM)
-            # What has begun is finished, and what is new is refused.
+            os.kill(server.child("gateway 0"), signal.SIGTERM)
+            # What has begun is finished, and then the gateway leaves.
             await say(client, "input_audio_buffer.commit", final=True)
             assert word_errors(SAID, (await text_of(client))[0]) <= 1
             with pytest.raises(websockets.ConnectionClosed):
