@@ -125,7 +125,7 @@ def test_a_long_recording_is_heard_as_by_transformers(
         for word in segment.words:
             assert round(word.end, 2) in times
             checked += 1
-    assert checked > 10
+    assert checked > 5
 
 
 def test_formats(hearing: Server) -> None:

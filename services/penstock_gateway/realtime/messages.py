@@ -95,7 +95,7 @@ class ClientMessages:
         skips = unknown_fields == "ignore"
         self._any = msgspec.json.Decoder(_AnyMessage)
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {
-            kind.__struct_config__.tag: msgspec.json.Decoder(skipping(kind) if skips else kind)
+            str(kind.__struct_config__.tag): msgspec.json.Decoder(skipping(kind) if skips else kind)
             for kind in (SessionUpdate, Append, Commit)
         }
 
