@@ -11,7 +11,8 @@ from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
 from penstock.media.changes import check_operators
 from penstock.media_facts import alignment_of
-from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
+from penstock.model_config import EncoderConfig, PreparedModel
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_MEDIA_ITEMS,

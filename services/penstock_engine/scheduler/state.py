@@ -169,8 +169,8 @@ class SchedulerState:
     def detach(self) -> dict[Sequence, int]:
         """The worker is gone, and its KV with it. Everything that ran waits again.
 
-        Returns the sequences that were in a step in flight, and live; each with the tokens that
-        would have been computed of it.
+        Returns the sequences that were in a step in flight, or needed what it encoded, and live;
+        each with the tokens that would have been computed of it.
         """
         scheduled: dict[Sequence, int] = {}
         for step in self.in_flight:
@@ -178,6 +178,9 @@ class SchedulerState:
                 sequence.progress.in_flight = 0
                 if not sequence.finished:
                     scheduled[sequence] = end + sequence.progress.drafts
+            for sequence, end in step.media.needed_by.items():
+                if not sequence.finished:
+                    scheduled[sequence] = max(end, scheduled.get(sequence, 0))
         self.in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
@@ -248,6 +251,7 @@ class SchedulerState:
         """
         step = self.in_flight[0]
         self._lessons.settled(step, result, gap)
+        self.limit.settled(step.media, result.encode_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress

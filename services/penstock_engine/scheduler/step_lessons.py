@@ -24,7 +24,7 @@ class StepLessons:
         # A step that encodes says little of what tokens cost; a worker may not know its parts.
         seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
         drafted = sum(outcome.drafted for outcome in result.slots) if step.drafts else 0
-        if not step.rows or result.encode_seconds:
+        if step.tokens and (not step.media.encodes or result.encode_seconds):
             tokens = step.tokens - sum(step.drafts.values()) + drafted
             self._cost.observe(tokens, seconds)
             self._policy.pace.observe(step.decodes + drafted, tokens, seconds)

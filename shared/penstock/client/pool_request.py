@@ -22,7 +22,7 @@ from penstock.errors import (
     RequestFailed,
 )
 from penstock.media_facts import alignment_of
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
@@ -134,6 +134,7 @@ class PoolRequest:
             grant=self.terms.grant,
             adapter=self.terms.adapter,
             media=None if self.media is None else self.media.media,
+            background=self.terms.background,
         )
 
     def take_accepted(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,9 @@ def runner_of(
     blocks, slots = 2048 // block_size, 8
     heads = () if alignment is None else alignment.heads
     forward: Any
-    if backend == "cpu":
-        forward = ours.cpu.forward(block_size=block_size, num_blocks=blocks, threads=2)
+    if backend != "reference":
+        own = replace(ours.cpu, backend=backend)
+        forward = own.forward(block_size=block_size, num_blocks=blocks, threads=2)
         if heads:
             forward.shown = shown_heads(
                 forward.stores._decoder.program, forward.decoder._decoder, ours.config, heads
