@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.batches.request import BatchRequest, check, window_seconds
+from penstock_gateway.files.upload import check_room
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
@@ -81,6 +82,7 @@ class CreateEndpoint(JsonEndpoint[BatchRequest]):
                 param="input_file_id",
                 code="file_not_found",
             )
+        await check_room(store, owner)
         now, settings, key = int(time.time()), store.settings, current.get().key
         life = request.output_expires_after
         work = BatchWork(

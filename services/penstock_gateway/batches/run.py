@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 
@@ -55,7 +55,8 @@ class BatchRun:
     """One batch that this process holds.
 
     app: answers the lines.  caller: who asks; None: the key that made the batch isn't known any
-    more.  room: of all batches here together, for lines that are open.
+    more.  room: of all batches here together, for lines that are open.  at_once: lines of this one
+    that are open or wait for it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class BatchRun:
         app: ASGIApp,
         caller: Callable[[], Caller | None],
         room: asyncio.Semaphore,
+        at_once: int,
         longest_line: int,
     ) -> None:
         self._work = work
@@ -77,6 +79,7 @@ class BatchRun:
         self._app = app
         self._caller = caller
         self._room = room
+        self._own_room = asyncio.Semaphore(at_once)
         self._file = BatchFile(
             store.contents.path(work.record.input_file_id),
             work.record.endpoint,
@@ -108,7 +111,9 @@ class BatchRun:
                 raise Lost
             if status == "cancelling":
                 return "cancelled"
-            if status != "finalizing" and time.time() >= self._record.expires_at:
+            # Its file is read first: nothing can be told of the lines of one that is wrong.
+            over = status == "in_progress" and time.time() >= self._record.expires_at
+            if over:
                 return "expired"
             await asyncio.sleep(LOOK_EVERY)
 
@@ -121,17 +126,25 @@ class BatchRun:
             if errors:
                 await self._refuse(errors)
                 return
-            _held(await self._batches.begin(self._runner, name, count))
+            await self._moved(self._batches.begin(self._runner, name, count))
         if status != "finalizing":
             if not await self._answer_all(await self._batches.answered(name)):
                 await self._refuse([_GONE])
                 return
-            _held(await self._batches.finalize(self._runner, name))
+            await self._moved(self._batches.finalize(self._runner, name))
         await self._write_out("completed")
 
     async def _refuse(self, errors: list[BatchError]) -> None:
         log.info("batch refused", batch=self._record.id, errors=len(errors))
-        _held(await self._batches.refuse(self._runner, self._record.id, errors))
+        await self._moved(self._batches.refuse(self._runner, self._record.id, errors))
+
+    async def _moved(self, moving: Awaitable[bool]) -> None:
+        """The batch's next status; what isn't held any more has none. Where it is being cancelled,
+        `_hold` sees that and ends this."""
+        if await moving:
+            return
+        _held(await self._batches.hold(self._runner, self._record.id) == "cancelling")
+        await asyncio.get_running_loop().create_future()
 
     def _checked(self) -> tuple[int, list[BatchError]]:
         try:
@@ -146,9 +159,9 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 while read := await asyncio.to_thread(_some, lines):
                     for line in read:
-                        await self._room.acquire()
+                        await self._own_room.acquire()
                         answering = group.create_task(self._answer(line))
-                        answering.add_done_callback(lambda _: self._room.release())
+                        answering.add_done_callback(lambda _: self._own_room.release())
         except* FileGone:
             gone = True
         else:
@@ -170,7 +183,9 @@ class BatchRun:
     async def _asked(self, body: msgspec.Raw, caller: Caller) -> OwnAnswer:
         pause = 0.1
         while True:
-            answer = await ask(self._app, self._record.endpoint, bytes(body), caller)
+            # While it pauses, its room is others': who may ask nothing now holds up nobody else.
+            async with self._room:
+                answer = await ask(self._app, self._record.endpoint, bytes(body), caller)
             if answer.status not in RETRIED or not _passes(answer):
                 return answer
             await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))

@@ -36,13 +36,14 @@ class Runner:
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
         self._running: dict[asyncio.Task[None], BatchWork] = {}
+        self._troubled = False
 
     async def run(self) -> None:
         """Until it is cancelled. Then what it holds is anybody's, as far as it has come."""
         sweeping = asyncio.create_task(self._sweep())
         try:
             while True:
-                if not await self._take_one():
+                if not await self._try_to_take_one():
                     await asyncio.sleep(LOOK_EVERY)
         finally:
             tasks = [sweeping, *self._running]
@@ -50,6 +51,19 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._store.batches.let_go(self._name)
+
+    async def _try_to_take_one(self) -> bool:
+        """As `_take_one`; False, too, where the database has no answer now: its disk is full, or it
+        is started again. What is under way here goes on."""
+        try:
+            taken = await self._take_one()
+        except Exception:
+            if not self._troubled:
+                log.error("no batches can be looked for; trying again", exception=True)
+            self._troubled = True
+            return False
+        self._troubled = False
+        return taken
 
     async def _take_one(self) -> bool:
         """False: there is nothing to take, or no room for it."""
@@ -72,6 +86,7 @@ class Runner:
             app=self._app,
             caller=lambda: self._caller_of(work),
             room=self._room,
+            at_once=self._store.settings.batch_concurrency,
             longest_line=self._longest_line,
         )
         try:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
 from starlette.types import Receive, Scope
 
+from penstock import logs
+from penstock.config.storage_settings import StorageSettings
 from penstock.errors import InvalidRequest, TooLarge
-from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.http.errors import HTTPError, unavailable
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.decoding import convert
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
 from penstock_gateway.storage.records import FileRecord
 from penstock_gateway.storage.store import Store, new_id
+
+log = logs.get(__name__)
 
 FILE = "file"
 PURPOSES = ("batch",)
@@ -40,11 +45,10 @@ async def receive_file(
     """Keeps the file that a form brings.
 
     patience: seconds that its sender may take for it.  Raises InvalidRequest, ClientGone, and
-    HTTPError: 400, 408, 413, or 429 where the owner has no room left."""
+    HTTPError: 400, 408, 413, 429 where the owner has no room left, or 503 where the disk
+    has none."""
     settings = store.settings
-    count, held = await store.files.totals(owner)
-    if count >= settings.max_stored_files:
-        raise no_room(f"{count} files are stored, the most that is allowed")
+    held = await check_room(store, owner)
     most = min(settings.max_file_bytes, settings.max_stored_bytes - held)
     file_id = new_id("file")
     writer = store.contents.writer(file_id)
@@ -53,10 +57,7 @@ async def receive_file(
         if writer.size + size <= most:
             return
         if most < settings.max_file_bytes:
-            raise no_room(
-                f"files may have {settings.max_stored_bytes} bytes together, of which {held} are "
-                "in use"
-            )
+            raise _full(settings, held)
         raise TooLarge(f"{FILE} has more than {most} bytes, the most that is allowed", param=FILE)
 
     try:
@@ -64,15 +65,37 @@ async def receive_file(
         limit = settings.max_file_bytes + FORM_BYTES
         await feed_body(scope, receive, reader.feed, limit=limit, timeout=patience)
         record = _record(file_id, read_form(reader.finish()), writer.size)
-        writer.keep()
+        await asyncio.to_thread(writer.keep)
+    except OSError as error:
+        log.error("a file can't be written", reason=error.strerror)
+        raise unavailable("the file can't be stored now", "storage_unavailable", 30.0) from None
     finally:
         writer.close()
+    kept = False
     try:
-        await store.files.add(owner, record)
-    except BaseException:
-        store.contents.remove(file_id)
-        raise
+        kept = await store.files.add(
+            owner,
+            record,
+            most_files=settings.max_stored_files,
+            most_bytes=settings.max_stored_bytes,
+        )
+    finally:
+        if not kept:
+            store.contents.remove(file_id)
+    if not kept:
+        raise no_room("files that came meanwhile took the room that was left")
     return record
+
+
+async def check_room(store: Store, owner: str) -> int:
+    """Bytes of the owner's files. Raises HTTPError 429 where it may store nothing more."""
+    settings = store.settings
+    count, held = await store.files.totals(owner)
+    if count >= settings.max_stored_files:
+        raise no_room(f"{count} files are stored, the most that is allowed")
+    if held >= settings.max_stored_bytes:
+        raise _full(settings, held)
+    return held
 
 
 def read_form(form: Form) -> FileForm:
@@ -112,6 +135,12 @@ def check_seconds(seconds: int, param: str) -> None:
         raise InvalidRequest(
             f"{param} is {seconds}; it must lie in [{SHORTEST_LIFE}, {LONGEST_LIFE}]", param=param
         )
+
+
+def _full(settings: StorageSettings, held: int) -> HTTPError:
+    return no_room(
+        f"files may have {settings.max_stored_bytes} bytes together, of which {held} are in use"
+    )
 
 
 def no_room(reason: str) -> HTTPError:

@@ -89,7 +89,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        before = await conversation_before(self._service, request, lease.tenant)
+        before = await conversation_before(self._service, request, lease.tenant, head.id)
         conversation = ChatTranslation(request, before)
         limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
 

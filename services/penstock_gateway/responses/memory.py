@@ -20,10 +20,13 @@ _OUTPUT = msgspec.json.Decoder(_Output)
 
 
 async def conversation_before(
-    service: Service, request: ResponsesRequest, owner: str
+    service: Service, request: ResponsesRequest, owner: str, own_id: str
 ) -> list[InputItem]:
     """What was said up to the response that a request goes on from; empty where it goes on from
-    none. Raises InvalidRequest, and HTTPError 404 where that response isn't there."""
+    none. It may be as large as a request that brings all of it.
+
+    own_id: of the response to come. Raises InvalidRequest, and HTTPError 404 where the response
+    that it goes on from isn't there."""
     previous = request.previous_response_id
     if previous is None:
         return []
@@ -34,10 +37,11 @@ async def conversation_before(
             param="previous_response_id",
             code="unsupported_value",
         )
-    from penstock_gateway.storage.response_records import MAX_LINKS, BrokenChain
+    from penstock_gateway.storage.response_records import BrokenChain, UnfitChain
 
     try:
-        links = await records.conversation(owner, previous)
+        most = service.config.max_body_bytes
+        links = await records.conversation(owner, previous, most=most, own_id=own_id)
     except BrokenChain as broken:
         whose = "" if broken.id == previous else f", which {clip(previous)} goes on from,"
         raise HTTPError(
@@ -46,10 +50,9 @@ async def conversation_before(
             param="previous_response_id",
             code="response_not_found",
         ) from None
-    except ValueError:
+    except UnfitChain as unfit:
         raise InvalidRequest(
-            f"that conversation has more than {MAX_LINKS} responses, the most that is allowed",
-            param="previous_response_id",
+            f"the conversation of {clip(previous)} {unfit}", param="previous_response_id"
         ) from None
     said: list[InputItem] = []
     for items, response in links:

@@ -96,5 +96,9 @@ class ContentsWriter:
 
     def close(self) -> None:
         """What wasn't kept is gone."""
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+        try:
+            # What it still holds is written now, or fails again where the disk is full.
+            with suppress(OSError):
+                self._file.close()
+        finally:
+            self._part.unlink(missing_ok=True)

@@ -62,18 +62,22 @@ class FileRecords:
     async def totals(self, owner: str) -> tuple[int, int]:
         """How many files the owner has, and their bytes."""
 
-        def work(connection: Connection) -> tuple[int, int]:
-            query = select(func.count(), func.coalesce(func.sum(files.c.bytes), 0))
-            count, size = connection.execute(query.where(files.c.owner == owner)).one()
-            return int(count), int(size)
+        return await self._database.run(lambda connection: _totals(connection, owner))
+
+    async def add(
+        self, owner: str, record: FileRecord, *, most_files: int, most_bytes: int
+    ) -> bool:
+        """The contents are there already. False: others of the owner's have come meanwhile, and it
+        would have more than it may."""
+
+        def work(connection: Connection) -> bool:
+            count, size = _totals(connection, owner)
+            if count >= most_files or size + record.bytes > most_bytes:
+                return False
+            added(self._database, connection, owner, record)
+            return True
 
         return await self._database.run(work)
-
-    async def add(self, owner: str, record: FileRecord) -> None:
-        """The contents are there already."""
-        await self._database.run(
-            lambda connection: added(self._database, connection, owner, record)
-        )
 
     async def remove(self, owner: str, file_id: str) -> bool:
         """False: there was none."""
@@ -105,6 +109,12 @@ class FileRecords:
             return [str(row.id) for row in connection.execute(select(files.c.id))]
 
         return await self._database.run(work)
+
+
+def _totals(connection: Connection, owner: str) -> tuple[int, int]:
+    query = select(func.count(), func.coalesce(func.sum(files.c.bytes), 0))
+    count, size = connection.execute(query.where(files.c.owner == owner)).one()
+    return int(count), int(size)
 
 
 def found(connection: Connection, owner: str, file_id: str) -> FileRecord | None:

@@ -48,11 +48,12 @@ def asked_limit(request: Request, *, most: int, usual: int) -> int:
     stated = request.query_params.get("limit")
     if stated is None:
         return usual
-    if not stated.isascii() or not stated.isdigit() or not 1 <= int(stated[:9]) <= most:
+    digits = stated if stated.isascii() and stated.isdigit() and len(stated) <= 9 else "0"
+    if not 1 <= int(digits) <= most:
         raise InvalidRequest(
             f"limit is {clip(stated)}; it must be a whole number in [1, {most}]", param="limit"
         )
-    return int(stated)
+    return int(digits)
 
 
 def asked_choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:

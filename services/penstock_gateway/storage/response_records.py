@@ -21,6 +21,10 @@ class BrokenChain(Exception):
         self.id = id
 
 
+class UnfitChain(Exception):
+    """A conversation that can't be gone on from. Its text says why."""
+
+
 class ResponseRecords:
     """Whoever asks sees the responses of one owner only. most: of an owner; the oldest makes way.
     seconds: how long each is kept, from when it was last gone on from."""
@@ -72,23 +76,37 @@ class ResponseRecords:
 
         return await self._database.run(work)
 
-    async def conversation(self, owner: str, id: str) -> list[tuple[str, str]]:
+    async def conversation(
+        self, owner: str, id: str, *, most: int, own_id: str
+    ) -> list[tuple[str, str]]:
         """Items and response of each link of the conversation that ends with the response `id`,
-        the first one first; all of them are kept for longer now. Raises BrokenChain, and ValueError
-        for one of more than MAX_LINKS."""
+        the first one first; all of them are kept for longer now.
+
+        most: characters of all of them together.  own_id: the response to come, which would take
+        the place of one that has its id.  Raises BrokenChain; and UnfitChain for a conversation of
+        more, or of more than MAX_LINKS, or one that would go round.
+        """
 
         def work(connection: Connection) -> list[tuple[str, str]]:
             links: list[tuple[str, str]] = []
             ids: list[str] = []
             wanted: str | None = id
+            left = most
             while wanted is not None:
+                if wanted == own_id:
+                    raise UnfitChain(f"holds {own_id[:100]} already, the id of this response")
                 row = connection.execute(select(responses).where(*_living(owner, wanted))).first()
                 if row is None:
                     raise BrokenChain(wanted)
                 links.append((row.items, row.response))
                 ids.append(wanted)
+                left -= len(row.items) + len(row.response)
                 if len(links) > MAX_LINKS:
-                    raise ValueError(f"more than {MAX_LINKS} responses")
+                    raise UnfitChain(
+                        f"has more than {MAX_LINKS} responses, the most that is allowed"
+                    )
+                if left < 0:
+                    raise UnfitChain(f"has more than {most} bytes, the most that is allowed")
                 wanted = row.previous_id
             longer = update(responses).where(responses.c.owner == owner, responses.c.id.in_(ids))
             connection.execute(longer.values(expires_at=int(time.time()) + self._seconds))

@@ -76,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     lines = read_lines(file)
     stem = file.with_suffix("") if file.suffix == ".jsonl" else file
     output = Path(arguments.output or f"{stem}.results.jsonl")
+    if output.exists() and output.samefile(file):
+        raise InvalidRequest(f"-o {output} is the file of requests itself; name another one")
     progress = AnswersSoFar(file, output)
     try:
         left = [line for line in lines if line.number not in progress.answered]
@@ -86,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
             work.run(client(arguments))
         else:
             _with_own_system(arguments, model, work)
+        if len(progress.answered) < len(lines):
+            raise PenstockError("broken off; the same command goes on where it was")
         progress.finish()
     finally:
         progress.close()
@@ -153,13 +157,16 @@ class FileWork:
         yield from wait(under_way)[0]
 
     def _answer(self, server: HttpClient, line: FileLine) -> None:
-        pause, heard = 0.1, time.monotonic()
+        pause = 0.1
+        silent_since: float | None = None
         while not self._stopped.is_set():
             try:
                 status, body = server.post(line.url, line.body)
-                heard = time.monotonic()
+                silent_since = None
             except Unreachable:
-                if time.monotonic() - heard > PATIENCE:
+                # From the first that failed: one that is answered may take longer than that.
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > PATIENCE:
                     raise
                 status, body = 503, None
             if status not in RETRIED:
@@ -185,16 +192,16 @@ def _with_own_system(arguments: argparse.Namespace, model: str, work: FileWork) 
     config = _config(arguments, model)
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)
     failures: list[BaseException] = []
-    ended = threading.Event()
+    gone = threading.Event()
 
     def drive(url: str) -> None:
         try:
             work.run(HttpClient(url, os.environ.get(arguments.api_key_env) or None, 3600.0))
-            ended.set()
         except BaseException as error:
             failures.append(error)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not gone.is_set():  # Afterwards nobody handles it, and this process would end.
+                os.kill(os.getpid(), signal.SIGTERM)
 
     drivers: list[threading.Thread] = []
 
@@ -205,13 +212,12 @@ def _with_own_system(arguments: argparse.Namespace, model: str, work: FileWork) 
     try:
         run_system(config, SystemOptions(announce=announce))
     finally:
+        gone.set()
         work.stop()
         for driver in drivers:
             driver.join()
     if failures:
         raise failures[0]
-    if not ended.is_set():
-        raise PenstockError("broken off; the same command goes on where it was")
 
 
 def _config(arguments: argparse.Namespace, model: str) -> ServeConfig:

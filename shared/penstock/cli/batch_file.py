@@ -134,11 +134,11 @@ class AnswersSoFar:
     def _read(self, digest: str) -> None:
         self._partial.seek(0)
         head = self._partial.readline()
-        if not head.endswith(b"\n"):  # New, or broken off in its first line.
+        if _head(digest).startswith(head) and head != _head(digest):  # New, or broken off there.
             self._partial.truncate(0)
             self._append({"file": digest})
             return
-        if json.loads(head) != {"file": digest}:
+        if head != _head(digest):
             raise InvalidRequest(
                 f"{self._path} is of a file with other contents; remove it, or choose another "
                 "output"
@@ -156,6 +156,10 @@ class AnswersSoFar:
         self._partial.seek(0, os.SEEK_END)
         self._partial.write(json.dumps(value).encode() + b"\n")
         self._partial.flush()
+
+
+def _head(digest: str) -> bytes:
+    return json.dumps({"file": digest}).encode() + b"\n"
 
 
 def _digest(file: Path) -> str:

@@ -90,7 +90,10 @@ class HttpClient:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         with _Exchange(self, method, path, body) as response:
-            return response.status, _json(response.read(MAX_ANSWER))
+            answer = response.read(MAX_ANSWER)
+            if response.length and len(answer) < MAX_ANSWER:
+                raise http.client.IncompleteRead(answer, response.length)
+            return response.status, _json(answer)
 
     def first_model(self) -> str:
         """The first model's name. Raises Unreachable and Refused."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
@@ -329,3 +330,95 @@ async def test_chat_too(gateway: Storing) -> None:
         batch = await gateway.ended(await gateway.begin(content, endpoint=url))
     (found,) = await gateway.results(batch["output_file_id"])
     assert found["response"]["body"]["object"] == "chat.completion"
+
+
+async def test_a_limit_has_few_digits(gateway: Storing) -> None:
+    """Its bound is checked of the number that counts."""
+    for path, limit in (("batches", "0000000019999"), ("files", "000000001" + "9" * 5000)):
+        wrong = await gateway.http.get(f"/v1/{path}", params={"limit": limit})
+        assert wrong.status_code == 400
+
+
+async def test_a_wrong_file_ends_a_batch_that_comes_too_late(gateway: Storing) -> None:
+    """Its window was over before anybody looked at the file."""
+    batch_id = await gateway.begin(line("a") + b"nonsense\n", completion_window="1s")
+    await asyncio.sleep(1.1)
+    async with gateway.running():
+        batch = await asyncio.wait_for(gateway.ended(batch_id), 10)
+    assert batch["status"] == "failed"
+    assert batch["errors"]["data"][0]["line"] == 2
+
+
+async def test_lines_of_a_batch_that_comes_too_late(gateway: Storing) -> None:
+    batch_id = await gateway.begin(line("a") + line("b"), completion_window="1s")
+    await asyncio.sleep(1.1)
+    gateway.engine.script = lambda prompt, params: iter([1000.0])
+    async with gateway.running():
+        batch = await asyncio.wait_for(gateway.ended(batch_id), 10)
+    assert batch["status"] == "expired"
+    assert batch["request_counts"] == {"total": 2, "completed": 0, "failed": 2}
+
+
+async def test_a_runner_outlives_its_database(gateway: Storing, monkeypatch) -> None:
+    """A disk that is full, or a database that is started again, ends no process."""
+    claim, calls = gateway.store.batches.claim, itertools.count()
+
+    async def failing(runner: str, busy: Any) -> Any:
+        if next(calls) < 2:
+            raise OperationalError("BEGIN", {}, Exception("database or disk is full"))
+        return await claim(runner, busy)
+
+    monkeypatch.setattr(gateway.store.batches, "claim", failing)
+    async with gateway.running():
+        batch = await asyncio.wait_for(gateway.ended(await gateway.begin(line("a"))), 10)
+    assert batch["status"] == "completed"
+
+
+async def test_cancelled_while_its_file_is_read(gateway: Storing, monkeypatch) -> None:
+    """It ends then, not when its runner's time with it is over."""
+    begin = gateway.store.batches.begin
+
+    async def late(runner: str, batch_id: str, total: int) -> bool:
+        await gateway.http.post(f"/v1/batches/{batch_id}/cancel")
+        return await begin(runner, batch_id, total)
+
+    monkeypatch.setattr(gateway.store.batches, "begin", late)
+    async with gateway.running():
+        batch = await asyncio.wait_for(gateway.ended(await gateway.begin(line("a"))), 10)
+    assert batch["status"] == "cancelled"
+
+
+async def test_lines_that_may_not_be_asked_yet_hold_up_no_other_batch(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    """A key has used up what it may ask in a minute; another hasn't."""
+    keys = write(tmp_path / "keys.json", key(ALICE, requests_per_minute=1), key(BOB))
+    config = GatewayConfig(api_keys=keys)
+    folder = tmp_path / "data"
+    async with (
+        storing(folder, engine, config=config, batch_concurrency=2) as gateway,
+        gateway.running(),
+    ):
+        many = b"".join(line(str(number)) for number in range(6))
+        limited = await gateway.begin(many, bearer(ALICE))
+        while (await gateway.batch(limited, bearer(ALICE)))["request_counts"]["completed"] < 1:
+            await asyncio.sleep(0.01)
+        other = await gateway.begin(many, bearer(BOB))
+        batch = await asyncio.wait_for(gateway.ended(other, bearer(BOB)), 10)
+        assert batch["request_counts"]["completed"] == 6
+        assert (await gateway.batch(limited, bearer(ALICE)))["status"] == "in_progress"
+
+
+async def test_who_may_store_nothing_more_gets_no_results(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    """Who has used up what it may store gets no further results stored."""
+    async with storing(tmp_path / "data", engine, max_stored_files=2) as gateway:
+        file = (await gateway.upload(line("a"))).json()["id"]
+        body = {"input_file_id": file, "endpoint": "/v1/completions"}
+        async with gateway.running():
+            made = await gateway.http.post("/v1/batches", json=body)
+            await gateway.ended(made.json()["id"])
+        refused = await gateway.http.post("/v1/batches", json=body)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "storage_full"

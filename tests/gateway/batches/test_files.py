@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -227,3 +228,23 @@ def test_a_folder_that_can_not_be_used(tmp_path: Path) -> None:
         Contents(tmp_path / "file" / "files")
     with pytest.raises(StartupError, match="--data-dir"):
         Database(f"sqlite:///{tmp_path / 'file' / 'penstock.db'}")
+
+
+async def test_a_full_disk_is_told_and_leaves_nothing(gateway: Storing, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        answer = await gateway.upload(b"x" * 250_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "storage_unavailable"
+    assert list((tmp_path / "data" / "files").iterdir()) == []
+
+
+async def test_uploads_side_by_side_keep_to_the_bound(gateway: Storing, tmp_path: Path) -> None:
+    """Each would have fitted by itself."""
+    uploads = [gateway.upload(b"x" * 290_000) for _ in range(8)]
+    statuses = [answer.status_code for answer in await asyncio.gather(*uploads)]
+    assert sorted(statuses) == [200] * 3 + [429] * 5
+    assert len(list((tmp_path / "data" / "files").iterdir())) == 3

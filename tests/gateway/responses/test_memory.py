@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.config.settings import StorageSettings
+from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock.errors import StartupError
 from penstock_gateway.storage.store import Store
 from tests.gateway.batches.storing import Storing, storing
@@ -180,3 +180,34 @@ async def test_a_server_that_keeps_none_says_so(http: httpx.AsyncClient) -> None
 def test_the_setting_needs_a_folder() -> None:
     with pytest.raises(StartupError, match="--data-dir"):
         Store.of(StorageSettings(stored_response_hours=1))
+
+
+async def test_a_conversation_does_not_go_round(gateway: Storing) -> None:
+    """Ids are the client's to choose, and one is used again in the conversation that has it."""
+    first = await ask(gateway, "One?", request_id="a")
+    second = await ask(gateway, "Two?", request_id="b", previous_response_id=first["id"])
+    for again, previous in (("a", first), ("a", second), ("b", second)):
+        body = {"input": "x", "request_id": again, "previous_response_id": previous["id"]}
+        answer = await gateway.http.post(URL, json=body)
+        assert answer.status_code == 400
+        assert f"resp_{again}" in answer.json()["error"]["message"]
+    await ask(gateway, "Three?", previous_response_id=second["id"])
+
+
+async def test_a_conversation_is_no_larger_than_a_body(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    """Or a chain of large requests would be more than a gateway has memory for."""
+    engine.script = say("Yes.")
+    config = GatewayConfig(max_body_bytes=5000)
+    async with storing(tmp_path, engine, config=config, stored_response_hours=1) as gateway:
+        last, length = (await ask(gateway, "x" * 30))["id"], 1
+        while True:
+            body = {"input": "x" * 30, "previous_response_id": last}
+            answer = await gateway.http.post(URL, json=body)
+            if answer.status_code != 200:
+                break
+            last, length = answer.json()["id"], length + 1
+        assert 2 <= length < 8
+        assert answer.status_code == 400
+        assert "5000 bytes" in answer.json()["error"]["message"]
