@@ -37,8 +37,8 @@ LOOK_EVERY = 1.0
 """Seconds between looks at whether the batch is cancelled; each holds it for longer."""
 LONGEST_PAUSE = 10.0
 """Seconds before a line that found no room is asked again."""
-READ_AT_ONCE = 32
-"""Lines that are read in one go."""
+READ_AT_ONCE, READ_BYTES = 32, 1 << 20
+"""Lines that are read in one go, and after how many bytes it ends."""
 RETRIED = (429, 503)
 """What says: later."""
 
@@ -259,10 +259,17 @@ _GONE = BatchError(code="file_not_found", message="the batch's file is gone")
 
 
 def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
+    found: list[NumberedLine] = []
+    size = 0
     try:
-        return list(islice(lines, READ_AT_ONCE))
+        for line in islice(lines, READ_AT_ONCE):
+            found.append(line)
+            size += len(bytes(line.line.body))
+            if size >= READ_BYTES:
+                break
     except OSError as error:
         raise FileGone(error.strerror) from error
+    return found
 
 
 def _passes(answer: OwnAnswer) -> bool:

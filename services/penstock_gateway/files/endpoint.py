@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from penstock import logs
 from penstock_gateway.files.upload import FileForm, receive_file
 from penstock_gateway.http.errors import HTTPError, clip, leaving
 from penstock_gateway.http.operations import Operation, OperationRoute
@@ -25,6 +26,8 @@ from penstock_gateway.storage.pages import (
     page_of,
 )
 from penstock_gateway.storage.records import FileRecord
+
+log = logs.get(__name__)
 
 TAG = "batches"
 MOST, USUAL = 10_000, 10_000
@@ -124,8 +127,15 @@ def routes(service: Service) -> list[OperationRoute]:
     async def content(request: Request) -> Response:
         record = await _find(service, request)
         pieces = service.stored().contents.read(record.id)
+        try:
+            first = await asyncio.to_thread(next, pieces, b"")
+        except FileNotFoundError:
+            # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
+            log.error("a file's contents are not there", file=record.id)
+            raise not_there(record.id) from None
 
         async def parts() -> AsyncIterator[bytes]:
+            yield first
             while part := await asyncio.to_thread(next, pieces, b""):
                 yield part
 
@@ -157,8 +167,12 @@ async def _find(service: Service, request: Request) -> FileRecord:
     file_id = request.path_params["id"]
     record = await service.stored().files.find(tenant_of(request.scope), file_id)
     if record is None:
-        raise HTTPError(404, f"there is no file {clip(file_id)}", code="file_not_found")
+        raise not_there(file_id)
     return record
+
+
+def not_there(file_id: str) -> HTTPError:
+    return HTTPError(404, f"there is no file {clip(file_id)}", code="file_not_found")
 
 
 def _json(value: msgspec.Struct) -> Response:

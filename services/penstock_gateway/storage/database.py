@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from penstock.errors import StartupError
+from penstock.errors import PenstockError, StartupError
 from penstock_gateway.storage import tables
 
 Done = TypeVar("Done")
@@ -30,9 +30,14 @@ _LAYOUT_LOCK = 0x70656E73
 """Of PostgreSQL's advisory locks: who makes the tables."""
 
 
+class DatabaseUnavailable(PenstockError):
+    """The database has no answer now: it is started again, or its disk is full. A process that
+    finds that is started again, too, as long as it takes; what serves goes on."""
+
+
 class Database:
-    """One process's way to the records.  Raises StartupError where there is none, or one of another
-    layout."""
+    """One process's way to the records.  Raises DatabaseUnavailable, and StartupError where there
+    is none, or one of another layout."""
 
     def __init__(self, url: str) -> None:
         self._sqlite = url.startswith("sqlite:")
@@ -43,7 +48,9 @@ class Database:
         except SQLAlchemyError as error:
             # Its text holds the address, and may hold a password.
             reason = type(error.__cause__ or error).__name__
-            raise StartupError(f"--database-url: the database can't be used ({reason})") from None
+            self.close()
+            kind = DatabaseUnavailable if isinstance(error, OperationalError) else StartupError
+            raise kind(f"--database-url: the database can't be used ({reason})") from None
 
     async def run(self, work: Callable[[Connection], Done]) -> Done:
         """What `work` returns, done in one transaction: wholly, or not at all where it raises."""

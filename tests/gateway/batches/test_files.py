@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -13,8 +14,9 @@ import httpx
 import pytest
 
 from penstock.config.settings import GatewayConfig
-from penstock.errors import StartupError
+from penstock.errors import PenstockError, StartupError
 from penstock_gateway.app import create_app
+from penstock_gateway.storage import database
 from penstock_gateway.storage.contents import Contents
 from penstock_gateway.storage.database import Database
 from tests.gateway.batches.storing import Storing, line, storing
@@ -248,3 +250,25 @@ async def test_uploads_side_by_side_keep_to_the_bound(gateway: Storing, tmp_path
     statuses = [answer.status_code for answer in await asyncio.gather(*uploads)]
     assert sorted(statuses) == [200] * 3 + [429] * 5
     assert len(list((tmp_path / "data" / "files").iterdir())) == 3
+
+
+def test_a_database_without_an_answer_now_is_no_final_failure(tmp_path: Path, monkeypatch) -> None:
+    """Or the restart of one process, while it has none, would end the system."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+    file = tmp_path / "penstock.db"
+    Database(f"sqlite:///{file}").close()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(PenstockError) as raised:
+        Database(f"sqlite:///{file}")
+    assert not isinstance(raised.value, StartupError)
+    other.close()
+    Database(f"sqlite:///{file}").close()
+
+
+async def test_contents_that_are_lost_are_not_there(gateway: Storing, tmp_path: Path) -> None:
+    made = (await gateway.upload(line("a"))).json()
+    (tmp_path / "data" / "files" / made["id"]).unlink()
+    answer = await gateway.http.get(f"/v1/files/{made['id']}/content")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "file_not_found"
