@@ -19,13 +19,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from penstock import logs
 from penstock.errors import PenstockError, StartupError
+from penstock_gateway.http.errors import unavailable
 from penstock_gateway.storage import tables
+
+log = logs.get(__name__)
 
 Done = TypeVar("Done")
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's."""
+RETRY_AFTER = 5.0
+"""Seconds, which a client is told, after which the database may have an answer again."""
 _LAYOUT_LOCK = 0x70656E73
 """Of PostgreSQL's advisory locks: who makes the tables."""
 
@@ -53,9 +59,16 @@ class Database:
             raise kind(f"--database-url: the database can't be used ({reason})") from None
 
     async def run(self, work: Callable[[Connection], Done]) -> Done:
-        """What `work` returns, done in one transaction: wholly, or not at all where it raises."""
+        """What `work` returns, done in one transaction: wholly, or not at all where it raises.
+        Raises HTTPError 503 where the database has no answer now."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self.transaction, work)
+        try:
+            return await loop.run_in_executor(self._thread, self.transaction, work)
+        except OperationalError as error:
+            log.error("the database has no answer", reason=str(error.orig))
+            raise unavailable(
+                "what is stored can't be reached now", "storage_unavailable", RETRY_AFTER
+            ) from error
 
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
         """Inserts a row. False: one with its key is there already, and stays as it is."""

@@ -272,3 +272,18 @@ async def test_contents_that_are_lost_are_not_there(gateway: Storing, tmp_path: 
     answer = await gateway.http.get(f"/v1/files/{made['id']}/content")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "file_not_found"
+
+
+async def test_a_database_without_an_answer_now_is_told(
+    tmp_path: Path, engine: FakeEngineClient, monkeypatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+    async with storing(tmp_path, engine) as gateway:
+        other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        answer = await gateway.http.get("/v1/files")
+        other.close()
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "storage_unavailable"
+        assert "retry-after" in answer.headers
+        assert (await gateway.http.get("/v1/files")).status_code == 200
