@@ -110,9 +110,13 @@ class System:
     def run(self) -> None:
         """Until every request has ended."""
         while not all(heard.finished for heard in self.heard.values()):
-            for message, _ in self.step():
-                if isinstance(message, Outputs):
-                    self._hear(message)
+            self.run_step()
+
+    def run_step(self) -> None:
+        """Hears what a step gives."""
+        for message, _ in self.step():
+            if isinstance(message, Outputs):
+                self._hear(message)
 
     def step(self) -> list[tuple[ToFrontend, tuple[bytes, ...]]]:
         """The core steps, and the worker does what it is told. Returns what the front end gets."""
