@@ -134,13 +134,11 @@ def _check_holders(scheduling: SchedulerState) -> None:
 
 
 def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
-    """By slot, the drafts of the latest step that works on it."""
-    return {
-        sequence.slot: step.drafts.get(sequence.slot, 0)
-        for step in scheduling.in_flight
-        for sequence, _, _ in step.items
-        if sequence.slot is not None
-    }
+    """By slot, the drafts of all steps that work on it."""
+    found: Counter[int] = Counter()
+    for step in scheduling.in_flight:
+        found.update(step.drafts)
+    return found
 
 
 def _check_queue(scheduling: SchedulerState) -> None:

@@ -281,10 +281,12 @@ class Sequence:
         prompt, size = self.request.prompt_token_ids, len(self.request.prompt_token_ids)
         return prompt[start:end] + self.emitted[max(0, start - size) : max(0, end - size)]
 
-    def append(self, tokens: list[int]) -> None:
+    def append(self, token: int, more: list[int]) -> None:
         """A step has sampled a token, and others behind drafts that were right."""
-        self.emitted.extend(tokens)
-        self.progress.append(len(tokens))
+        self.emitted.append(token)
+        self.progress.append(len(more))
+        if more:
+            self.emitted.extend(more)
 
     def move(self, state: SequenceState) -> None:
         """Changes the state. Raises IllegalTransition."""
@@ -306,7 +308,7 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         if self.drafts is not None:
-            self.drafts.proposed = 0
+            self.drafts.forget_proposed()
         self.progress.restart(len(self.request.prompt_token_ids), len(self.emitted))
         self.num_keyed = self.num_published = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.

@@ -30,7 +30,6 @@ class StepBuilder:
         "_held",
         "alone",
         "drafts",
-        "followed",
         "items",
         "left",
         "reportable",
@@ -49,7 +48,6 @@ class StepBuilder:
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
-        self.followed = True  # likewise
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -127,11 +125,9 @@ class StepBuilder:
         released: list[int],
         copies: list[Copy],
         media: tuple[list[str], list[str], int] = ([], [], 0),
-        *,
-        behind: bool = False,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: see ChunkLimit.take.  behind: see StepInFlight."""
+        media: see ChunkLimit.take."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -139,9 +135,11 @@ class StepBuilder:
             states = [] if sequence.table is None else sequence.table.new_states(new_blocks)
             drafts = self.drafts.get(slot, 0)
             count = end - start
-            work.append(SlotWork(slot, start, count, new_blocks, states=states, draft=drafts))
-            samples = sequence.progress.schedule(end, number, len(items) + 1, drafts)
-            items.append((sequence, end, samples))
+            progress = sequence.progress
+            after = progress.drafts > 0
+            work.append(SlotWork(slot, start, count, new_blocks, [], states, drafts, after))
+            samples = progress.schedule(end, number, len(items) + 1, drafts)
+            items.append((sequence, end - progress.kept, samples))
             tokens += count + drafts
             decodes += end - start == 1
         encode, dropped, rows = media
@@ -154,8 +152,6 @@ class StepBuilder:
             decodes=decodes,
             rows=rows,
             drafts=self.drafts,
-            followed=self.followed,
-            behind=behind,
         )
         return plan, step
 

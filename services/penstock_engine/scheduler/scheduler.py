@@ -89,7 +89,6 @@ class Scheduler:
             self.state.released,
             self.state.cache.take_copies(),
             self.state.limit.take(),
-            behind=bool(self.state.in_flight),
         )
         self.state.released = []
         self.state.in_flight.append(step)
@@ -119,7 +118,6 @@ class Scheduler:
         # Who needs a long step gets it when nothing else is under way.
         return (
             room
-            and latest.followed
             and self._is_short()
             and not suspects
             and self.state.limit.short is None
@@ -138,15 +136,13 @@ class Scheduler:
 
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
-        none where one is on its way that a grammar's mask may defer, or that may have drafts behind
-        it: it is not followed."""
+        none where one is on its way that a grammar's mask may defer."""
         progress = sequence.progress
         expected = progress.expected
-        if progress.drafts:
-            return 0
         if sequence.request.grammar is not None and expected > progress.tokens:
             return 0
-        last = expected >= sequence.most_tokens or expected >= self.state.longest
+        furthest = expected + progress.drafts
+        last = furthest >= sequence.most_tokens or furthest >= self.state.longest
         return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
@@ -211,7 +207,8 @@ class Scheduler:
         if end <= start:
             self.state.limit.unscheduled(sequence)
             return
-        room = table.capacity
+        drafts = sequence.progress.drafts
+        room = table.capacity - drafts
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
@@ -224,7 +221,7 @@ class Scheduler:
         end = min(end, room + self._room_to_grow(cache, table))
         end = self.state.limit.end(sequence, start, end)
         if end > start:
-            self._schedule(sequence, builder, start, end, table.grow(cache, end))
+            self._schedule(sequence, builder, start, end, table.grow(cache, end + drafts))
         else:
             self.state.limit.unscheduled(sequence)
 

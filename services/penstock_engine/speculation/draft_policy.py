@@ -32,19 +32,21 @@ MOST_CREDIT, RESERVE = 3.0, 1.0
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
 leave to others."""
 
+WORST = 3.0
+"""In steps: what a step may cost at most in the account. One that takes longer was held up by
+something else."""
+
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
 many rows as the largest one it may have."""
 
-RENEW = 32
-"""After so many steps with drafts one has none: what it takes is what they are compared with."""
+RENEW, BARE = 64, 2
+"""After so many steps with drafts so many have none: what these take is what those are compared
+with."""
 
 AGAIN = 512
 """After so many steps without drafts the few that there were say nothing any more of what drafts
 cost: they may have met a machine that was busy."""
-
-GAP_WEIGHT = 0.1
-"""Of the newest step in what is known of the time between steps."""
 
 
 class Offer(NamedTuple):
@@ -62,22 +64,13 @@ class StepSize(NamedTuple):
     prefill: int
 
 
-class Allotment(NamedTuple):
-    """counts: drafts by offer.  followed: whether the step may be followed before it is settled,
-    by one without the sequences that have drafts in it."""
-
-    counts: list[int]
-    followed: bool = True
-
-
 class DraftPolicy:
-    """Tokens per second of a step and of what comes behind it, with drafts and without.
+    """Tokens per second of a step, with drafts and without.
 
     Drafts are added in the order of their chances to be right.  Each one that is right saves a
     decode's part of a step of decodes: that is what time is worth, also in a step with prefill,
-    whose tokens have to be computed anyway.  All of them cost their rows.  And as nothing can
-    follow a sequence before it is known which were right, either everybody waits for the next step
-    (the gap between two steps that aren't queued), or only those with drafts do, and miss one.
+    whose tokens have to be computed anyway.  All of them cost their rows.  Seconds are those from
+    one step to the next, so that all which drafts cost is in them, wherever it is spent.
 
     It can be wrong: about chances, because texts change, and about seconds, because machines do. So
     there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
@@ -88,11 +81,9 @@ class DraftPolicy:
         self._prior = Acceptance(fade=0.99, first=0.7, weight=4.0)
         """Of all sequences."""
         self._seconds = StepSeconds()
-        self._gaps = {True: 0.0, False: 0.0}
-        """Seconds of steps beyond what the worker computes: of those that were sent while another
-        was under way, and of others."""
         self._credit = MOST_CREDIT
         self._in_a_row = 0
+        self._bare = 0  # steps without drafts that are due
         self._without = 0  # steps since the last with drafts
         self._each = 0.0
 
@@ -110,18 +101,10 @@ class DraftPolicy:
         self._prior.observe(drafted, kept)
 
     def settled(
-        self,
-        size: StepSize,
-        drafted: int,
-        seconds: float,
-        gap: float,
-        *,
-        behind: bool,
-        each: float,
+        self, size: StepSize, drafted: int, kept: int, seconds: float, *, each: float
     ) -> None:
-        """A step was settled, with so many drafts. seconds: that the worker computed; gap: that it
-        took beyond; behind: whether it was sent while another was under way; each: seconds of a
-        further token of prefill, as far as known."""
+        """A step was settled, with so many drafts, of which some were right. seconds: since the
+        step before; each: seconds of a further token of prefill, as far as known."""
         self._each = each
         if seconds <= 0.0:
             return
@@ -129,66 +112,66 @@ class DraftPolicy:
         if self._without == AGAIN:
             self._without = 0
             self._seconds.forget_rare()
+        credit = self._credit + SHARE
+        if drafted:
+            credit += self._earned(size, drafted, kept, seconds)
+        self._credit = min(MOST_CREDIT, credit)
         if not size.prefill:
             self._seconds.observe(size.decodes + drafted, seconds)
-        self._gaps[behind] += GAP_WEIGHT * (gap - self._gaps[behind])
-        self._credit = min(MOST_CREDIT, self._credit + SHARE)
 
-    def account(
-        self, size: StepSize, drafting: int, drafted: int, kept: int, *, followed: bool
-    ) -> None:
-        """Of a step with drafts of `drafting` sequences, what they cost and saved."""
+    def _earned(self, size: StepSize, drafted: int, kept: int, seconds: float) -> float:
+        """In steps, what a step with drafts has saved beyond what it cost; less than 0 if it
+        didn't save as much."""
         base = self._of(size.decodes)
         if not base:
-            return
-        cost = self._extra(size, drafted) / base
-        if followed:
-            cost += self._of(size.decodes - drafting) / base - 1.0
-            kept -= drafting
+            return 0.0
+        if size.prefill:
+            # How long it would have taken is not known.
+            cost = self._extra(size.decodes, drafted) / base
         else:
-            cost += self._gap / base
-        self._credit = min(MOST_CREDIT, self._credit + kept / size.decodes - cost)
+            cost = seconds / base - 1.0
+        return kept / size.decodes - min(cost, WORST)
 
     # ---- what follows from it
 
-    def choose(self, offers: list[Offer], size: StepSize, left: int) -> Allotment:
-        """left: drafts that the step has room for."""
-        none = Allotment([0] * len(offers))
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
+        """Drafts for each offer. left: that the step has room for."""
+        none = [0] * len(offers)
         if self._credit < 0.0:
             return none
-        left = min(left, max(FEW, int(WIDER * self._seconds.largest) - size.decodes))
         if self._in_a_row >= RENEW:
+            self._in_a_row, self._bare = 0, BARE
+        if self._bare:
+            self._bare -= 1
+            return none
+        left = min(left, max(FEW, int(WIDER * self._seconds.largest) - size.decodes))
+        chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
+        if chosen is None:
             self._in_a_row = 0
             return none
-        chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
-        self._in_a_row = 0 if chosen is None else self._in_a_row + 1
-        return chosen or none
+        self._in_a_row += 1
+        return chosen
 
-    def _best(self, offers: list[Offer], size: StepSize, left: int) -> Allotment | None:
+    def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
         """What makes tokens come fastest; None: no drafts."""
         drafts = self._ordered(offers)[:left]
-        rates = self._rates(size.decodes)
-        least = MARGIN * rates.plain
-        best = number = looked_at = 0
-        followed, gained = False, 0.0
-        drafting: set[int] = set()
-        for chance, _, offer in drafts:
-            number += 1
+        least = MARGIN * self._rate(size.decodes, 0, 0.0)
+        best = looked_at = 0
+        gained = 0.0
+        for number, (chance, _, _) in enumerate(drafts, 1):
             gained -= chance
-            drafting.add(offer)
             if number < len(drafts) and 8 * (number - looked_at) < number:
                 continue  # Of many drafts each number isn't looked at.
             looked_at = number
-            alone = rates.alone(number, gained)
-            beside = rates.followed(number, gained, len(drafting))
-            if max(alone, beside) > least:
-                least, best, followed = max(alone, beside), number, beside > alone
+            rate = self._rate(size.decodes, number, gained)
+            if rate > least:
+                least, best = rate, number
         if not best:
             return None
         counts = [0] * len(offers)
         for _, _, offer in drafts[:best]:
             counts[offer] += 1
-        return Allotment(counts, followed)
+        return counts
 
     def _ordered(self, offers: list[Offer]) -> list[tuple[float, int, int]]:
         """(less than 0 by its chance, place, offer) of each draft, the likeliest first."""
@@ -201,61 +184,32 @@ class DraftPolicy:
         found.sort()
         return found
 
-    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> Allotment | None:
+    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
         """A few drafts of one sequence that nothing is known of lately."""
         due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
         if due is None or self._credit < RESERVE:
             return None
         most = min(offers[due].most, left)
         hoped = sum(SURE**place for place in range(1, most + 1))
-        rates = self._rates(size.decodes)
-        if rates.alone(most, hoped) <= MARGIN * rates.plain:
+        plain = self._rate(size.decodes, 0, 0.0)
+        if self._rate(size.decodes, most, hoped) <= MARGIN * plain:
             return None
         counts = [0] * len(offers)
         counts[due] = min(ATTEMPT, most)
-        return Allotment(counts, followed=False)
+        return counts
 
     # ---- seconds
 
-    def _rates(self, decodes: int) -> _Rates:
-        return _Rates(decodes, self._seconds, self._gap, self._each)
+    def _rate(self, decodes: int, drafts: int, gained: float) -> float:
+        """Tokens per second of a step of decodes with so many drafts, of which so many are right;
+        where no step's seconds are known, tokens."""
+        base = self._of(decodes)
+        if not base:
+            return decodes + gained
+        return (decodes + gained) / (base + self._extra(decodes, drafts))
 
-    def _extra(self, size: StepSize, drafts: int) -> float:
-        return max(0.0, self._of(size.decodes + drafts) - self._of(size.decodes))
+    def _extra(self, decodes: int, drafts: int) -> float:
+        return max(0.0, self._of(decodes + drafts) - self._of(decodes))
 
     def _of(self, rows: int) -> float:
         return self._seconds.of(rows, self._each)
-
-    @property
-    def _gap(self) -> float:
-        """What a step costs more where it isn't queued behind another."""
-        return max(0.0, self._gaps[False] - self._gaps[True])
-
-
-class _Rates:
-    """Tokens per second of a step of decodes, with drafts in it and without; where no step's
-    seconds are known, tokens per step."""
-
-    def __init__(self, decodes: int, seconds: StepSeconds, gap: float, each: float) -> None:
-        self._decodes, self._seconds, self._each = decodes, seconds, each
-        self._known = seconds.of(decodes, each)
-        self._base, self._gap = (self._known, gap) if self._known else (1.0, 0.0)
-        self.plain = decodes / self._base
-        """Without drafts."""
-
-    def _with(self, drafts: int) -> float:
-        """Seconds of the step with so many."""
-        more = self._seconds.of(self._decodes + drafts, self._each) - self._known
-        return self._base + max(0.0, more)
-
-    def alone(self, drafts: int, gained: float) -> float:
-        """Where nothing follows before the step is settled. gained: drafts that are right."""
-        return (self._decodes + gained) / (self._with(drafts) + self._gap)
-
-    def followed(self, drafts: int, gained: float, drafting: int) -> float:
-        """Where a step of the others follows, without those `drafting`."""
-        others = self._decodes - drafting
-        if others < 1 or not self._known:
-            return 0.0
-        seconds = self._with(drafts) + self._seconds.of(others, self._each)
-        return (self._decodes + gained + others) / seconds

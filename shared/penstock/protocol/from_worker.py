@@ -105,6 +105,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     0 if there is nothing to compare."""
     encode_seconds: float = 0.0
     """Of `compute_seconds`, those for encoding media."""
+    idle_seconds: float = 0.0
+    """Between the end of the step before and this one's beginning, for whatever reason."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):

@@ -37,21 +37,21 @@ def gain(
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("streams", [1, 16, 64])
 def test_drafts_that_are_seldom_right_cost_next_to_nothing(name: str, streams: int) -> None:
-    machine = Machine(MACHINES[name], gap=0.05 * MACHINES[name](1), jitter=0.1)
+    machine = Machine(MACHINES[name], beside=0.01 * MACHINES[name](1), jitter=0.1)
     steps = 400 if streams < 64 else 150
     assert gain(machine, streams, 0.0, steps=steps) > 0.98
     assert gain(machine, streams, 0.3, steps=steps) > 0.98
 
 
 def test_where_the_worker_tells_nothing_attempts_are_rare() -> None:
-    machine = Machine(MACHINES["weights are read once"], gap=0.002, jitter=0.1)
+    machine = Machine(MACHINES["weights are read once"], jitter=0.1)
     for streams in (1, 4):
         assert gain(machine, streams, 0.0, told=False, steps=800) > 0.98
 
 
 def test_copying_alone_is_several_times_as_fast() -> None:
     for name in ("weights are read once", "rows are free up to 128", "tiles of four rows"):
-        machine = Machine(MACHINES[name], gap=0.001, jitter=0.1)
+        machine = Machine(MACHINES[name], jitter=0.1)
         assert gain(machine, 1, 0.95) > 2.5, name
 
 
@@ -69,7 +69,7 @@ def test_a_full_batch_drafts_only_where_rows_are_free() -> None:
 
 def test_a_stream_that_can_be_foretold_gets_drafts_beside_others_that_cannot() -> None:
     streams = [Stream(lambda place: 0.95), *(Stream(lambda place: 0.02) for _ in range(7))]
-    machine = Machine(MACHINES["weights are read once"], gap=0.001)
+    machine = Machine(MACHINES["weights are read once"])
     ClosedLoop(machine, streams).run(20.0)
     assert streams[0].tokens > 2 * streams[1].tokens
 
@@ -77,7 +77,7 @@ def test_a_stream_that_can_be_foretold_gets_drafts_beside_others_that_cannot() -
 def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
     chance = 0.98
     loop = ClosedLoop(
-        Machine(MACHINES["weights are read once"], gap=0.001), [Stream(lambda place: chance)]
+        Machine(MACHINES["weights are read once"]), [Stream(lambda place: chance)]
     )
     loop.run(10.0)
     assert loop.kept > 0.8 * loop.drafted
@@ -93,7 +93,7 @@ def test_a_machine_that_is_busy_with_something_else_does_not_make_drafts_look_ch
         return (0.008 + 0.002 * rows) * noise.lognormvariate(0.0, 1.0)
 
     def drafted(chance: float) -> int:
-        loop = ClosedLoop(Machine(step, gap=0.002), [Stream(lambda place: chance)])
+        loop = ClosedLoop(Machine(step), [Stream(lambda place: chance)])
         loop.run(20.0)
         return loop.drafted
 
@@ -115,14 +115,13 @@ def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> N
     policy, drafts = DraftPolicy(), SequenceDrafts()
     size, cost, steps = StepSize(1, 0), 0.0, 1000
     for _ in range(steps):
-        drafts.proposed = 8
+        drafts.propose(8)
         for _ in range(30):
             policy.undrafted(drafts, True)
-        count = policy.choose([Offer(drafts, 8)], size, 8).counts[0]
-        policy.settled(size, count, 0.02 + 0.01 * count, 0.0, behind=False, each=0.01)
+        count = policy.choose([Offer(drafts, 8)], size, 8)[0]
+        policy.settled(size, count, 0, 0.02 + 0.01 * count, each=0.01)
         if count:
             policy.observe(drafts, count, 0)
-            policy.account(size, 1, count, 0, followed=False)
         cost += 0.01 * count / 0.02
     assert 0 < cost < 0.02 * steps
 
@@ -130,13 +129,13 @@ def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> N
 def test_drafts_go_where_they_are_likeliest() -> None:
     policy, likely, unlikely = DraftPolicy(), SequenceDrafts(), SequenceDrafts()
     for rows in range(1, 12):
-        policy.settled(StepSize(rows, 0), 0, 0.02 + 0.004 * rows, 0.0, behind=True, each=0)
+        policy.settled(StepSize(rows, 0), 0, 0, 0.02 + 0.004 * rows, each=0)
     for _ in range(10):
         likely.observe(4, 4)
         unlikely.observe(4, 0)
     chosen = policy.choose([Offer(unlikely, 4), Offer(likely, 4)], StepSize(2, 0), 8)
-    assert chosen.counts == [0, 4]
-    assert policy.choose([Offer(likely, 4)], StepSize(1, 0), 2).counts == [2]
+    assert chosen == [0, 4]
+    assert policy.choose([Offer(likely, 4)], StepSize(1, 0), 2) == [2]
 
 
 def test_chances_by_place_are_those_that_were_seen() -> None:
