@@ -125,9 +125,11 @@ class StepBuilder:
         released: list[int],
         copies: list[Copy],
         media: tuple[list[str], list[str], int] = ([], [], 0),
+        *,
+        looks: bool = True,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: see ChunkLimit.take."""
+        media: see ChunkLimit.take.  looks: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -143,7 +145,10 @@ class StepBuilder:
             tokens += count + drafts
             decodes += end - start == 1
         encode, dropped, rows = media
-        plan = Plan(number, number - 1, released, self._admissions(), work, copies, encode, dropped)
+        admitted = self._admissions()
+        plan = Plan(
+            number, number - 1, released, admitted, work, copies, encode, dropped, looks=looks
+        )
         step = StepInFlight(
             number,
             items,
@@ -152,6 +157,7 @@ class StepBuilder:
             decodes=decodes,
             rows=rows,
             drafts=self.drafts,
+            looks=looks,
         )
         return plan, step
 

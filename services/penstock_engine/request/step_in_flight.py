@@ -19,6 +19,7 @@ class StepInFlight:
         "decodes",
         "drafts",
         "items",
+        "looks",
         "number",
         "rows",
         "tokens",
@@ -34,6 +35,7 @@ class StepInFlight:
         decodes: int,
         rows: int = 0,
         drafts: dict[int, int] | None = None,
+        looks: bool = True,
     ) -> None:
         self.number = number
         self.items = items
@@ -44,6 +46,7 @@ class StepInFlight:
         self.decodes = decodes  # of these, those of sequences that it gives one
         self.rows = rows  # of items of media, that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
+        self.looks = looks  # its result says what could be drafted next
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""

@@ -46,6 +46,10 @@ class Drafter:
             if count:
                 self._draft(slot, count, builder)
 
+    def looks(self, builder: StepBuilder) -> bool:
+        """Whether it is worth the worker's time to say what could be drafted behind the step."""
+        return self._state.draft_policy.looks(len(builder.items))
+
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
         sampled, and all of them, still have to be within its bounds."""
@@ -82,3 +86,7 @@ class NoDrafter(Drafter):
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds nothing."""
+
+    def looks(self, builder: StepBuilder) -> bool:
+        """There is nothing to say."""
+        return False

@@ -89,6 +89,7 @@ class Scheduler:
             self.state.released,
             self.state.cache.take_copies(),
             self.state.limit.take(),
+            looks=bool(builder.drafts) or self._drafter.looks(builder),
         )
         self.state.released = []
         self.state.in_flight.append(step)

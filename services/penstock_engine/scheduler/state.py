@@ -274,7 +274,7 @@ class SchedulerState:
             if outcome.token is not None:
                 sequence.append(outcome.token, outcome.more)
                 if outcome.proposed or sequence.drafts is not None:
-                    self._lessons.sampled(sequence, outcome)
+                    self._lessons.sampled(step, sequence, outcome)
             progress.settle(end + progress.kept)
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)

@@ -39,7 +39,7 @@ class StepLessons:
             seconds += min(result.idle_seconds, max(gap, 0.0))
         self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
 
-    def sampled(self, sequence: Sequence, outcome: SlotResult) -> None:
+    def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:
         """What was drafted for a sequence counts for its tenant, and for what is drafted next. To
         be called for those that have been drafted for, or could be."""
         drafted, kept, drafts = outcome.drafted, len(outcome.more), sequence.drafts
@@ -47,7 +47,8 @@ class StepLessons:
             if not outcome.proposed:
                 return
             drafts = sequence.drafts = SequenceDrafts()
-        drafts.propose(outcome.proposed)
+        if step.looks:
+            drafts.propose(outcome.proposed)
         if drafted:
             self._drafts.observe(drafts, drafted, kept)
             self._policy.charge(sequence, drafted - kept, kept, 0)

@@ -3,6 +3,7 @@ learnt of drafts and of steps."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.acceptance import Acceptance
@@ -15,8 +16,8 @@ MAX_DRAFTS = 64
 LEAST_CHANCE = 0.02
 """A draft that is right less often is not considered."""
 
-MARGIN = 1.03
-"""How many times as fast tokens have to come with drafts as without, by what is known: it is not
+CAUTION, LEAST_GAIN = 1.25, 0.01
+"""What drafts have to save: so many times what they cost, and so much of a step more, as neither is
 known exactly."""
 
 ATTEMPT = 2
@@ -44,6 +45,13 @@ RENEW, BARE = 64, 2
 """After so many steps with drafts so many have none: what these take is what those are compared
 with."""
 
+GLANCE, RARELY = 4, 32
+"""Where drafts don't pay at present, there is a look at what could be proposed every so many steps;
+and where none would pay that are right so often, every so many."""
+
+LATELY = 16
+"""So many steps after the last drafts each has a look still."""
+
 AGAIN = 512
 """After so many steps without drafts the few that there were say nothing any more of what drafts
 cost: they may have met a machine that was busy."""
@@ -65,12 +73,15 @@ class StepSize(NamedTuple):
 
 
 class DraftPolicy:
-    """Tokens per second of a step, with drafts and without.
+    """How fast sequences get on, with drafts and without.
 
-    Drafts are added in the order of their chances to be right.  Each one that is right saves a
-    decode's part of a step of decodes: that is what time is worth, also in a step with prefill,
-    whose tokens have to be computed anyway.  All of them cost their rows.  Seconds are those from
-    one step to the next, so that all which drafts cost is in them, wherever it is spent.
+    A step with drafts takes longer, for all that are in it: those whose drafts are right get on
+    faster, and the others more slowly.  So it is not the sum of their tokens that counts but the
+    geometric mean of how many times as fast each of them is: what one gains at the others' cost is
+    no gain.  Drafts are added in the order of what they add to it, given their chances, as far as
+    the whole becomes faster.  In a step with prefill, whose tokens have to be computed anyway, time
+    is worth what it is in a step of decodes.  Seconds are those from one step to the next, so that
+    all which drafts cost is in them, wherever it is spent.
 
     It can be wrong: about chances, because texts change, and about seconds, because machines do. So
     there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
@@ -85,6 +96,8 @@ class DraftPolicy:
         self._in_a_row = 0
         self._bare = 0  # steps without drafts that are due
         self._without = 0  # steps since the last with drafts
+        self._paying: dict[int, bool] = {}
+        """What `_may_pay` has found lately, by the number of decodes."""
         self._each = 0.0
 
     # ---- what is learnt
@@ -109,6 +122,8 @@ class DraftPolicy:
         if seconds <= 0.0:
             return
         self._without = 0 if drafted else self._without + 1
+        if self._without % GLANCE == 0:
+            self._paying.clear()
         if self._without == AGAIN:
             self._without = 0
             self._seconds.forget_rare()
@@ -134,6 +149,13 @@ class DraftPolicy:
 
     # ---- what follows from it
 
+    def looks(self, decodes: int) -> bool:
+        """Whether the worker is to look up what it could propose behind a step of so many decodes.
+        It takes time, too."""
+        if self._without < LATELY:
+            return True
+        return self._without % (GLANCE if self._may_pay(decodes) else RARELY) == 0
+
     def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         """Drafts for each offer. left: that the step has room for."""
         none = [0] * len(offers)
@@ -144,7 +166,9 @@ class DraftPolicy:
         if self._bare:
             self._bare -= 1
             return none
-        left = min(left, max(FEW, int(WIDER * self._seconds.largest) - size.decodes))
+        if not self._may_pay(size.decodes):
+            return none
+        left = min(left, self._most(size.decodes))
         chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
         if chosen is None:
             self._in_a_row = 0
@@ -153,19 +177,19 @@ class DraftPolicy:
         return chosen
 
     def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
-        """What makes tokens come fastest; None: no drafts."""
+        """What makes sequences get on fastest; None: no drafts."""
+        decodes = size.decodes
         drafts = self._ordered(offers)[:left]
-        least = MARGIN * self._rate(size.decodes, 0, 0.0)
         best = looked_at = 0
-        gained = 0.0
-        for number, (chance, _, _) in enumerate(drafts, 1):
-            gained -= chance
+        gained = least = 0.0
+        for number, (gain, _, _) in enumerate(drafts, 1):
+            gained -= gain
             if number < len(drafts) and 8 * (number - looked_at) < number:
                 continue  # Of many drafts each number isn't looked at.
             looked_at = number
-            rate = self._rate(size.decodes, number, gained)
-            if rate > least:
-                least, best = rate, number
+            faster = self._faster(decodes, number, gained)
+            if faster > least:
+                least, best = faster, number
         if not best:
             return None
         counts = [0] * len(offers)
@@ -174,13 +198,16 @@ class DraftPolicy:
         return counts
 
     def _ordered(self, offers: list[Offer]) -> list[tuple[float, int, int]]:
-        """(less than 0 by its chance, place, offer) of each draft, the likeliest first."""
-        found = [
-            (-chance, place, number)
-            for number, offer in enumerate(offers)
-            for place, chance in enumerate(offer.drafts.chances(self._prior, offer.most))
-            if chance >= LEAST_CHANCE
-        ]
+        """(less than 0 by what it adds to the logarithm of the sequence's speed, place, offer) of
+        each draft, those that add most first."""
+        found: list[tuple[float, int, int]] = []
+        for number, offer in enumerate(offers):
+            tokens = 1.0
+            for place, chance in enumerate(offer.drafts.chances(self._prior, offer.most)):
+                if chance < LEAST_CHANCE:
+                    break
+                found.append((-math.log1p(chance / tokens), place, number))
+                tokens += chance
         found.sort()
         return found
 
@@ -189,24 +216,39 @@ class DraftPolicy:
         due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
         if due is None or self._credit < RESERVE:
             return None
-        most = min(offers[due].most, left)
-        hoped = sum(SURE**place for place in range(1, most + 1))
-        plain = self._rate(size.decodes, 0, 0.0)
-        if self._rate(size.decodes, most, hoped) <= MARGIN * plain:
-            return None
         counts = [0] * len(offers)
-        counts[due] = min(ATTEMPT, most)
+        counts[due] = min(ATTEMPT, offers[due].most, left)
         return counts
+
+    def _may_pay(self, decodes: int) -> bool:
+        """Whether drafts that are right as often as can be hoped would pay, for all sequences or
+        for one of them."""
+        found = self._paying.get(decodes)
+        if found is None:
+            found = any(self._pays(decodes, each) for each in range(1, FEW + 1))
+            self._paying[decodes] = found
+        return found
+
+    def _pays(self, decodes: int, each: int) -> bool:
+        gain = math.log(sum(SURE**place for place in range(each + 1)))
+        if self._faster(decodes, each, gain) > 0.0:
+            return True
+        of_all = each * decodes
+        return of_all <= self._most(decodes) and self._faster(decodes, of_all, gain * decodes) > 0.0
+
+    def _most(self, decodes: int) -> int:
+        """Drafts that a step may have, given what steps were seen."""
+        return max(FEW, int(WIDER * self._seconds.largest) - decodes)
 
     # ---- seconds
 
-    def _rate(self, decodes: int, drafts: int, gained: float) -> float:
-        """Tokens per second of a step of decodes with so many drafts, of which so many are right;
-        where no step's seconds are known, tokens."""
+    def _faster(self, decodes: int, drafts: int, gained: float) -> float:
+        """The logarithm of how many times as fast the sequences of a step get on with so many
+        drafts, less what is asked for caution. gained: the sum of what each gains where steps take
+        no longer; where no step's seconds are known, they don't."""
         base = self._of(decodes)
-        if not base:
-            return decodes + gained
-        return (decodes + gained) / (base + self._extra(decodes, drafts))
+        slower = math.log1p(self._extra(decodes, drafts) / base) if base else 0.0
+        return gained / decodes - CAUTION * slower - LEAST_GAIN
 
     def _extra(self, decodes: int, drafts: int) -> float:
         return max(0.0, self._of(decodes + drafts) - self._of(decodes))

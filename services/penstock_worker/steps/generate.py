@@ -83,6 +83,7 @@ class Generate(StepKind[Launch]):
         self._prompts = PromptLogprobs(slots, sampler)
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._drafting = drafting or Drafting(slots)
+        self._looks = True
         self._rounds = DraftRounds(queue, sampler, slots, self.grammars, together=together)
 
     def reset(self) -> None:
@@ -97,6 +98,7 @@ class Generate(StepKind[Launch]):
         for number in plan.released:
             self._sampler.forget(number)
         self._drafting.proposer.take(plan)
+        self._looks = plan.looks
 
     def check(self) -> None:
         self._check()
@@ -106,7 +108,7 @@ class Generate(StepKind[Launch]):
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
         drafts = self._drafts(scheduled, start)
         rest, prompts = self._prompts.take(scheduled, self.logits)
-        launch = Launch(scheduled, prompts)
+        launch = Launch(scheduled, prompts, self._looks)
         logits: Tensor | None = None
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)
@@ -207,7 +209,7 @@ class Generate(StepKind[Launch]):
     def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
         sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)
         results = queued.settle(sampled, prompts, self.slots, self.grammars)
-        return self._drafting.hinted(results, queued.slots)
+        return self._drafting.hinted(results, queued.slots, looks=queued.looks)
 
     def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:
         if launch.samples is None:

@@ -79,7 +79,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     """Drafted tokens that were computed, at most SlotWork.draft; len(more) of them were right."""
     proposed: int = 0
     """Tokens that the worker can propose to follow the slot's now, without computing anything; a
-    hint for the next plans."""
+    hint for the next plans. 0 where Plan.looks says that it isn't wanted."""
     guessed: bool | None = None
     """Where nothing was drafted: whether `token` is the first that would have been proposed before
     this work. None: nothing would have been, or it isn't known."""

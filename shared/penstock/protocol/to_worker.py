@@ -278,6 +278,8 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     has no rows; the work of the slots whose tokens need them fails."""
     dropped_media: list[str] = []
     """Names of items whose rows can be forgotten, before those of `encode` are computed."""
+    looks: bool = True
+    """Whether SlotResult.proposed is wanted: to find it takes time."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -41,11 +41,12 @@ class ClosedLoop:
         self.policy = DraftPolicy()
         self.machine, self.streams = machine, streams
         self.seconds = 0.0
-        self.drafted = self.kept = 0
+        self.drafted = self.kept = self.steps = self.looks = 0
         self._random = random.Random(seed)
         self._drafts = [SequenceDrafts() for _ in streams]
         self._proposed = [0] * len(streams)
         """What there is when the step is computed."""
+        self._looked = False
 
     def run(self, seconds: float, *, drafts: bool = True) -> float:
         """Tokens per second in that time."""
@@ -61,26 +62,32 @@ class ClosedLoop:
         counts = [0] * number
         if drafts and any(offer.most for offer in offers):
             counts = self.policy.choose(offers, size, 512)
+        looks = any(counts) or self.policy.looks(number)
+        self.steps += 1
+        self.looks += looks
         given = [min(*each) for each in zip(counts, self._proposed, strict=True)]
         drafted = sum(given)
         compute = self.machine.step(number + drafted) + self.machine.beside * drafted
         compute *= 1 + self.machine.jitter * self._random.random()
-        kept = sum(self._settle(at, count) for at, count in enumerate(given))
+        kept = sum(self._settle(at, count, looks) for at, count in enumerate(given))
         self.seconds += compute
         self.drafted += drafted
         self.kept += kept
         self.policy.settled(size, drafted, kept, compute, each=0.0)
+        self._looked = looks
 
-    def _settle(self, at: int, drafted: int) -> int:
+    def _settle(self, at: int, drafted: int, looks: bool) -> int:
         """How many drafts of a stream were right."""
         stream, drafts, draw = self.streams[at], self._drafts[at], self._random.random
         kept = 0
         while kept < drafted and draw() < stream.chance(kept):
             kept += 1
         stream.tokens += 1 + kept
-        guessed = draw() < stream.chance(0) if stream.told and self._proposed[at] else None
+        tells = stream.told and self._proposed[at] and self._looked
+        guessed = draw() < stream.chance(0) if tells else None
         self._proposed[at] = stream.proposed if draw() < stream.share else 0
-        drafts.propose(self._proposed[at])
+        if looks:
+            drafts.propose(self._proposed[at])
         if drafted:
             self.policy.observe(drafts, drafted, kept)
         else:

@@ -71,7 +71,31 @@ def test_a_stream_that_can_be_foretold_gets_drafts_beside_others_that_cannot() -
     streams = [Stream(lambda place: 0.95), *(Stream(lambda place: 0.02) for _ in range(7))]
     machine = Machine(MACHINES["weights are read once"])
     ClosedLoop(machine, streams).run(20.0)
-    assert streams[0].tokens > 2 * streams[1].tokens
+    assert streams[0].tokens > 1.8 * streams[1].tokens
+    undisturbed = 20.0 / MACHINES["weights are read once"](8)
+    assert all(stream.tokens > 0.9 * undisturbed for stream in streams[1:])
+
+
+def test_what_one_gains_at_the_cost_of_many_is_no_gain() -> None:
+    """Each row costs nearly what a step does: their sum would grow a little."""
+    streams = [Stream(lambda place: 0.98), *(Stream(lambda place: 0.02) for _ in range(3))]
+    step = MACHINES["each row costs"]
+    ClosedLoop(Machine(step), streams).run(400 * step(4))
+    assert all(stream.tokens > 0.98 * 400 for stream in streams)
+
+
+def test_looks_are_rare_where_nothing_could_pay() -> None:
+    def looks(name: str, streams: int, chance: float) -> float:
+        step = MACHINES[name]
+        loop = ClosedLoop(Machine(step), [Stream(lambda place: chance) for _ in range(streams)])
+        loop.run(200 * step(streams))
+        before = loop.looks, loop.steps
+        loop.run(320 * step(streams))
+        return (loop.looks - before[0]) / (loop.steps - before[1])
+
+    assert looks("weights are read once", 1, 0.95) == 1.0
+    assert 0.2 < looks("weights are read once", 1, 0.0) < 0.4
+    assert looks("each row costs", 64, 0.9) < 0.1
 
 
 def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
@@ -134,7 +158,8 @@ def test_drafts_go_where_they_are_likeliest() -> None:
         likely.observe(4, 4)
         unlikely.observe(4, 0)
     chosen = policy.choose([Offer(unlikely, 4), Offer(likely, 4)], StepSize(2, 0), 8)
-    assert chosen == [0, 4]
+    assert chosen[0] == 0
+    assert chosen[1] >= 2
     assert policy.choose([Offer(likely, 4)], StepSize(1, 0), 2) == [2]
 
 
