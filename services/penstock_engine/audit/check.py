@@ -149,6 +149,8 @@ def _check_queue(scheduling: SchedulerState) -> None:
     _demand(queue.num_requests == len(requests), f"{queue.num_requests} of {len(requests)} waiting")
     tokens = sum(sequence.num_tokens for sequence in queued)
     _demand(queue.num_tokens == tokens, f"{queue.num_tokens} of {tokens} tokens queued")
+    predicted = sum(len(request.prediction) for request in requests.values())
+    _demand(queue.num_predicted == predicted, f"{queue.num_predicted} of {predicted} predicted")
     _demand(
         sum(request.num_queued for request in requests.values()) == len(queued),
         "the requests' counts of queued sequences don't add up",

@@ -44,6 +44,7 @@ class Request:
         "cached_tokens",
         "closed",
         "deadline",
+        "draft_scope",
         "eos",
         "grammar",
         "grant",
@@ -75,6 +76,7 @@ class Request:
         arrival: int,
         eos_token_ids: tuple[int, ...],
         root: bytes = b"",
+        draft_scope: bytes = b"",
         media: RequestMedia | None = None,
         now: float = 0.0,
     ) -> None:
@@ -102,6 +104,7 @@ class Request:
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
         self.root = root  # parent of the keys of its blocks (see kv.keys)
+        self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone
         self.media = media  # what placeholders of its prompt stand for; None: it has none
         self._prompt_keys: list[bytes] = []

@@ -236,7 +236,7 @@ def _in_full(sequence: Sequence) -> NewSequence:
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
         media=None if sequence.request.media is None else sequence.request.media.media,
-        draft_scope=sequence.request.root,
+        draft_scope=sequence.request.draft_scope,
         prediction=sequence.request.prediction.tolist(),
         adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )

@@ -16,9 +16,9 @@ MAX_DRAFTS = 64
 LEAST_CHANCE = 0.02
 """A draft that is right less often is not considered."""
 
-CAUTION, LEAST_GAIN = 1.25, 0.01
-"""What drafts have to save: so many times what they cost, and so much of a step more, as neither is
-known exactly."""
+CAUTION, LEAST_GAIN = 0.25, 0.01
+"""What drafts have to save beyond what they cost: such a share of that, and so much of a step, as
+neither is known exactly."""
 
 ATTEMPT = 2
 """Drafts where it is not known that they pay, so that it becomes known."""
@@ -132,7 +132,7 @@ class DraftPolicy:
             credit += self._earned(size, drafted, kept, seconds)
         self._credit = min(MOST_CREDIT, credit)
         if not size.prefill:
-            self._seconds.observe(size.decodes + drafted, seconds)
+            self._seconds.observe(size.decodes + drafted, seconds, each)
 
     def _earned(self, size: StepSize, drafted: int, kept: int, seconds: float) -> float:
         """In steps, what a step with drafts has saved beyond what it cost; less than 0 if it
@@ -181,16 +181,16 @@ class DraftPolicy:
         decodes = size.decodes
         drafts = self._ordered(offers)[:left]
         best = looked_at = 0
-        gained = least = 0.0
+        gained = least = sure = 0.0
         for number, (gain, _, _) in enumerate(drafts, 1):
             gained -= gain
             if number < len(drafts) and 8 * (number - looked_at) < number:
                 continue  # Of many drafts each number isn't looked at.
             looked_at = number
-            faster = self._faster(decodes, number, gained)
+            faster = gained / decodes - self._slower(decodes, number)
             if faster > least:
-                least, best = faster, number
-        if not best:
+                least, best, sure = faster, number, gained
+        if not best or not self._enough(decodes, best, sure):
             return None
         counts = [0] * len(offers)
         for _, _, offer in drafts[:best]:
@@ -231,10 +231,10 @@ class DraftPolicy:
 
     def _pays(self, decodes: int, each: int) -> bool:
         gain = math.log(sum(SURE**place for place in range(each + 1)))
-        if self._faster(decodes, each, gain) > 0.0:
+        if self._enough(decodes, each, gain):
             return True
         of_all = each * decodes
-        return of_all <= self._most(decodes) and self._faster(decodes, of_all, gain * decodes) > 0.0
+        return of_all <= self._most(decodes) and self._enough(decodes, of_all, gain * decodes)
 
     def _most(self, decodes: int) -> int:
         """Drafts that a step may have, given what steps were seen."""
@@ -242,13 +242,16 @@ class DraftPolicy:
 
     # ---- seconds
 
-    def _faster(self, decodes: int, drafts: int, gained: float) -> float:
-        """The logarithm of how many times as fast the sequences of a step get on with so many
-        drafts, less what is asked for caution. gained: the sum of what each gains where steps take
-        no longer; where no step's seconds are known, they don't."""
+    def _slower(self, decodes: int, drafts: int) -> float:
+        """The logarithm of how many times as long a step takes with so many drafts; 0.0 where no
+        step's seconds are known."""
         base = self._of(decodes)
-        slower = math.log1p(self._extra(decodes, drafts) / base) if base else 0.0
-        return gained / decodes - CAUTION * slower - LEAST_GAIN
+        return math.log1p(self._extra(decodes, drafts) / base) if base else 0.0
+
+    def _enough(self, decodes: int, drafts: int, gained: float) -> bool:
+        """Whether drafts save enough. gained: the sum of the logarithms of how many times as fast
+        each sequence gets on where steps take no longer."""
+        return gained / decodes > (1.0 + CAUTION) * self._slower(decodes, drafts) + LEAST_GAIN
 
     def _extra(self, decodes: int, drafts: int) -> float:
         return max(0.0, self._of(decodes + drafts) - self._of(decodes))

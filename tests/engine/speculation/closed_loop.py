@@ -14,11 +14,13 @@ from penstock_engine.speculation.history import SequenceDrafts
 @dataclass
 class Machine:
     """step: seconds of a step by its rows.  beside: seconds more of each draft, which are not spent
-    on its row.  jitter: a step takes up to this share longer."""
+    on its row.  jitter: a step takes up to this share longer.  each: seconds of a further
+    token of prefill."""
 
     step: Callable[[int], float]
     beside: float = 0.0
     jitter: float = 0.0
+    each: float = 0.0
 
 
 @dataclass
@@ -73,7 +75,7 @@ class ClosedLoop:
         self.seconds += compute
         self.drafted += drafted
         self.kept += kept
-        self.policy.settled(size, drafted, kept, compute, each=0.0)
+        self.policy.settled(size, drafted, kept, compute, each=self.machine.each)
         self._looked = looks
 
     def _settle(self, at: int, drafted: int, looks: bool) -> int:
