@@ -6,7 +6,8 @@
 Requests that all come at once, with one 448 × 448 picture each, a few of them distinct: how many
 pictures are prepared and encoded, what is sent, when the first token comes. Streams of text alone,
 and beside pictures that nobody has shown before. And preparing alone, with one process and with
-two. Two models in LLaVA's shape: the tiny trained one, and a larger one with random weights.
+two. Two models in LLaVA's shape: the tiny trained one, and a larger one with random weights, which
+is also served with `--short-step-ms 10`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from testing.trained.seeing.pictures import EVERY
 
 SIDE = 448
 FLAGS = ("--max-model-len", "1024", "--max-num-seqs", "80", "--media-processes", "2")
+EVEN = ("--short-step-ms", "10")
+"""Further ones, for text that comes evenly beside prompts."""
 TEXTS = 4
 """Streams of text at a time."""
 PACE = 0.25
@@ -79,8 +82,13 @@ PREPARED = {
 
 def measure(flags: argparse.Namespace) -> Document:
     with tempfile.TemporaryDirectory() as folder:
-        models = {"trained, 0.3 M": FOLDER, "random, 49 M": larger(Path(folder))}
-        rows = {name: served(name, path, flags) for name, path in models.items()}
+        large = larger(Path(folder))
+        models = {
+            "trained, 0.3 M": (FOLDER, ()),
+            "random, 49 M": (large, ()),
+            "the same, short steps": (large, EVEN),
+        }
+        rows = {name: served(name, path, more, flags) for name, (path, more) in models.items()}
     say("preparing alone")
     return {
         "flags": FLAGS,
@@ -107,10 +115,10 @@ def larger(folder: Path) -> Path:
     return folder
 
 
-def served(name: str, path: Path, flags: argparse.Namespace) -> dict[str, Any]:
+def served(name: str, path: Path, more: Sequence[str], flags: argparse.Namespace) -> dict[str, Any]:
     say(f"{name}: {flags.requests} requests, {flags.distinct} pictures")
     port = free_port()
-    with Server(str(path), *FLAGS, "--engine-metrics-port", str(port)) as server:
+    with Server(str(path), *FLAGS, *more, "--engine-metrics-port", str(port)) as server:
         metrics = f"{server.url}/metrics", f"http://127.0.0.1:{port}/metrics"
         return asyncio.run(_measured(name, server.url, metrics, flags))
 

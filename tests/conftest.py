@@ -63,8 +63,9 @@ FORKED = (
     TESTS / "loadtest/test_routing.py",
 )
 """Whose tests start systems: their processes are forked from one that has all modules."""
-EXECUTED = (SYSTEMS / "test_process_memory.py", SYSTEMS / "test_supervisor.py")
-"""Except for these, which are about starting: theirs are executed, as a user's are."""
+EXECUTED = (SYSTEMS / "test_process_memory.py",)
+"""Except for these, whose processes are executed, as a user's are, and for tests that ask for the
+fixture `executed`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -192,6 +193,13 @@ def preloaded_process() -> Iterator[preloaded.Preloaded]:
     source = preloaded.Preloaded()
     yield source
     source.close()
+
+
+@pytest.fixture
+def executed() -> Iterator[None]:
+    """For what is about starting: processes are executed in any file."""
+    with preloaded.executed():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -36,6 +36,11 @@ ENVIRONMENT = {
 packages not even that, for pip has done it where they lie."""
 
 CLIENTS = ["make", "--no-print-directory", "clients"]
+INSTALLING = "PENSTOCK_INSTALLING_CLIENTS"
+"""A variable that is set where the clients are installed beside the tests: theirs wait for it."""
+YIELDING = ["nice", "-n", "5"]
+"""Before a command that runs beside the tests: it takes the time that they leave, a third of a
+process's share where they leave none."""
 NOTHING_CHOSEN = 5
 """pytest's exit status if arguments of one's own leave a step without a test."""
 
@@ -61,7 +66,7 @@ class Step:
             else:
                 print(announced, end="", flush=True)
             done = subprocess.run(
-                command,
+                [*YIELDING, *command] if quietly else command,
                 cwd=ROOT,
                 env=ENVIRONMENT,
                 check=False,
@@ -89,8 +94,11 @@ def main() -> int:
     types, *steps = static()
     steps += tests(chosen.which, pytest_arguments, with_clients=not chosen.without_clients)
     aside = [types]
-    if any(step.name == "clients" for step in steps):
+    if chosen.which == "test" and not chosen.without_clients and not named(pytest_arguments):
+        ENVIRONMENT[INSTALLING] = "1"
         aside.append(Step("installing", [CLIENTS]))
+    if chosen.which == "test" and not named(pytest_arguments):
+        aside.append(Step("sanitizers", [[sys.executable, "-m", "tests.kernels.cpu.sanitize"]]))
     with ExitStack() as stack:
         for step in aside:
             stack.enter_context(beside(step))
@@ -118,8 +126,9 @@ def static() -> list[Step]:
 
 @contextmanager
 def beside(step: Step) -> Iterator[None]:
-    """It runs beside all that is done meanwhile, and is told of after that: types take one core for
-    most of a minute while tests that begin leave one idle, and installing waits for a network."""
+    """It runs beside all that is done meanwhile, and is told of after that. Several processes of
+    pytest leave a core idle now and then, while they wait for systems, clocks and a browser: that
+    is enough for types, for what installs, and for the sanitizers."""
     thread = threading.Thread(target=step.run, kwargs={"quietly": True})
     thread.start()
     try:
@@ -132,30 +141,30 @@ def beside(step: Step) -> Iterator[None]:
 def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]:
     """check: what is quick and starts no system.  test: the rest too, whole models among it.
     Arguments that name files or folders choose these instead."""
-    if any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
+    if named(arguments):
         return [pytest("tests", [], arguments)]
     if which == "check":
         return [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
     # In one run: each process imports and collects once, and has one server for all that share it.
-    steps = [pytest("tests", ["tests", "--ignore=tests/system/clients"], arguments)]
-    if with_clients:
-        clients = pytest("clients", ["tests/system/clients"], arguments)
-        clients.commands.insert(0, CLIENTS)  # It waits for what installs them beside the tests.
-        steps.append(clients)
-    sanitizers = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *parallel()]
-    return [*steps, Step("sanitizers", [sanitizers])]
+    left_out = [] if with_clients else ["--ignore=tests/system/clients"]
+    return [pytest("tests", ["tests", *left_out], arguments)]
+
+
+def named(arguments: list[str]) -> bool:
+    """Whether they name files or folders."""
+    return any((ROOT / argument.split("::")[0]).exists() for argument in arguments)
 
 
 def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
     """A file's tests run in one process, in their order."""
-    options = [*parallel(PER_CORE), "--durations=15", "--durations-min=1"]
+    options = [*parallel(), "--durations=30", "--durations-min=1"]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 
 
-def parallel(per_core: float = 1.0) -> list[str]:
+def parallel() -> list[str]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    wanted = round(per_core * len(os.sched_getaffinity(0)))
+    wanted = round(PER_CORE * len(os.sched_getaffinity(0)))
     processes = max(1, min(MOST_PROCESSES, memory // MEMORY_EACH, wanted))
     return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 

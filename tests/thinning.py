@@ -8,19 +8,35 @@ import pytest
 
 SHARES = {
     "tests/deploy/helm/test_chart.py::test_every_object_fits_kubernetes_own_schema": 1 / 4,
+    "tests/engine/handlers/test_pooling.py::test_any_order_of_events": 1 / 3,
+    "tests/engine/live/test_live.py::test_nobody_decides_otherwise": 1 / 2,
+    "tests/engine/metrics/test_counts.py::test_counts_are_what_the_peers_saw": 1 / 3,
     "tests/engine/policies/test_fairness.py": 1 / 4,
+    "tests/engine/policies/test_starvation.py::test_the_largest_is_served": 1 / 3,
+    "tests/engine/record/test_recording.py::test_a_replay_decides_alike": 1 / 3,
     "tests/engine/record/test_snapshot.py::test_a_restored_core_goes_on_like_the_original": 1 / 3,
     "tests/gateway/http/test_sockets.py::test_failure_before_the_first_token": 1 / 3,
     "tests/gateway/keys/test_access.py::test_every_route_needs_a_key_that_is_known": 1 / 3,
     "tests/gateway/keys/test_access.py::test_no_spelling_of_a_path_goes_round_it": 1 / 3,
     "tests/kernels/cpu/test_decoder.py::test_long_contexts": 1 / 4,
+    "tests/kernels/cpu/test_decoder.py::test_shapes": 1 / 3,
     "tests/kernels/cpu/test_decoder_rows.py": 1 / 6,
+    "tests/kernels/cpu/test_exactness.py::test_whole_numbers_are_exact": 1 / 3,
     "tests/kernels/cpu/test_given_rows.py::test_against_float64": 1 / 3,
     "tests/kernels/cpu/test_given_rows.py::test_any_company_any_chunks": 1 / 8,
     "tests/kernels/cpu/test_given_rows.py::test_in_other_caches": 1 / 3,
     "tests/kernels/cpu/test_mechanisms.py::test_any_company_any_chunks": 1 / 6,
+    "tests/kernels/cpu/test_mechanisms.py::test_in_float32": 1 / 3,
     "tests/kernels/cpu/test_mechanisms.py::test_over_several_splits": 1 / 6,
+    "tests/kernels/cpu/test_packing.py": 1 / 3,
     "tests/kernels/cpu/test_product.py::test_4097_rows": 1 / 4,
+    "tests/kernels/cpu/test_product.py::test_bias_and_order": 1 / 3,
+    "tests/kernels/cpu/test_product.py::test_shapes": 1 / 4,
+    "tests/kernels/cpu/test_product.py::test_tiny_and_huge_values": 1 / 3,
+    "tests/kernels/cpu/test_recurrent.py": 1 / 3,
+    "tests/kernels/cpu/test_rows.py::test_alone_and_in_company": 1 / 3,
+    "tests/kernels/cpu/test_rows.py::test_poison": 1 / 4,
+    "tests/kernels/cpu/test_sampler.py::test_log_probabilities": 1 / 3,
     "tests/kernels/test_attention.py": 1 / 4,
     "tests/kernels/test_row_invariance.py": 1 / 4,
     "tests/kernels/triton/test_quick_interpreter.py": 1,
@@ -29,26 +45,31 @@ SHARES = {
     "tests/system/test_beam_search.py::test_beams_are_those_of_transformers": 1 / 3,
     "tests/system/test_blame.py::test_engine_cores_that_stand_still_accuse_nobody": 1 / 2,
     "tests/system/test_invariance.py": 1 / 40,
-    "tests/system/test_matrix.py": 1 / 2,
+    "tests/system/test_matrix.py": 1 / 4,
     "tests/system/test_ranks.py::test_several_ranks_answer_as_one_worker_does": 1 / 2,
     "tests/system/test_readiness.py::test_a_frozen_process_is_noticed": 1 / 4,
     "tests/system/test_recovery.py::test_a_stream_goes_on_when_a_process_is_killed_under_it": 1 / 2,
-    "tests/system/test_supervisor.py::test_a_signal_while_it_starts_leaves": 1 / 2,
     "tests/system/test_several_engines.py::test_streams_are_the_same_whichever_process": 1 / 2,
     "tests/system/test_structured_outputs.py::test_a_json_schema_outlives_a_killed_process": 1 / 2,
+    "tests/system/test_supervisor.py::test_a_signal_while_it_starts_leaves": 1 / 2,
     "tests/worker/adapters/test_families.py::test_bits_and_the_reference": 1 / 4,
+    "tests/worker/cuda/test_families_on_device.py": 1 / 6,
+    "tests/worker/cuda/test_float_gguf.py::test_answers_are_those_of_safetensors": 1 / 6,
     "tests/worker/cuda/test_on_simulated_gpu.py::test_every_feature": 1 / 2,
+    "tests/worker/cuda/test_recurrent_on_device.py::test_logits_are_the_references": 1 / 6,
+    "tests/worker/cuda/test_recurrent_on_device.py::test_two_ranks": 1 / 6,
     "tests/worker/forward/test_bit_identity.py::test_alone_or_disturbed": 1 / 2,
     "tests/worker/forward/test_bit_identity.py::test_default_model_among_others": 1 / 2,
     "tests/worker/forward/test_cpu_bit_identity.py::test_every_bit_of_logprobs": 1 / 6,
     "tests/worker/forward/test_cpu_instruction_sets.py": 1 / 2,
     "tests/worker/models/test_family_bits.py::test_on_the_cpu_kernels": 1 / 3,
+    "tests/worker/models/test_family_bits.py::test_rows_depend": 1 / 3,
     "tests/worker/models/test_recurrent_on_cpu.py::test_rows_depend_on_their_sequence_alone": 1 / 3,
+    "tests/worker/models/test_transformers_bits.py": 1 / 6,
+    "tests/worker/models/test_transformers_parity.py": 1 / 3,
     "tests/worker/parallel/test_cpu_ranks.py::test_ranks_of_the_reference": 1 / 6,
     "tests/worker/parallel/test_cpu_ranks.py::test_two_ranks_have_one_workers_bits": 1 / 3,
     "tests/worker/parallel/test_cpu_ranks_files.py::test_quantised_checkpoints": 1 / 2,
-    "tests/worker/models/test_transformers_bits.py": 1 / 6,
-    "tests/worker/models/test_transformers_parity.py": 1 / 3,
     "tests/worker/sampler/test_adjustments.py::test_distribution_with_penalties": 1 / 3,
     "tests/worker/vision/test_vision_files.py::test_a_naming_changes_nothing": 1 / 2,
     "tests/worker/vision/test_vision_ranks.py": 1 / 2,
@@ -85,6 +106,7 @@ LONGEST = (
     "tests/system/page/test_axe.py",
     "tests/system/page/test_api_page.py",
     "tests/system/page/test_live_view.py",
+    "tests/system/clients",
     "tests/worker/models",
     "tests/worker/cuda",
     "tests/worker/forward",
@@ -115,10 +137,13 @@ def by_test(items: Iterable[pytest.Item]) -> Iterator[list[pytest.Item]]:
 
 
 def thinned(items: Iterable[pytest.Item], share: Callable[[str], float]) -> Iterator[pytest.Item]:
-    """What a share of each test's cases leaves out. share: of a test, by its name."""
-    for cases in by_test(items):
-        chosen = choose([values_of(case) for case in cases], share(cases[0].nodeid))
-        yield from (case for number, case in enumerate(cases) if number not in chosen)
+    """What a share of each test's cases leaves out. share: of a test, by its name. Cases that are
+    long anyway are neither counted nor chosen."""
+    for cases in by_test(item for item in items if not item.get_closest_marker("long")):
+        wanted = share(cases[0].nodeid)
+        if wanted < 1:
+            chosen = choose([values_of(case) for case in cases], wanted)
+            yield from (case for number, case in enumerate(cases) if number not in chosen)
 
 
 def share_of(nodeid: str) -> float:
@@ -138,21 +163,21 @@ def place(item: pytest.Item) -> int:
     return next(found, len(LONGEST))
 
 
-def in_share(case: int, share: float) -> bool:
-    """Whether a case is of that share of all. The first one always is."""
-    return case * GOLDEN % 1 < share
-
-
 def choose(cases: Sequence[Values], share: float) -> set[int]:
-    """The numbers of the cases that run: that share of them, and, of a test with several
-    parameters, as few more as bring each value of each at least once, unless it has MANY."""
-    chosen = {number for number in range(len(cases)) if in_share(number, share)}
-    wanted = values_to_meet(cases)
-    met = {value for number in chosen for value in cases[number]}
-    while missing := wanted - met:
-        most = max(range(len(cases)), key=lambda number: len(cases[number] & missing))
+    """The numbers of the cases that run: the first, and, of a test with several parameters, as few
+    as bring each value of each at least once, unless it has MANY; where these are less than the
+    share of all, others, spread evenly."""
+    chosen = {0}
+    spread = sorted(range(len(cases)), key=lambda number: number * GOLDEN % 1)
+    missing = values_to_meet(cases) - cases[0]
+    while missing:
+        most = max(spread, key=lambda number: len(cases[number] & missing))
         chosen.add(most)
-        met |= cases[most]
+        missing -= cases[most]
+    for number in spread:
+        if len(chosen) >= share * len(cases):
+            break
+        chosen.add(number)
     return chosen
 
 

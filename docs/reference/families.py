@@ -13,9 +13,10 @@ from penstock.families.audio import AUDIO_FAMILIES
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
-from penstock.mechanisms import WHOLE_SPANS, mechanisms
+from penstock.mechanisms import mechanisms
 from penstock.model_config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.mmproj import KINDS as MMPROJ
 from penstock.prepare.video_processor import FAMILIES as VIDEO_FAMILIES
 from penstock_worker.forward.backends import backend_module
 from tests.worker.audio.hearing_cases import CASES as HEARD
@@ -79,15 +80,18 @@ def _seeing() -> str:
         "\n## Models that see\n\n"
         "Pictures are encoded by plain torch: on a CPU in float32, one item at a time with all "
         "threads. Their rows are put in the place of a prompt's placeholders on every backend. "
-        f"What `triton` lacks is {WHOLE_SPANS} (Gemma 3), and what Llama 4's layers need: such a "
-        "model is served on the CPU, Gemma 3 with `--language-model-only` anywhere, which leaves a "
+        "On `triton` a tower is on the GPU too, with one rank. `--language-model-only` leaves a "
         "tower out. Where a tower isn't known here, so it is by itself.\n\n"
         "A model of each case is compared with transformers in float32: encodings, "
         "log-probabilities of prompts with several pictures that lie across the ends of steps, "
         "and greedy tokens, on `reference` and on `cpu` (`tests/worker/vision`); on `triton`, some "
         "are compared with `reference` in Triton's interpreter.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too, and are compared "
-        "likewise (`tests/worker/vision/test_videos.py`).\n\n"
+        "likewise (`tests/worker/vision/test_videos.py`, `test_fixed_videos.py`).\n\n"
+        f"With [an mmproj file](../guides/media.md#gguf-files), GGUF models see or hear too: "
+        f"{', '.join(kind.known_as.replace(' or ', ', ') for kind in MMPROJ.values())}. Each is "
+        "compared with the checkpoint that both files were made of "
+        "(`tests/worker/vision/test_mmproj.py`, `tests/worker/audio/test_mmproj_sounds.py`).\n\n"
     )
     cases = [case.family for case in SEEN.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in VISION_FAMILIES.values())
@@ -100,7 +104,8 @@ def _hearing() -> str:
         "Sounds are encoded and put in the place of a prompt's placeholders, as pictures are. "
         "`tests/worker/audio` compares with transformers from the samples on: spectrograms, "
         "encodings, log-probabilities of prompts with several sounds of different lengths, and "
-        "greedy tokens.\n\n"
+        "greedy tokens. On `triton`, one of each and Whisper's decoder are compared with "
+        "`reference` in Triton's interpreter.\n\n"
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())

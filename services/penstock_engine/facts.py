@@ -10,7 +10,8 @@ from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
 from penstock.media.changes import check_operators
-from penstock.model_config import EncoderConfig, PoolingConfig, PreparedModel
+from penstock.model_config import EncoderConfig, PreparedModel
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
     MAX_MEDIA_ITEMS,

@@ -37,6 +37,7 @@ from penstock_gateway.tracing.start import tracing_of
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient
+    from penstock_gateway.storage.store import Store
 
 
 def create_app(
@@ -47,10 +48,12 @@ def create_app(
     gateways: int = 1,
     media: MediaSettings | None = None,
     adapters: AdapterFolders | None = None,
+    store: Store | None = None,
 ) -> FastAPI:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share.  gateways: how many share the work.  media: settings of pictures.
-    adapters: where adapters may be read while it runs.
+    adapters: where adapters may be read while it runs.  store: files and batches; the caller
+    closes it.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
@@ -64,6 +67,7 @@ def create_app(
         spend=None if ring is None else SpendObserver(),
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
+        store=store,
         folders=adapters,
     )
     client.observe(_observer(service))

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.anthropic import endpoint as anthropic
+from penstock_gateway.batches import endpoint as batches
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
+from penstock_gateway.files import endpoint as files
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
 from penstock_gateway.metrics import endpoint as metrics
@@ -38,6 +40,8 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     score.routes,
     rerank.routes,
     classify.routes,
+    files.routes,
+    batches.routes,
     health.routes,
     status.routes,
     live.routes,

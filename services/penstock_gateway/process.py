@@ -13,7 +13,12 @@ from fastapi import FastAPI
 
 from penstock import logs
 from penstock.client import EngineClient
-from penstock.config.settings import GatewayConfig, MediaSettings, TransportSettings
+from penstock.config.settings import (
+    GatewayConfig,
+    MediaSettings,
+    StorageSettings,
+    TransportSettings,
+)
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
@@ -23,6 +28,7 @@ from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.http.server import GatewayServer
 from penstock_gateway.service import Service
+from penstock_gateway.storage.store import Store
 from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
@@ -52,12 +58,13 @@ def main(
     adapter_folder: str | None = None,
     cache_dir: str | None = None,
     gateways: int = 1,
+    storage: StorageSettings | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
 
     fd: a bound socket to accept from; None: bind the configured host and port.  gateways: how many
-    share the work.  Raises StartupError when that is not possible, or when it would be open to
-    everybody unasked.
+    share the work.  storage: where files and batches lie.  Raises StartupError when that is not
+    possible, or when it would be open to everybody unasked.
     """
     check_parsers(config)
     server_context(config)
@@ -72,7 +79,8 @@ def main(
         engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
     )
     adapters = AdapterFolders(allowed=adapter_folder, cache=cache_dir)
-    app = create_app(client, config, gateways=gateways, media=media, adapters=adapters)
+    store = Store.of(storage or StorageSettings())
+    app = create_app(client, config, gateways=gateways, media=media, adapters=adapters, store=store)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
     admin = None
@@ -100,6 +108,8 @@ async def _serve(
             watching.cancel()
         await client.close()
         service.media.close()
+        if service.store is not None:
+            service.store.close()
         if service.tracing is not None:
             await service.tracing.close()
     log.info("left")

@@ -14,7 +14,7 @@ from penstock.errors import EngineUnavailable
 from penstock.media.desk import MediaDesk
 from penstock.protocol.common import AdapterFile
 from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
-from penstock_gateway.http.errors import model_not_found
+from penstock_gateway.http.errors import HTTPError, model_not_found
 from penstock_gateway.keys.caller import current
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
@@ -24,6 +24,7 @@ from penstock_gateway.metrics.counts import GatewayCounts
 if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText
     from penstock.protocol.to_frontend import Status, Welcome
+    from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
 
 
@@ -71,6 +72,8 @@ class Service:
     """What keys have used; None where there are no keys."""
     tracing: Tracing | None = None
     """None where traces are off."""
+    store: Store | None = None
+    """Files and batches; None: there is no folder for them."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
     adapters: AdapterLoader = field(init=False)
@@ -102,6 +105,17 @@ class Service:
         if not self.client.takes_requests or welcome is None or text is None:
             raise EngineUnavailable("there is no session with an engine core at the moment")
         return EngineInfo(welcome, text)
+
+    def stored(self) -> Store:
+        """Files and batches. Raises HTTPError 404 where the server keeps none."""
+        if self.store is None:
+            raise HTTPError(
+                404,
+                "this server keeps no files and no batches; its operator says where with "
+                "--data-dir",
+                code="storage_off",
+            )
+        return self.store
 
     def served(self) -> str | None:
         """The model's name, once it is known."""

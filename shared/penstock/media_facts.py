@@ -215,6 +215,25 @@ class VideoFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     embeddings."""
 
 
+class FixedFrames(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fixed_frames"):
+    """LLaVA-OneVision's videos: frames of one size, each of which has fewer embeddings than a
+    picture; one embedding ends the video.
+
+    height, width: of what the tower gets.  rows: embeddings of a frame.
+    """
+
+    pixels: Pixels
+    height: int
+    width: int
+    rows: int
+    sampling: FrameSampling = FrameSampling()
+
+    @property
+    def group(self) -> int:
+        """Frames that are encoded together."""
+        return 1
+
+
 class LogMel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="log_mel"):
     """A spectrogram of powers in bands of the mel scale, as logarithms (Radford et al., "Robust
     speech recognition via large-scale weak supervision", 2022).
@@ -261,7 +280,8 @@ ImagePreparation = (
     | RowImages
     | AnyresImages
 )
-Preparation = ImagePreparation | VideoFrames | LogMel
+VideoPreparation = VideoFrames | FixedFrames
+Preparation = ImagePreparation | VideoPreparation | LogMel
 AnyPreparation = Preparation | Spectrogram
 
 

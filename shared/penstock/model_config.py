@@ -23,6 +23,7 @@ from penstock.layer_spec import (
     StreamsSpec,
 )
 from penstock.media_facts import MediaFacts
+from penstock.pooling_config import PoolingConfig
 from penstock.quantised_checkpoint import QuantisedCheckpoint
 from penstock.vision_spec import VisionSpec
 
@@ -82,6 +83,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return self.layers[0].attention.latent
 
     @property
+    def attention_inputs(self) -> int:
+        """Numbers that queries, keys and values are made of."""
+        return self.hidden_size
+
+    @property
+    def embedding_rows(self) -> int:
+        return self.vocab_size
+
+    @property
     def encoder_rows(self) -> int:
         """Tokens at the beginning of every sequence that stand for the encoder's output."""
         return 0 if self.cross_attention is None else self.cross_attention.rows
@@ -107,6 +117,31 @@ class TransformersConfig(ModelConfig, frozen=True, kw_only=True, tag="transforme
 
     settings: str
     """config.json as it is."""
+
+
+class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
+    """A layer that drafts for a model: it reads what that model's layers give, and is no model by
+    itself. `vocab_size` is that of its logits. Sizes are element counts."""
+
+    served_vocab: int
+    """Ids of the model that it drafts for, and rows of the embedding."""
+    served_hidden: int
+    """Hidden size of that model."""
+    taps: tuple[int, ...] = ()
+    """Behind how many layers of that model it reads; empty: where EAGLE-3 does by default."""
+    beside: bool = False
+    """Whether its attention reads the embedding and the hidden state side by side (EAGLE-3);
+    else a product joins both in front of the layer (DeepSeek-V3)."""
+    normed_residual: bool = False
+    """Of `beside`: whether the residual begins with the hidden state's norm."""
+
+    @property
+    def attention_inputs(self) -> int:
+        return 2 * self.hidden_size if self.beside else self.hidden_size
+
+    @property
+    def embedding_rows(self) -> int:
+        return self.served_vocab
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
@@ -162,58 +197,6 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
         return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
 
 
-PoolingMode = Literal["mean", "max", "cls", "last"]
-Activation = Literal["identity", "sigmoid", "softmax"]
-DenseActivation = Literal["identity", "tanh"]
-
-
-class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A product that an input's vector goes through before it is normalised
-    (sentence-transformers' Dense)."""
-
-    file: str
-    """safetensors: linear.weight, [outputs, inputs], and with `bias` linear.bias."""
-    inputs: int
-    outputs: int
-    bias: bool = True
-    activation: DenseActivation = "identity"
-
-
-class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds a query and a document in the prompt of a generative cross-encoder."""
-
-    before: str
-    between: str
-    behind: str
-
-    def filled(self, query: str, document: str) -> str:
-        return f"{self.before}{query}{self.between}{document}{self.behind}"
-
-
-class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the last layer's output, [tokens, hidden].
-
-    mode: how the tokens' vectors become one.  normalize: to length 1, unless a request says
-    otherwise.  size: numbers of an embedding.
-    dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
-    labels: of a classification head, in order; empty: there is none.  activation: of its scores.
-    max_input: tokens that the model was made for, where its files say less than its positions.
-    dense: what an embedding goes through.  answers: ids of the tokens for no and yes: the one
-    label's score is what the second's logit has more than the first's.  template: of their prompt.
-    """
-
-    mode: PoolingMode
-    normalize: bool
-    size: int
-    dimensions: tuple[int, ...] = ()
-    labels: tuple[str, ...] = ()
-    activation: Activation = "identity"
-    max_input: int | None = None
-    dense: tuple[DenseLayer, ...] = ()
-    answers: tuple[int, int] | None = None
-    template: PairTemplate | None = None
-
-
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What holds where a request is silent: the checkpoint's own generation_config, or what the
     settings put in its place (see penstock.generation_config). None: not stated."""
@@ -250,7 +233,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The name that requests use unless --served-model-name says otherwise."""
     source: str
     """What the user asked for, resolved: a hub id or an absolute path."""
-    config: ModelConfig | TransformersConfig | EncoderConfig
+    config: ModelConfig | TransformersConfig | HeadConfig | EncoderConfig
     generation: GenerationDefaults
     weights: WeightFiles
     digest: str
@@ -291,5 +274,10 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.config, EncoderConfig):
             raise UnsupportedModel(
                 f"{self.name} is an encoder ({self.family}), which gives no text"
+            )
+        if isinstance(self.config, HeadConfig):
+            raise UnsupportedModel(
+                f"{self.name} is a head, which drafts for a model: serve that one with "
+                '--speculative-config \'{"method": "eagle3", "model": …}\''
             )
         return self.config

@@ -12,6 +12,11 @@ import msgspec
 
 DraftMethod = Literal["ngram", "suffix", "draft_model", "eagle3", "mtp"]
 
+LOOKUPS: frozenset[DraftMethod] = frozenset({"ngram", "suffix"})
+"""They look drafts up; the others compute them."""
+WITH_MODEL: frozenset[DraftMethod] = frozenset({"draft_model", "eagle3"})
+"""They have a folder of their own."""
+
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """vLLM's `--speculative-config`."""
@@ -30,5 +35,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_lookup_max: int = 8
     """The longest."""
     model: str = ""
-    """Of draft_model: the model that drafts, as `--model` names one; for workers its prepared
+    """Of draft_model and eagle3: what drafts, as `--model` names one; for workers its prepared
     folder."""
+    before: tuple[DraftMethod, ...] = ()
+    """Methods that look drafts up, and are asked before `method`, in this order."""

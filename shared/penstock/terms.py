@@ -22,7 +22,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
     requests, those with the same salt may use each other's KV blocks.
     grant: what the tenant may have; None: what the engine core was told of it.
-    adapter: that is applied to the model; None: the model alone."""
+    adapter: that is applied to the model; None: the model alone.  background: nobody waits for
+    it, so it stands behind all that somebody waits for."""
 
     tenant: str = ""
     priority: int = 0
@@ -30,6 +31,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     grant: Grant | None = None
     adapter: AdapterFile | None = None
+    background: bool = False
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""

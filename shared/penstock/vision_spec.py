@@ -231,7 +231,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def _patches_of_anyres(self, projector: AnyresProjector) -> int:
         """A picture that fills its tiles loses patches where it is made smaller; one that doesn't
-        has bars."""
+        has bars. Four of a video's become one."""
         tile = (self.image_size or 1) ** 2
         tiles = max(height * width for height, width in projector.forms) // tile
-        return 2 * -(-(1 + tiles) // (1 + projector.most))
+        return max(4, 2 * -(-(1 + tiles) // (1 + projector.most)))

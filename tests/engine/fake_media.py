@@ -82,6 +82,12 @@ class FakeMedia:
     due: list[MediaAnswer] = field(default_factory=list)
     """Answers that are to be given, in order."""
 
+    work: int = 0
+    """Of each row: see MediaReady."""
+    begun: tuple[LoadMedia, int] | None = None
+    """The item that is encoded in parts, and how far it is."""
+    num_parts: int = 0
+
     failed: set[str] = field(default_factory=set)
     """Items that could not be encoded; other ranks have them encoded, so they are dropped too."""
 
@@ -126,18 +132,30 @@ class FakeMedia:
             self.due.append(MediaFailed(name, "it is bad", "unfit"))
         else:
             self.loaded[name] = load
-            self.due.append(MediaReady(name))
+            self.due.append(MediaReady(name, self.work * load.rows))
 
     def execute(self, plan: Plan) -> None:
         for name in plan.dropped_media:
             if name in self.failed:
                 self.failed.remove(name)
+            elif self.begun is not None and self.begun[0].name == name:
+                self.begun = None
             else:
                 del self.rows[name]
         for name in plan.encode:
             assert name not in self.rows, "it is encoded already"
-            self.rows[name] = self.loaded.pop(name).rows
+            if self.begun is not None and self.begun[0].name == name:
+                item, self.begun = self.begun[0], None
+            else:
+                item = self.loaded.pop(name)
+            self.rows[name] = item.rows
             self.encoded[name] += 1
+        for part in plan.partly:
+            item, done = self.begun or (self.loaded.pop(part.name), 0)
+            assert item.name == part.name, "two items are begun"
+            assert done < part.until < self.work * item.rows
+            self.begun = (item, part.until)
+            self.num_parts += 1
         assert sum(self.rows.values()) <= self.capacity, "more rows than there is room for"
 
     def check_work(self, media: Media | None, start: int, end: int) -> None:

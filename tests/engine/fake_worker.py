@@ -173,7 +173,8 @@ class FakeWorker:
         self.adapters.check_used(new.adapter for new in whole)
         self.log.append(msgspec.structs.replace(plan, admitted=whole))
         tokens = sum(work.count + work.draft for work in plan.work)
-        assert 0 < tokens <= self.setup.max_num_batched_tokens
+        assert tokens + len(plan.encode) + len(plan.partly) > 0
+        assert tokens <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
         plan = msgspec.structs.replace(plan, work=[self._placed(work) for work in plan.work])
         for work in plan.work:

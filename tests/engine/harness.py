@@ -92,6 +92,8 @@ class Harness:
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         """Of workers that become ready."""
         self.media_rows = 0
+        self.media_work = 0
+        """Of each row that is encoded: see MediaReady."""
         """Of workers that become ready; 0: they take no media."""
         self.encoder_rows = 0
         """Likewise: placeholders with which prompts begin; 0: items stand anywhere."""
@@ -225,10 +227,27 @@ class Harness:
             assert len(self.plans) < max(self.facts.config.scheduler.max_steps_in_flight, stages)
             assert self.worker is not None
             self._salts.check(message, self._asked)
-            self.plans.append((message, [self._score(work.slot) for work in message.work]))
+            slots = dict.fromkeys([work.slot for work in message.work])
+            slots |= dict.fromkeys(self._encoded_for(message))
+            self.plans.append((message, [self._score(slot) for slot in slots]))
             for work in message.work:
                 request = self.core.state.scheduling.running[work.slot].request
                 assert request.deadline is None or request.deadline > self.now, "expired work"
+
+    def _encoded_for(self, plan: Plan) -> list[int]:
+        """Slots of those that have come to an item that the plan has encoded, or a part of it."""
+        names = {*plan.encode, *(part.name for part in plan.partly)}
+        if not names:
+            return []
+        step = next(s for s in self.core.state.scheduling.in_flight if s.number == plan.step)
+        found, owed = list(step.media.needed_by), set(names)
+        for sequence in found:
+            assert sequence.request.media is not None
+            mine = names & sequence.request.media.numbers.keys()
+            assert mine
+            owed -= mine
+        assert not owed, "an item is encoded for nobody who runs"
+        return [sequence.slot for sequence in found if sequence.slot is not None]
 
     def _score(self, slot: int) -> SequenceScore:
         return self._asked(slot).sequences[self.core.state.scheduling.running[slot].index]
@@ -472,6 +491,7 @@ class Harness:
                 self.reads_files,
                 self.bad_media,
                 size=2 * (self.media_bytes or self.facts.config.cache.media_load_mib * 2**20),
+                work=self.media_work,
             ),
             adapters=FakeAdapters(self.setup.max_loras, self.bad_adapters),
         )

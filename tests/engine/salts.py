@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config.settings import CacheSettings
-from penstock.protocol.to_worker import NO_BLOCK, Plan
+from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan
 from tests.engine.scores import RequestScore
 
 
@@ -30,28 +30,35 @@ class Salts:
             target = self._host_salts if copy.kind == "out" else self._salts
             target[copy.target] = source[copy.source]
         size = self._block_size
-        admitted = {new.slot: new for new in plan.admitted}
+        starts = {work.slot: work.start for work in plan.work}
+        for new in plan.admitted:
+            # Who computes nothing yet has the blocks of what was found, and no other.
+            start = starts.get(new.slot)
+            self._admit(new, self._salt(asked_by(new.slot)), start)
+            self.num_reused += start or 0
         for work in plan.work:
-            asked = asked_by(work.slot)
-            salt = f"{asked.submit.tenant}|{asked.submit.cache_salt}|{asked.submit.adapter}"
-            if not self._shares:
-                salt = f"request {asked.submit.request}"
-            if work.slot in admitted:
-                new = admitted[work.slot]
-                tables = self._tables[work.slot] = self._by_group(new.blocks)
-                found = [block for table in tables for block in table[: -(-work.start // size)]]
-                old = self.state_blocks if new.state_at else 0
-                found += new.states[:old]
-                self._salts |= dict.fromkeys(new.states[old:] + new.tail, salt)
-                for block in found:
-                    assert block == NO_BLOCK or self._salts[block] == salt, "of another salt"
-                self.num_reused += work.start
+            salt = self._salt(asked_by(work.slot))
             self._salts |= dict.fromkeys(work.states, salt)
             more = self._by_group(work.new_blocks)
             for table, blocks in zip(self._tables[work.slot], more, strict=True):
                 table += blocks
                 for block in table[work.start // size :]:
                     self._salts[block] = salt
+
+    def _salt(self, asked: RequestScore) -> str:
+        if not self._shares:
+            return f"request {asked.submit.request}"
+        return f"{asked.submit.tenant}|{asked.submit.cache_salt}|{asked.submit.adapter}"
+
+    def _admit(self, new: NewSequence, salt: str, start: int | None) -> None:
+        tables = self._tables[new.slot] = self._by_group(new.blocks)
+        count = None if start is None else -(-start // self._block_size)
+        found = [block for table in tables for block in table[:count]]
+        old = self.state_blocks if new.state_at else 0
+        found += new.states[:old]
+        self._salts |= dict.fromkeys(new.states[old:] + new.tail, salt)
+        for block in found:
+            assert block == NO_BLOCK or self._salts[block] == salt, "of another salt"
 
     def _by_group(self, blocks: list[int]) -> list[list[int]]:
         each = len(blocks) // self.num_groups

@@ -30,6 +30,7 @@ def make_harness(choose: Choices) -> Harness:
     )
     h.media_at_once = False
     h.media_rows = choose.whole(6, 12)
+    h.media_work = (0, 30, 150)[choose.whole(0, 2)]
     h.whole_spans = choose.whole(0, 1) == 0
     h.by_file = choose.whole(0, 1) == 1
     h.reads_files = choose.whole(0, 2) > 0
@@ -43,6 +44,7 @@ class MediaWalker(Walker):
     def __init__(self, choose: Choices) -> None:
         super().__init__(make_harness(choose), choose)
         self.has_media = True
+        self._parts = 0
         names = ("submit", "step", "abort", "connect", "disconnect", "worker", "kill", "wait")
         self._wheel = [name for name in (*names, "resume") for _ in range(self.walks[name][0])] + [
             "media"
@@ -55,7 +57,14 @@ class MediaWalker(Walker):
         self.met["asked for again"] += any(asked)
         self.met["too short"] += media.short is not None
         self.met["two held"] += len(media.encodings._pinned) > 1
+        parts = self.h.worker.media.num_parts if self.h.worker is not None else 0
+        self.met["divided"] += max(parts - self._parts, 0)
+        self._parts = parts
         self.met["room wanted"] += media.encodings._next is not None
+
+    def kill(self) -> None:
+        self.met["killed in parts"] += self.h.core.state.media.encodings._begun is not None
+        super().kill()
 
     def submit(self) -> None:
         front, whole = self._front(), self.choose.whole
@@ -115,4 +124,6 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     assert met["waited for media"] > 100
     assert met["killed with media"]
     assert met["preempted"]
+    assert met["divided"] > 100
+    assert met["killed in parts"]
     assert met["reused"] > 100

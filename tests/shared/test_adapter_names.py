@@ -145,6 +145,18 @@ def test_a_copy_is_named_by_its_contents_and_the_oldest_go(
     assert newest.file.digest in left
 
 
+def test_copies_have_a_bound_of_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, found = tmp_path / "a", []
+    for seed in (1, 2, 3, 4):
+        write_peft(folder, random_factors(SHAPES, 4, seed))
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        monkeypatch.setattr(copies, "MOST_COPIED_BYTES", 2 * size + 100)
+        keep = {each.file.digest for each in found[:1]}
+        found.append(prepare_adapter(folder, max_rank=4, cache_dir=tmp_path, keep=keep))
+    left = {each.name for each in (tmp_path / "adapters").iterdir() if each.name[0] != "."}
+    assert left == {found[0].file.digest, found[3].file.digest}
+
+
 def test_a_copy_that_is_asked_for_stays_and_a_damaged_one_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +231,27 @@ def test_an_adapter_is_read_again_when_its_files_have_changed(
     write_peft(folder, random_factors(SHAPES, 4, 2), alpha=9.5)
     (other,) = asyncio.run(digests(1, request))
     assert other not in (one, None)
+
+
+def test_the_library_reads_an_unfit_adapter_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_peft(tmp_path / "a", random_factors(SHAPES, 4, 1), use_dora=True)
+    request, adapters = LoRARequest("a", 1, str(folder)), LibraryAdapters(str(tmp_path))
+
+    def why(rank: int) -> str:
+        with pytest.raises(InvalidRequest) as error:
+            asyncio.run(adapters.apply([Terms()], request, rank))
+        assert error.value.code == "invalid_adapter"
+        return error.value.message
+
+    said = why(4)
+    assert "use_dora" in said
+    with monkeypatch.context() as patched:
+        patched.setattr(adapters, "_read", None)
+        assert why(4) == said
+    write_peft(folder, random_factors(SHAPES, 4, 1), alpha=9.5)
+    assert asyncio.run(adapters.apply([Terms()], request, 4))[0].adapter is not None
 
 
 def test_the_library_says_what_is_wrong_with_its_adapters(tmp_path: Path) -> None:

@@ -19,12 +19,8 @@ from penstock.cli.try_it import (
 )
 from penstock.config.settings import ModelSettings
 from penstock.media_facts import MediaFacts
-from penstock.model_config import (
-    GenerationDefaults,
-    PoolingConfig,
-    PreparedModel,
-    WeightFiles,
-)
+from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
+from penstock.pooling_config import PoolingConfig
 from penstock.transcription_facts import TranscriptionFacts
 from testing.model_configs import llama_config
 

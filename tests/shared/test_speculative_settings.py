@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+import msgspec
 import pytest
 
 from penstock.cli import serve
@@ -41,7 +42,6 @@ def test_it_can_be_off(word: str) -> None:
     ("text", "words"),
     [
         ('{"method": "magic"}', "'magic' is not served; allowed are ngram, suffix"),
-        ('{"method": "eagle3"}', "'eagle3' is not served"),
         ('{"method": "ngram", "speed": 2}', "speed.*JSON object with method, num_spec"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0; allowed are 1 to 64"),
         ('{"num_speculative_tokens": "3"}', "num_speculative_tokens.*allowed are off"),
@@ -63,3 +63,35 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
 def test_another_model_takes_the_place_of_what_was_named() -> None:
     off = SpeculativeSettings(speculative_config="off")
     assert off.with_model("/folder") is off
+
+
+def said(text: str) -> SpeculativeConfig:
+    found = SpeculativeSettings(speculative_config=text).config
+    assert found is not None
+    return found
+
+
+def test_heads_are_named_as_elsewhere() -> None:
+    eagle = said('{"method": "eagle3", "model": "/heads/one", "num_speculative_tokens": 3}')
+    assert (eagle.method, eagle.model, eagle.before) == ("eagle3", "/heads/one", ())
+    assert said('{"method": "deepseek_mtp"}') == said('{"method": "mtp"}')
+    for text, words in (
+        ('{"method": "eagle3"}', "method eagle3 needs what drafts"),
+        ('{"method": "mtp", "model": "x"}', "mtp is the model's own, with no model beside it"),
+        ('{"method": "medusa"}', "method 'medusa' is not served"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            said(text)
+
+
+def test_a_list_says_the_order_of_methods() -> None:
+    asked = '{"method": ["suffix", "eagle3"], "model": "hub/name", "num_speculative_tokens": 3}'
+    assert (said(asked).before, said(asked).method) == (("suffix",), "eagle3")
+    elsewhere = SpeculativeSettings(speculative_config=asked).with_model("/prepared")
+    assert elsewhere.config == msgspec.structs.replace(said(asked), model="/prepared")
+    assert said('{"method": ["ngram", "deepseek_mtp"]}').method == "mtp"
+    for methods in ('["mtp", "suffix"]', '["suffix", "suffix"]', "[]", '["suffix", 3]'):
+        with pytest.raises(InvalidRequest, match=r"order of preference|is not served"):
+            said(f'{{"method": {methods}}}')
+    with pytest.raises(InvalidRequest, match="a list of methods says their order"):
+        said('{"method": "mtp", "before": ["suffix"]}')

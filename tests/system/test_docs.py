@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.timeout(600)
 
 README = text_of("README.md")
 ADAPTERS = "docs/guides/adapters.md"
+BATCHES = "docs/guides/batches.md"
+STORED = "docs/guides/stored-responses.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
@@ -142,9 +145,18 @@ def adapting(adapters: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def storing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("data")
+    with Server(
+        "smollm2-135m", "--data-dir", str(folder), "--stored-response-hours", "1"
+    ) as running:
+        yield running
+
+
 # ---- commands
 
-OWN_SERVERS = (ADAPTERS, EMBEDDINGS, MEDIA, SCHEDULING, TRANSCRIPTION)
+OWN_SERVERS = (ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, STORED, TRANSCRIPTION)
 """Pages whose commands need another model or other flags."""
 
 
@@ -163,6 +175,14 @@ def test_commands_of_the_page_about_adapters(adapting: Server, tmp_path: Path) -
     run_commands(ADAPTERS, lambda _: adapting, tmp_path)
 
 
+def test_commands_of_the_page_about_batches(storing: Server, tmp_path: Path) -> None:
+    run_commands(BATCHES, lambda _: storing, tmp_path)
+
+
+def test_commands_of_the_page_about_stored_responses(storing: Server, tmp_path: Path) -> None:
+    run_commands(STORED, lambda _: storing, tmp_path)
+
+
 def test_commands_of_the_scheduling_page(fair: FairServer, tmp_path: Path) -> None:
     run_commands(SCHEDULING, lambda _: fair, tmp_path)
 
@@ -179,16 +199,22 @@ def test_commands_of_the_page_about_speech(transcribing: Server, tmp_path: Path)
 
 
 def run_commands(page: str, server_of: Callable[[str], Server], folder: Path) -> None:
-    """Runs what needs nothing but a server; a JSON block behind shows its last answer."""
+    """Runs what needs nothing but a server; a JSON block behind a command shows its last answer.
+    file-ID, batch-ID and resp_ID are the first that an answer had."""
     printed = ""
+    ids: dict[str, str] = {}
     for snippet, following in itertools.pairwise([*snippets(page), None]):
         assert snippet is not None
-        if snippet.language == "json":
+        if snippet.language == "json" and "custom_id" not in snippet.code:
             assert printed, f"{snippet} shows an answer to nothing"
             check_shape(json.loads(snippet.code), json.loads(printed), str(snippet))
         if snippet.language == "sh":
             for line in filter(can_run, lines_of(snippet.code)):
+                for name, known in ids.items():
+                    line = line.replace(f"{name}ID", known)
                 printed = run_line(line, server_of(line), folder)
+                for known in re.findall(r'"id":"((?:file-|batch-|resp_)[0-9a-f]+)"', printed):
+                    ids.setdefault(known.rstrip("0123456789abcdef"), known)
                 shown = following.code if following is not None else ""
                 assert not printed.startswith('{"error"') or shown.startswith('{"error"'), line
 
@@ -292,7 +318,7 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     [
         page
         for page in pages_with("python")
-        if page not in ("README.md", ADAPTERS, EMBEDDINGS, MEDIA, TRANSCRIPTION)
+        if page not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, STORED, TRANSCRIPTION)
     ],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:
@@ -313,6 +339,16 @@ def test_python_of_the_page_about_speech(
     asking, hearing = python_of(TRANSCRIPTION)
     run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
     assert run(hearing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
+
+
+def test_python_of_the_page_about_batches(storing: Server) -> None:
+    (code,) = python_of(BATCHES)
+    assert json.loads(run(code, storing))["custom_id"] == "1"
+
+
+def test_python_of_the_page_about_stored_responses(storing: Server) -> None:
+    (code,) = python_of(STORED)
+    assert run(code, storing).strip()
 
 
 def test_python_of_the_page_about_adapters(adapters: Path) -> None:
@@ -363,10 +399,19 @@ def test_every_endpoint_has_an_example(server: Server) -> None:
     paths: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            paths.setdefault(operation["summary"], []).append(path.replace("{name}", server.model))
+            paths.setdefault(operation["summary"], []).append(documented(path, server.model))
     for aliases in paths.values():
         pages = aliases in (["/docs"], ["/"])
         assert pages or any(f"{BASE}{path}" in shown for path in aliases), aliases
+
+
+def documented(path: str, model: str) -> str:
+    """As pages write it."""
+    for kind in ("file", "batch"):
+        path = path.replace(f"/{kind}s/{{id}}", f"/{kind}s/{kind}-ID")
+        path = path.replace(f"/{kind}es/{{id}}", f"/{kind}es/{kind}-ID")
+    path = path.replace("/responses/{id}", "/responses/resp_ID")
+    return path.replace("{name}", model)
 
 
 HOW = "run `python -m docs.reference.generate`"

@@ -40,6 +40,10 @@ def penstock_descendants() -> list[str]:
     return found
 
 
+LIMIT = 400
+"""Tokens that take much longer than the deadline."""
+
+
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
     with LLM(**SMALL) as llm:
@@ -47,7 +51,7 @@ def llm() -> Iterator[LLM]:
 
 
 def test_a_deadline_ends_what_is_not_finished(llm):
-    long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+    long = SamplingParams(temperature=0, max_tokens=LIMIT, ignore_eos=True)
     short = SamplingParams(temperature=0, max_tokens=1)
     for attempt in range(8):  # How long one token takes is the machine's affair.
         outputs = llm.generate(
@@ -59,9 +63,11 @@ def test_a_deadline_ends_what_is_not_finished(llm):
             break
         assert second.finish_reason == "timeout"
     assert second.finish_reason == "length"
-    assert 0 < len(first.token_ids) < 400
-    undisturbed = llm.generate(["Once"], long, use_tqdm=False)[0].outputs[0]
-    assert undisturbed.token_ids[: len(first.token_ids)] == first.token_ids
+    came = len(first.token_ids)
+    assert 0 < came < LIMIT
+    some = SamplingParams(temperature=0, max_tokens=came, ignore_eos=True)
+    undisturbed = llm.generate(["Once"], some, use_tqdm=False)[0].outputs[0]
+    assert undisturbed.token_ids == first.token_ids
     gone = llm.generate(["Once"], long, use_tqdm=False, deadline_ms=0.01)[0]
     assert (gone.finished, gone.outputs[0].finish_reason) == (True, "timeout")
 

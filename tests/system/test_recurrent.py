@@ -43,10 +43,10 @@ CASES = [
     # The last: blocks of the pool, where sequences are to be preempted.
     ("lfm2", FLOAT, 40),
     pytest.param("qwen3-next", FLOAT, 40, marks=pytest.mark.long),
-    ("lfm2", HALVES, 40),
+    pytest.param("lfm2", HALVES, 40, marks=pytest.mark.long),
     pytest.param("qwen3-next", HALVES, 40, marks=pytest.mark.long),
-    pytest.param("granite-hybrid", INT8, 130, marks=pytest.mark.slow),
-    pytest.param("nemotron-h", FLOAT, 40, marks=pytest.mark.slow),
+    pytest.param("granite-hybrid", INT8, 130, marks=pytest.mark.long),
+    pytest.param("nemotron-h", FLOAT, 40, marks=pytest.mark.long),
     ("qwen3-next", ON_CPU, 40),
     pytest.param("lfm2-moe", Numerics("cpu", "bfloat16"), 40, marks=pytest.mark.slow),
     pytest.param("granite-hybrid", Numerics("cpu", "float32", "int8"), 130, marks=pytest.mark.slow),

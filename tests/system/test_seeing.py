@@ -82,3 +82,42 @@ def test_a_conversation_about_pictures(seeing_server: Server) -> None:
     both = [first[0], second[0], {"type": "text", "text": "What is in the pictures?"}]
     assert said(seeing_server, both) == f"{stars.words} {circle.words}"
     assert said(seeing_server, "What is in the picture?") == BLIND
+
+
+def test_openais_client_shows_pictures_in_every_way(seeing_server: Server) -> None:
+    """Chats whole and streamed, with `detail`, and the responses' endpoint, whole and streamed."""
+    stars = Things(3, "blue", "star")
+    url = image(file_of(stars, 1, 200, 200))["image_url"]["url"]
+    question = "What do you see?"
+    chat: Any = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": url, "detail": "high"}},
+                {"type": "text", "text": question},
+            ],
+        }
+    ]
+    asked: Any = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_image", "image_url": url, "detail": "auto"},
+                {"type": "input_text", "text": question},
+            ],
+        }
+    ]
+    with OpenAI(base_url=f"{seeing_server.url}/v1", api_key="none", timeout=120) as client:
+        create = client.chat.completions.create
+        model, most = seeing_server.model, 2 * LONGEST
+        pieces = create(model=model, messages=chat, temperature=0, max_tokens=most, stream=True)
+        streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces)
+        assert streamed == stars.words
+        reply = client.responses.create(
+            model=model, input=asked, temperature=0, max_output_tokens=most
+        )
+        assert reply.output_text == stars.words
+        with client.responses.stream(
+            model=model, input=asked, temperature=0, max_output_tokens=most
+        ) as events:
+            assert events.get_final_response().output_text == stars.words

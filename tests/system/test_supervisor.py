@@ -59,6 +59,7 @@ def test_a_model_that_does_not_exist_is_one_clear_line(start_server: StartServer
     assert "/no/such/model" in fails_with(start_server, "/no/such/model", first=True)
 
 
+@pytest.mark.usefixtures("executed")
 def test_a_worker_that_can_never_start_stops_everything_and_says_why(
     start_server: StartServer,
     tiny_model: str,
@@ -140,6 +141,7 @@ def test_a_signal_stops_everything_within_seconds(
         running.get("/health/live")
 
 
+@pytest.mark.usefixtures("executed")
 def test_ctrl_c_before_it_is_ready_is_an_interruption(
     start_server: StartServer, tiny_model: str
 ) -> None:
@@ -150,6 +152,7 @@ def test_ctrl_c_before_it_is_ready_is_an_interruption(
     assert errors_in(running.stderr) == []
 
 
+@pytest.mark.usefixtures("executed")
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
 def test_a_signal_while_it_starts_leaves_nothing_either(
     start_server: StartServer, tiny_model: str, delay: float
@@ -161,6 +164,7 @@ def test_a_signal_while_it_starts_leaves_nothing_either(
     assert errors_in(running.stderr) == []
 
 
+@pytest.mark.usefixtures("executed")
 def test_what_dies_is_started_again_and_serves(start_server: StartServer, tiny_model: str) -> None:
     running = start_server(tiny_model, *SMALL)
     expected = running.complete()

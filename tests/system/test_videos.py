@@ -16,13 +16,20 @@ from PIL import Image
 
 from penstock import LLM, SamplingParams
 from penstock.formats.fields import Fields
-from penstock.media_facts import VideoFrames
+from penstock.media.pixels import video_inputs
+from penstock.media_facts import FixedFrames, VideoFrames
 from penstock.prepare.media import read_media
 from testing.serving import Server
 from tests.shared.media.pictures import saved
 from tests.shared.media.videos import noise
 from tests.system.killed_streams import check_a_killed_stream
-from tests.system.watching_models import said_by_transformers, write_qwen
+from tests.system.watching_models import (
+    SIDE,
+    said_by_transformers,
+    said_of_frames,
+    write_onevision,
+    write_qwen,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -75,6 +82,34 @@ def test_answers_are_those_of_transformers(watching: Server, folder: Path) -> No
         assert ids == said_by_transformers(folder, prompt_token_ids, video, shown, COUNT)
         answers.append(ids)
     assert answers[0] == answers[3] != answers[1]
+
+
+def test_onevision_says_of_frames_what_transformers_says(tmp_path: Path) -> None:
+    """Over HTTP and in the library. The frames have the tower's size already."""
+    folder = write_onevision(tmp_path / "tiny-onevision")
+    frames = noise(3, SIDE, SIDE, 5)
+    given = {"messages": messages(frames), "temperature": 0, "max_tokens": COUNT}
+    given |= {"ignore_eos": True, "return_token_ids": True}
+    with Server(str(folder), *FLAGS) as server:
+        reply = httpx.post(f"{server.url}/v1/chat/completions", json=given, timeout=120).json()
+    values = Fields(json.loads((folder / "config.json").read_text()), "config.json")
+    facts = read_media(folder, values, (folder / "tokenizer.json").read_bytes())
+    assert facts is not None
+    video = facts.kinds["video"].preparation
+    assert isinstance(video, FixedFrames)
+    prompt_token_ids = reply["prompt_token_ids"]
+    assert len(prompt_token_ids) == 3 * 3 * 3 + 1 + len(f"user:{WORDS};assistant:")
+    pixels = video_inputs(video, {"frames": frames})["pixel_values"]
+    ids = reply["choices"][0]["token_ids"]
+    assert ids == said_of_frames(folder, prompt_token_ids, pixels, COUNT)
+    params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
+    prompt: Any = {
+        "prompt": f"user:<|video_pad|>{WORDS};assistant:",
+        "multi_modal_data": {"video": frames},
+    }
+    with LLM(str(folder), max_model_len=512, num_kv_blocks=256, dtype="float32") as llm:
+        (output,) = llm.generate(prompt, params, use_tqdm=False)
+    assert output.outputs[0].token_ids == ids
 
 
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])

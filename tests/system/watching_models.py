@@ -1,5 +1,5 @@
-"""A tiny Qwen2.5-VL with random weights as a folder of the hub, and what transformers says with
-it."""
+"""A tiny Qwen2.5-VL and a tiny LLaVA-OneVision with random weights as folders of the hub, and what
+transformers says with them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 from penstock.media.pixels import video_inputs
 from penstock.media_facts import VideoFrames
 from tests.shared.media.processors import tokenizer
-from tests.system.hub_folders import write_folder
+from tests.system.hub_folders import continued, write_folder
 
 PATCH, SECONDS = 4, 1.0
+SIDE = 20
+"""Of LLaVA-OneVision's pictures, pixels: five patches in a row."""
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}:{% if m['content'] is string %}{{ m['content'] }}"
     "{% else %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<|image_pad|>"
@@ -75,6 +77,70 @@ def write_qwen(folder: Path) -> Path:
     processor = Qwen2VLImageProcessorPil(size=size, patch_size=PATCH)
     named = {"eos_token": "</s>"}
     return write_folder(folder, model, processor, tokens, named=named, template=TEMPLATE)
+
+
+def write_onevision(folder: Path) -> Path:
+    """The same of a tiny LLaVA-OneVision."""
+    import torch
+    from transformers import LlavaOnevisionConfig, Qwen2Config, SiglipVisionConfig
+    from transformers import LlavaOnevisionForConditionalGeneration as OneVision
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+        LlavaOnevisionImageProcessorPil,
+    )
+
+    tokens = tokenizer()
+    ids = tokens.get_vocab(with_added_tokens=True)
+    forms = [[SIDE, SIDE], [SIDE, 2 * SIDE]]
+    config = LlavaOnevisionConfig(
+        text_config=Qwen2Config(
+            vocab_size=len(ids),
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=0.25,
+            bos_token_id=ids["<s>"],
+            eos_token_id=ids["</s>"],
+            pad_token_id=ids["</s>"],
+        ),
+        vision_config=SiglipVisionConfig(
+            hidden_size=48,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            image_size=SIDE,
+            patch_size=PATCH,
+            initializer_range=0.2,
+            vision_use_head=False,
+        ),
+        image_token_id=ids["<image>"],
+        video_token_id=ids["<|video_pad|>"],
+        image_grid_pinpoints=forms,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(29)
+    model = OneVision(config).eval()
+    size = {"height": SIDE, "width": SIDE}
+    processor = LlavaOnevisionImageProcessorPil(size=size, image_grid_pinpoints=forms)
+    template = TEMPLATE.replace("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>")
+    return write_folder(folder, model, processor, tokens, template=template)
+
+
+def said_of_frames(
+    folder: Path, prompt_token_ids: list[int], pixels: np.ndarray, count: int
+) -> list[int]:
+    """So many tokens of the tiny LLaVA-OneVision. pixels: float32 [frames, 3, height, width]."""
+    import torch
+    from transformers import LlavaOnevisionForConditionalGeneration
+
+    model = LlavaOnevisionForConditionalGeneration.from_pretrained(folder).eval()
+    given = {
+        "input_ids": torch.tensor([prompt_token_ids]),
+        "pixel_values_videos": torch.from_numpy(pixels)[None],
+    }
+    return continued(model, given, count)[1]
 
 
 @cache

@@ -162,7 +162,7 @@ class Decoder:
         self._exchanges = Exchanges(self.program.phases)
         self._lost = np.zeros(1, dtype=np.int64)
         # Where a thread waits for other ranks, the others wait for it: they say nothing of crowds.
-        steady = bool(self._exchanges.function)
+        steady = any(each.exchange is not None and not each.alone for each in self.program.phases)
         self._threads = [ThreadCount(self.threads, steady) for _ in range(2)]
         self._struct = self._describe(self._phases)
         self._check()
@@ -302,7 +302,6 @@ class Decoder:
             outputs=self.program.outputs,
             low_rank=0 if low is None else low.columns,
             low_targets=0 if low is None else len(low.shapes),
-            low_kind=0 if low is None else low.kind,
             widths=(ctypes.c_int32 * NUM_BUFFERS)(*widths),
             phases=phases,
             exchange=self._exchanges.function,

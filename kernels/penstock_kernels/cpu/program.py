@@ -306,6 +306,8 @@ class Phase:
     """Of MAKE_INPUT behind attention: whether RESULT has gates."""
     exchange: Exchange | None = None
     """Of EXCHANGE."""
+    alone: bool = False
+    """Of EXCHANGE: it waits for no other rank."""
     low_rank: int = -1
     """Which of LowRankTargets belongs to the first of `matrices`, the next ones to the others; -1:
     adapters change none."""
@@ -354,6 +356,8 @@ class Phase:
             case PhaseKind.EXCHANGE if self.experts is None:
                 yield self.source, self.width
             case PhaseKind.NORM:
+                yield self.target, self.width
+            case PhaseKind.TAKE_ROWS if not self.adds:
                 yield self.target, self.width
             case PhaseKind.INPUTS_OF_LAYERS if first is not None:
                 yield self.target, first.struct.inputs

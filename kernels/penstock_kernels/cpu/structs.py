@@ -190,8 +190,6 @@ class PkProgram(ctypes.Structure):
         ("outputs", c_int32),
         ("low_rank", c_int32),
         ("low_targets", c_int32),
-        ("low_kind", c_int32),
-        ("reserved", c_int32),
         ("widths", c_int32 * NUM_BUFFERS),
         ("phases", ctypes.POINTER(PkPhase)),
         ("exchange", PkExchange),

@@ -209,6 +209,26 @@ EXPERTS = MatmulTiles(64, 64, 64, 4, 4)
 EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
 """For so few rows that an expert has no more than one tile, if they are dealt out evenly."""
 
+LOW_RANK = MatmulTiles(16, 64, 128, 4, 4)
+"""For rows of an adapter: the one shape with `batch_invariant`, and that of few rows."""
+LOW_RANK_MANY = MatmulTiles(64, 64, 64, 4, 3)
+"""For so many rows that the adapters' tiles are mostly full."""
+LOW_RANK_PART = 1024
+"""Inputs that a program of `_shrink` goes through, a multiple of each shape's `inner`."""
+
+
+def low_rank_tiles(rows: int, adapters: int, *, batch_invariant: bool) -> MatmulTiles:
+    """Returns the tiles for `rows` rows that have one of so many adapters."""
+    many = not batch_invariant and rows > LOW_RANK_MANY.rows * adapters
+    return LOW_RANK_MANY if many else LOW_RANK
+
+
+def low_rank_block(rank: int) -> int:
+    """Returns how many of the `rank` numbers between two factors a program computes at a time.
+    `rank` is a multiple of 16."""
+    return next(block for block in (64, 32, 16) if rank % block == 0)
+
+
 PLACE_BLOCK = 1024
 """Pairs of a row and an expert that a program of `place_rows` goes through at a time."""
 PLACE_WARPS = 4

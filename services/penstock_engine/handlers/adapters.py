@@ -51,8 +51,9 @@ class AdapterHandler:
                 "this server takes no adapters; --enable-lora lets it", param="model"
             )
         _check_file(submit.adapter)
-        if self._state.adapters.is_poisoned(submit.adapter):
-            raise InvalidRequest(DEADLY, param="model")
+        refused = self._state.adapters.why_refused(submit.adapter)
+        if refused is not None:
+            raise InvalidRequest(refused, param="model", code="invalid_adapter")
 
     def welcome(self, frontend: FrontendSession) -> None:
         """A front end's first message: it hears of every name."""
@@ -91,7 +92,10 @@ class AdapterHandler:
         entry = self._state.adapters.failed(message.adapter, rank, now)
         if entry is not None:
             log.warning("adapter failed", digest=message.adapter, reason=message.reason)
-            self.fail(entry, f"the adapter can't be used: {message.reason}")
+            why = f"the adapter can't be used: {message.reason}"
+            if message.unfit:
+                self._state.adapters.refuse(message.adapter, why)
+            self.fail(entry, why)
 
     def expire(self, now: float) -> None:
         """Gives up those that take too long to load."""
@@ -100,7 +104,7 @@ class AdapterHandler:
 
     def poisoned(self, entry: AdapterEntry) -> None:
         """Too many workers have died while they loaded it."""
-        self._state.adapters.poison(entry)
+        self._state.adapters.refuse(entry.file.digest, DEADLY)
         self.fail(entry, DEADLY)
 
     def fail(self, entry: AdapterEntry, error: str) -> None:

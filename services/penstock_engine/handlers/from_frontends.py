@@ -155,7 +155,10 @@ class FromFrontends:
         try:
             self._validate(frontend, submit)
         except InvalidRequest as error:
-            self._reject(frontend, Rejected(submit.request, "invalid", error.message))
+            code = error.code or ""
+            self._reject(
+                frontend, Rejected(submit.request, "invalid", error.message, error_code=code)
+            )
             return
         refusal = (
             self._leaving(submit)

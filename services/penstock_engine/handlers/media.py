@@ -105,8 +105,9 @@ class MediaHandler:
         exchange = self._state.media.exchange
         if isinstance(message, MediaFailed):
             failed = exchange.answered(message.name, rank, now, message.reason, message.code)
-        else:
-            failed = exchange.answered(message.name, rank, now)  # Another may have failed before.
+        else:  # Another may have failed before.
+            work = message.work if isinstance(message, MediaReady) else 0
+            failed = exchange.answered(message.name, rank, now, work=work)
         if failed is None:
             return
         for request in failed.requests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import InvalidRequest
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit

@@ -19,7 +19,11 @@ class Encodings:
     finds no room is the next to get some: so no two hold half of what both need, and nobody is
     passed by for ever.
 
-    capacity: rows.  step_rows: that a step may encode; one item always may be encoded.
+    An item whose encoding is long is divided over steps. One at a time is begun and not done, so
+    workers keep one such state; whoever comes to another item has that one gone on with first. It
+    goes on while somebody who runs needs it, and is dropped when nobody does any more.
+
+    capacity: rows.  step_rows: that a step may encode; one item, or a part of one, always may be.
     """
 
     def __init__(
@@ -29,10 +33,13 @@ class Encodings:
         self.capacity = capacity
         self.used = 0
         self.encode: dict[str, MediaEntry] = {}
-        """What the next plan has encoded."""
+        """What the next plan has encoded to the end."""
+        self.partly: dict[str, MediaEntry] = {}
+        """What it begins, or goes on with."""
         self.dropped: list[str] = []
         """What the next plan tells to be dropped."""
-        self.step_encoded = 0  # rows that it has encoded
+        self.step_encoded = 0  # rows that it has encoded; of an item in parts, in proportion
+        self.step_work = 0  # of what it has encoded: see MediaReady
         self._step_rows = step_rows
         self._on_drop = on_drop
         self._pinned: dict[Sequence, list[MediaEntry]] = {}
@@ -42,16 +49,18 @@ class Encodings:
         """Encoded, without pins, and needed later."""
         self._next: Sequence | None = None
         """Who found no room, and gets it before others."""
+        self._begun: MediaEntry | None = None
+        self._new = False  # the plan that is made now is the first that has it
 
     def begin_step(self) -> None:
         """A plan is begun, which has nothing encoded yet."""
-        self.step_encoded = 0
+        self.step_encoded = self.step_work = 0
 
-    def take(self) -> tuple[list[MediaEntry], list[str]]:
-        """(encode, dropped) of the plan that is made now."""
-        encode, dropped = list(self.encode.values()), self.dropped
-        self.encode, self.dropped = {}, []
-        return encode, dropped
+    def take(self) -> tuple[list[MediaEntry], list[MediaEntry], list[str]]:
+        """(encode, partly, dropped) of the plan that is made now."""
+        encode, partly, dropped = self.encode, self.partly, self.dropped
+        self.encode, self.partly, self.dropped, self._new = {}, {}, [], False
+        return list(encode.values()), list(partly.values()), dropped
 
     def hold(self, sequence: Sequence, entries: Iterable[MediaEntry]) -> bool:
         """Makes room for the rows of all these, and keeps them until `release`. False: there is
@@ -75,11 +84,36 @@ class Encodings:
             self.settle(entry)
         return True
 
-    def add(self, entry: MediaEntry) -> bool:
-        """Has an item encoded whose rows have room. False: the step has its share."""
-        if self.step_encoded and self.step_encoded + entry.rows > self._step_rows:
+    def add(self, entry: MediaEntry, most_work: float) -> bool:
+        """Has an item encoded whose rows have room, or goes on with it. False: it isn't encoded
+        yet, as the step has its share.
+
+        most_work: that a step encodes; see MediaReady."""
+        begun = self._begun
+        if begun is not None and begun is not entry and not self._go_on(begun, most_work):
             return False
-        self.step_encoded += entry.rows
+        return self._go_on(entry, most_work)
+
+    def _go_on(self, entry: MediaEntry, most_work: float) -> bool:
+        """Whether it is done in this step."""
+        if entry.name in self.partly:
+            return False
+        rest, left = entry.work - entry.done, most_work - self.step_work
+        part = rest if rest <= left else max(int(left), 1)
+        rows = entry.rows if not entry.work else -(-entry.rows * part // entry.work)
+        full = left <= 0 or self.step_encoded + rows > self._step_rows
+        if self.step_encoded and full:
+            return False
+        self.step_encoded += rows
+        self.step_work += part
+        if part < rest:
+            self._new = self._new or entry is not self._begun
+            entry.stage, self._begun = MediaStage.ENCODING, entry
+            entry.done += part
+            self.partly[entry.name] = entry
+            return False
+        if self._begun is entry:
+            self._begun = None
         self.encode[entry.name] = entry
         entry.stage = MediaStage.ENCODED
         return True
@@ -88,6 +122,7 @@ class Encodings:
         """It isn't to be encoded in this plan after all: it is loaded, as before."""
         del self.encode[entry.name]
         self.step_encoded -= entry.rows
+        self.step_work -= entry.work
         entry.stage = MediaStage.LOADED
         if not entry.pins:
             self._unhold(entry)
@@ -107,12 +142,16 @@ class Encodings:
             del entry.pins[sequence]
             if not entry.pins and entry.stage is not MediaStage.ENCODED:
                 self._unhold(entry)
+                self._give_up(entry)
             self.settle(entry)
         if not pinned:
             del self._pinned[sequence]
 
     def forget(self, entry: MediaEntry) -> None:
         """Its encoding failed, on a rank at least. Others may have its rows, so all drop them."""
+        if entry is self._begun:
+            self._begun = None
+            entry.stage = MediaStage.ENCODED  # It is dropped like one that is done.
         for sequence in list(entry.pins):
             self.release(sequence, [entry])
         self.encode.pop(entry.name, None)
@@ -121,6 +160,19 @@ class Encodings:
         self._free.pop(entry.name, None)
         self._wanted.pop(entry.name, None)
         self.dropped.append(entry.name)
+
+    def _give_up(self, entry: MediaEntry) -> None:
+        """Nobody who runs needs it; if it is begun, workers forget what they have of it."""
+        if entry is not self._begun:
+            return
+        self._begun, entry.done = None, 0
+        self.partly.pop(entry.name, None)
+        if self._new:
+            entry.stage, self._new = MediaStage.LOADED, False
+        else:
+            entry.stage = MediaStage.ABSENT
+            self.dropped.append(entry.name)
+        self._on_drop(entry)
 
     def settle(self, entry: MediaEntry) -> None:
         """Who needs it has changed, or its stage."""
@@ -159,13 +211,15 @@ class Encodings:
 
     def check(self, entries: Iterable[MediaEntry]) -> None:
         """Raises BrokenState unless the books agree with the entries, which are all there are."""
-        if self.encode:
-            raise BrokenState(f"no plan has {list(self.encode)} encoded")
+        if self.encode or self.partly:
+            raise BrokenState(f"no plan has {[*self.encode, *self.partly]} encoded")
         known = list(entries)
         rows = sum(entry.rows for entry in known if entry.held)
         if rows != self.used or self.used > self.capacity:
             raise BrokenState(f"{rows} rows are held, {self.used} of {self.capacity} counted")
         for entry in known:
+            if (entry.stage is MediaStage.ENCODING) != (entry is self._begun):
+                raise BrokenState(f"{entry.name} is {entry.stage.name}, and begun or not")
             kept = entry.stage is MediaStage.ENCODED or bool(entry.pins)
             if entry.held != kept:
                 raise BrokenState(f"the rows of {entry.name} are held, or not: {entry.stage.name}")

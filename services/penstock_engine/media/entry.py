@@ -17,6 +17,8 @@ class MediaStage(enum.Enum):
     LOADING = "loading"
     """Workers have been sent it, or a part of it, and have not all answered."""
     LOADED = "loaded"
+    ENCODING = "being encoded"
+    """A plan has it begun, and none yet done."""
     ENCODED = "encoded"
     """The latest plan at least has it encoded."""
 
@@ -29,6 +31,7 @@ class MediaEntry:
         "awaited",
         "by_file",
         "chunks",
+        "done",
         "failure",
         "held",
         "holders",
@@ -37,6 +40,7 @@ class MediaEntry:
         "received",
         "source",
         "stage",
+        "work",
     )
 
     def __init__(self, item: MediaItem) -> None:
@@ -52,6 +56,8 @@ class MediaEntry:
         self.awaited: set[int] = set()  # ranks that have not answered yet
         self.failure = ""  # what one of the ranks said against it, or ""
         self.held = False  # its rows are counted: encoded, or room was made for them
+        self.work = 0  # see MediaReady
+        self.done = 0  # of that, in plans so far, while it is being encoded
         self.pins: dict[Sequence, None] = {}
         """Who runs, and needs its rows before they may go."""
 
@@ -71,7 +77,7 @@ class MediaEntry:
     @property
     def is_there(self) -> bool:
         """Whether a step may have it encoded, or has."""
-        return self.stage in (MediaStage.LOADED, MediaStage.ENCODED)
+        return self.stage in (MediaStage.LOADED, MediaStage.ENCODING, MediaStage.ENCODED)
 
 
 def cost_of(item: MediaItem) -> int:

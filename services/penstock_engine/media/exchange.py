@@ -82,13 +82,21 @@ class MediaExchange:
     # ---- workers
 
     def answered(
-        self, name: str, rank: int, now: float, reason: str = "", code: MediaFailure | None = None
+        self,
+        name: str,
+        rank: int,
+        now: float,
+        reason: str = "",
+        code: MediaFailure | None = None,
+        *,
+        work: int = 0,
     ) -> Failed | None:
-        """A rank has what it was sent of an item, or can't use the item. code: why not."""
+        """A rank has what it was sent of an item, or can't use the item. code: why not.  work: see
+        MediaReady; ranks have the same weights, and say the same."""
         entry, loads = self._books.entries.get(name), self._books.loads
         if entry is None:
             return None
-        if entry.stage is MediaStage.ENCODED and code is not None:
+        if entry.stage in (MediaStage.ENCODING, MediaStage.ENCODED) and code is not None:
             return self._failed_encoding(entry, reason)
         if rank not in entry.awaited or not loads.answered(entry, rank, reason, code):
             return None
@@ -99,7 +107,7 @@ class MediaExchange:
         if not entry.received:
             loads.begin_anew(entry)
         if entry.received == entry.item.size:
-            entry.stage = MediaStage.LOADED
+            entry.stage, entry.work, entry.done = MediaStage.LOADED, work, 0
             loads.settle(entry)
             self._on_arrival(entry)
         elif entry.holders:

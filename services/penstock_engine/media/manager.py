@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.media.books import MediaBooks
+from penstock_engine.media.encoding_shares import EncodingShares
 from penstock_engine.media.encodings import Encodings
 from penstock_engine.media.entry import MediaEntry, MediaStage
 from penstock_engine.media.exchange import MediaExchange
 from penstock_engine.media.loads import Loads
-from penstock_engine.media.parked import ParkedSequences
-from penstock_engine.media.planned import PlannedEncodings
 from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.timeline import Clock
@@ -20,13 +20,13 @@ from penstock_engine.scheduler.chunk_limit import ChunkLimit
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
-from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.parked import KeepsParked, ParkedSequences
 
 LOOKED_AHEAD = 8
 """Of those that wait, for whose items front ends are asked before it is their turn."""
 
 
-class MediaManager(ChunkLimit):
+class MediaManager(KeepsParked, ChunkLimit):
     """The items of requests on their way: asked for when a sequence is about to start (`Loads`),
     encoded when a step comes to their placeholders (`Encodings`).
 
@@ -61,7 +61,7 @@ class MediaManager(ChunkLimit):
         """Tickets of those that wait in the queue with all that they need."""
         self._found: dict[Sequence, int] = {}
         """Items that one that is starting needs not have encoded."""
-        self._planned = PlannedEncodings()
+        self._shares = EncodingShares(scheduling)
         self.encoder_rows = 0
         """Placeholders with which each prompt begins; see Ready."""
         self.exchange = MediaExchange(self._books, scheduling, counts, self._arrived)
@@ -102,7 +102,7 @@ class MediaManager(ChunkLimit):
         self._stuck.clear()
         self._looked.clear()
         self._found.clear()
-        self._planned.clear()
+        self._shares.planned.clear()
         self.exchange.forget()
         self.short = None
         for sequence in parked:
@@ -110,22 +110,6 @@ class MediaManager(ChunkLimit):
             self._scheduling.queue.push(sequence)
 
     # ---- who waits
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._parked)
-
-    def parked(self) -> list[Sequence]:
-        """All that wait for items."""
-        return self._parked.all()
-
-    def first_parked(self, count: int) -> list[Sequence]:
-        """The first `count` of them."""
-        return self._parked.first(count)
-
-    def part_of(self, tenant: str | None = None) -> Part:
-        """What waits for items; of one tenant, if one is named."""
-        return self._parked.part_of(tenant)
 
     def may_start(self, sequence: Sequence, computed: int) -> bool:
         media = sequence.request.media
@@ -230,6 +214,11 @@ class MediaManager(ChunkLimit):
 
     def begin_step(self) -> None:
         self.encodings.begin_step()
+        self._shares.begin_step()
+
+    @property
+    def encodes(self) -> bool:
+        return bool(self.encodings.encode or self.encodings.partly)
 
     def started(self, sequence: Sequence, computed: int) -> None:
         self._looked.pop(sequence, None)
@@ -242,7 +231,7 @@ class MediaManager(ChunkLimit):
 
     def end(self, sequence: Sequence, start: int, end: int) -> int:
         """A chunk doesn't pass a span's first token before its item is encoded."""
-        media = sequence.request.media
+        media, self._shares.begins = sequence.request.media, None
         if media is None or start >= media.end or end <= start:
             return end
         for span in media.spans(start, end):
@@ -255,6 +244,9 @@ class MediaManager(ChunkLimit):
             if not self._encoded(sequence, self._books.entries[item.name], entries):
                 return max(start, span.offset)
         return end
+
+    def begins(self, sequence: Sequence) -> bool:
+        return self._shares.begins is sequence
 
     def least(self, sequence: Sequence, start: int) -> int:
         media = sequence.request.media
@@ -270,16 +262,16 @@ class MediaManager(ChunkLimit):
         along with it."""
         if not self.encodings.hold(sequence, together):
             return False
-        if entry.stage is MediaStage.LOADED and self.encodings.add(entry):
-            self.loads.encoded(entry)
-            self._planned.add(entry, sequence)
+        if entry.stage in (MediaStage.LOADED, MediaStage.ENCODING):
+            if self._shares.go_on(sequence, entry, self.encodings):
+                self.loads.encoded(entry)
         elif entry.stage is MediaStage.ABSENT:
             self._stuck[entry.name] = entry
-        self._planned.use(entry, sequence)
+        self._shares.planned.use(entry, sequence)
         return entry.stage is MediaStage.ENCODED
 
     def take_cost(self, sequence: Sequence) -> int:
-        return self._planned.take_cost(sequence)
+        return self._shares.planned.take_cost(sequence)
 
     def computed(self, sequence: Sequence) -> None:
         needs, media = self._books.needs.get(sequence), sequence.request.media
@@ -293,30 +285,32 @@ class MediaManager(ChunkLimit):
             self.left(sequence)
 
     def unscheduled(self, sequence: Sequence) -> None:
-        for name in self._planned.unused(sequence):
+        for name in self._shares.planned.unused(sequence):
             entry = self._books.entries[name]
-            self._planned.take_back(entry)
+            self._shares.planned.take_back(entry)
             self.encodings.take_back(entry)
 
     def not_started(self, sequence: Sequence) -> None:
         self.unscheduled(sequence)
-        self._planned.take_cost(sequence)
+        self._shares.planned.take_cost(sequence)
         self._found.pop(sequence, None)
         self.encodings.release(sequence)
 
     def left(self, sequence: Sequence) -> None:
-        self._planned.take_cost(sequence)
+        self._shares.planned.take_cost(sequence)
         if self.short is sequence:
             self.short = None
         self.encodings.release(sequence)
         self._books.detach(sequence)
 
-    def take(self) -> tuple[list[str], list[str], int]:
-        encode, dropped = self.encodings.take()
-        self._planned.sent()
+    def take(self) -> PlannedMedia:
+        found = self._shares.take(self.encodings)
         self.loads.planned(self._scheduling.last_step)
-        self._counts.media_encoded += len(encode)
-        return [entry.name for entry in encode], dropped, sum(entry.rows for entry in encode)
+        self._counts.media_encoded += len(found.encode)
+        return found
+
+    def settled(self, media: PlannedMedia, seconds: float) -> None:
+        self._shares.settled(media, seconds)
 
     # ---- items
 

@@ -21,9 +21,13 @@ class PlannedEncodings:
         """Rows that were encoded for each, and not charged yet."""
 
     def add(self, entry: MediaEntry, sequence: Sequence) -> None:
-        """The plan has it encoded for a sequence."""
+        """The plan has all of it encoded for a sequence."""
         self._first[entry.name] = sequence
         self._users[entry.name] = {sequence: None}
+        self.charge(entry, sequence)
+
+    def charge(self, entry: MediaEntry, sequence: Sequence) -> None:
+        """It is encoded for a sequence, in this plan and others perhaps."""
         self._costs[sequence] = self._costs.get(sequence, 0) + entry.rows
         if sequence.timeline is not None:
             sequence.timeline.encoded_items += 1

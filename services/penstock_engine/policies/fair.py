@@ -17,7 +17,7 @@ from penstock_engine.policies.fair_share.queue import FairQueue
 from penstock_engine.policies.fair_share.room import FairRoom
 from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
-from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Shortage, Standing, Turn
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
@@ -48,7 +48,7 @@ class FairShare(OneLine):
 
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FairShare:
-        pace = StepPace(settings.max_step_slowdown)
+        pace = pace_of(settings)
         return cls(tenants, settings.max_num_batched_tokens, pace)
 
     # ---- accounts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from penstock.config.settings import SchedulerSettings
-from penstock_engine.policies.order import FirstComeFirstServed, QueueOrder
-from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.order import PriorityWithAgeing, QueueOrder
+from penstock_engine.policies.pace import StepPace, pace_of
 from penstock_engine.policies.policy import Policy, Turn
 from penstock_engine.policies.preemption import LatestFirst
 from penstock_engine.policies.shares import PrefillShare
@@ -63,10 +63,11 @@ class OneLine(Policy):
 
 
 class FirstCome(OneLine):
-    """In the order in which requests were accepted."""
+    """In the order in which requests were accepted, but for those in the background: nobody else
+    has a priority here."""
 
     name = "fcfs"
 
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> FirstCome:
-        return cls(FirstComeFirstServed(), StepPace(settings.max_step_slowdown))
+        return cls(PriorityWithAgeing(), pace_of(settings))

@@ -13,15 +13,9 @@ class QueueOrder(Protocol):
     def key(self, sequence: Sequence) -> tuple[int, ...]: ...
 
 
-class FirstComeFirstServed:
-    """By arrival, then by index in the request. A preempted sequence keeps its place."""
-
-    def key(self, sequence: Sequence) -> tuple[int, ...]:
-        return (sequence.request.arrival, sequence.index)
-
-
 class PriorityWithAgeing:
-    """The lower priority value first; of equal ones, by arrival.
+    """The lower priority value first; of equal ones, by arrival, then by index in the request. A
+    preempted sequence keeps its place.
 
     Everyone who waits ages alike, so ageing needs no clock and changes no key: a request stands
     where its priority puts it, moved back by its arrival.  One that is `p` levels better may

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 
+from penstock.config.settings import SchedulerSettings
+
 SHORT = 0.1
-"""Seconds that a step may take in any case."""
+"""Seconds that a step may take in any case, if a setting says nothing else."""
+
+ASIDE = 0.005
+"""Seconds that media may be encoded in any case in a step that somebody decodes in."""
 
 LONG = 2.0
 """Seconds that a step without decodes may take: whoever comes during one waits for its end."""
@@ -38,11 +43,12 @@ class StepPace:
     prompts wait all the time, no such step comes by itself; so now and then one is made.
 
     slowdown: how many times as long as the decodes alone a step beside them may take; 0: there is
-    no bound.
+    no bound.  short: seconds that it may take in any case.
     """
 
-    def __init__(self, slowdown: float = 0.0) -> None:
+    def __init__(self, slowdown: float = 0.0, short: float = SHORT) -> None:
         self._slowdown = slowdown
+        self._short = short
         # The newest steps of decodes alone, blended; 0 seconds: there was none.
         self._tokens = self._seconds = 0.0
         self._each: float | None = None  # seconds of a further token
@@ -94,8 +100,22 @@ class StepPace:
         if self._with_prefill and self._with_prefill % every == 0:
             return decodes
         alone = self._alone(decodes)
-        beside = max(SHORT, self._slowdown * alone) - alone
+        beside = max(self._short, self._slowdown * alone) - alone
         return decodes + max(LEAST, beside / self._each)
+
+    def aside(self, decodes: int) -> float:
+        """Seconds that a step with so many decodes may take for what are no tokens, and what
+        another step can go on with."""
+        if not self._slowdown:
+            return math.inf
+        if not decodes:
+            return max(SHORT, self._short)
+        return max(min(ASIDE, self._short), (self._slowdown - 1.0) * self._alone(decodes))
+
+
+def pace_of(settings: SchedulerSettings) -> StepPace:
+    """One that has learnt nothing yet."""
+    return StepPace(settings.max_step_slowdown, 0.001 * settings.short_step_ms)
 
 
 def _blend(known: float, new: float, weight: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from penstock.config.settings import SchedulerSettings
 from penstock_engine.policies.first_come import OneLine
 from penstock_engine.policies.order import PriorityWithAgeing
-from penstock_engine.policies.pace import StepPace
+from penstock_engine.policies.pace import pace_of
 from penstock_engine.policies.policy import Shortage, Turn, enough
 from penstock_engine.policies.tenants import Tenants
 from penstock_engine.request.request import Sequence
@@ -27,7 +27,7 @@ class ByPriority(OneLine):
 
     @classmethod
     def make(cls, settings: SchedulerSettings, tenants: Tenants) -> ByPriority:
-        return cls(PriorityWithAgeing(), StepPace(settings.max_step_slowdown))
+        return cls(PriorityWithAgeing(), pace_of(settings))
 
     def _prefill(self, chunks: list[Sequence], builder: StepBuilder) -> Iterator[Turn]:
         """In the order, whether they run or wait."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from penstock.protocol.common import Stopping
+from penstock.protocol.common import BACKGROUND_LEVELS, Stopping
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
 from penstock_engine.kv.table import BlockTable
@@ -86,7 +86,7 @@ class Request:
         self.arrival = arrival  # the engine's own count: the order of first come, first served
         self.tenant = submit.tenant
         self.grant = submit.grant
-        self.priority = submit.priority
+        self.priority = submit.priority + BACKGROUND_LEVELS * submit.background
         self.accepted = now  # seconds of the engine's clock
         left = submit.time_left_ms
         self.deadline = None if left is None else now + left / 1000  # on the same clock

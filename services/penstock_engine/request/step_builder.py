@@ -9,6 +9,7 @@ import msgspec
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_engine.kv.table import BlockTable
+from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.step_in_flight import StepInFlight
 from penstock_engine.speculation.draft_policy import StepSize
@@ -124,12 +125,12 @@ class StepBuilder:
         number: int,
         released: list[int],
         copies: list[Copy],
-        media: tuple[list[str], list[str], int] = ([], [], 0),
+        media: PlannedMedia | None = None,
         *,
         looks: bool = True,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: see ChunkLimit.take.  looks: see Plan."""
+        media: what it encodes.  looks: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -144,10 +145,18 @@ class StepBuilder:
             items.append((sequence, end - progress.kept, samples))
             tokens += count + drafts
             decodes += end - start == 1
-        encode, dropped, rows = media
-        admitted = self._admissions()
+        media = media or PlannedMedia()
         plan = Plan(
-            number, number - 1, released, admitted, work, copies, encode, dropped, looks=looks
+            number,
+            number - 1,
+            released,
+            self._admissions(),
+            work,
+            copies,
+            media.encode,
+            media.dropped,
+            media.partly,
+            looks,
         )
         step = StepInFlight(
             number,
@@ -155,7 +164,7 @@ class StepBuilder:
             alone=self.alone,
             tokens=tokens,
             decodes=decodes,
-            rows=rows,
+            media=media,
             drafts=self.drafts,
             looks=looks,
         )

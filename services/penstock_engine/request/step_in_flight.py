@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.protocol.from_worker import Result, SlotResult
+from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 from penstock_engine.speculation.draft_policy import StepSize
 
@@ -20,8 +21,8 @@ class StepInFlight:
         "drafts",
         "items",
         "looks",
+        "media",
         "number",
-        "rows",
         "tokens",
     )
 
@@ -33,7 +34,7 @@ class StepInFlight:
         alone: bool,
         tokens: int,
         decodes: int,
-        rows: int = 0,
+        media: PlannedMedia | None = None,
         drafts: dict[int, int] | None = None,
         looks: bool = True,
     ) -> None:
@@ -44,7 +45,7 @@ class StepInFlight:
         self.alone = alone  # one suspect has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
-        self.rows = rows  # of items of media, that it encodes
+        self.media = media or PlannedMedia()  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
         self.looks = looks  # its result says what could be drafted next
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
 
 
@@ -20,6 +21,11 @@ class ChunkLimit:
         """Sequences that it has taken out of the queue."""
         return 0
 
+    @property
+    def encodes(self) -> bool:
+        """Whether the plan that is begun is one even without tokens."""
+        return False
+
     def begin_step(self) -> None:
         """A plan is begun."""
 
@@ -35,6 +41,11 @@ class ChunkLimit:
         """How far tokens [start, end) may be computed in this step; at least `start`. Prepares for
         their being computed."""
         return end
+
+    def begins(self, sequence: Sequence) -> bool:
+        """Whether a sequence that may compute nothing yet may start all the same, as `end` has
+        found: what it waits for goes on in steps."""
+        return False
 
     def least(self, sequence: Sequence, start: int) -> int:
         """How many of its tokens from `start` on have to be computed in one step, at least."""
@@ -58,7 +69,9 @@ class ChunkLimit:
     def left(self, sequence: Sequence) -> None:
         """It has no slot any more."""
 
-    def take(self) -> tuple[list[str], list[str], int]:
-        """What the plan that is made now tells workers: names of items to encode, and of those
-        whose rows are dropped; and how many rows it encodes."""
-        return [], [], 0
+    def take(self) -> PlannedMedia:
+        """What the plan that is made now tells workers."""
+        return PlannedMedia()
+
+    def settled(self, media: PlannedMedia, seconds: float) -> None:
+        """A step was settled that had these media. seconds: that it encoded them."""

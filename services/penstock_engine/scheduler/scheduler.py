@@ -79,7 +79,7 @@ class Scheduler:
         self.state.limit.begin_step()
         builder = StepBuilder(budget, self._max_carried)
         self._fill(builder)
-        if not builder.items:
+        if self._is_empty(builder):
             return None
         self._drafter.allot(builder)
         self.state.last_was_alone = builder.alone
@@ -102,11 +102,15 @@ class Scheduler:
         if self.state.last_was_alone:
             turns.reverse()
         aside = -1
-        while not builder.items and aside != self.state.num_aside:
+        while self._is_empty(builder) and aside != self.state.num_aside:
             aside = self.state.num_aside
             for run in turns:
-                if not builder.items:
+                if self._is_empty(builder):
                     run(builder)
+
+    def _is_empty(self, builder: StepBuilder) -> bool:
+        """Whether nothing is computed, of tokens or for them."""
+        return not builder.items and not self.state.limit.encodes
 
     def _may_follow(self) -> bool:
         """Whether one more step may be sent behind those in flight.
@@ -126,7 +130,7 @@ class Scheduler:
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
-        tokens, rows = self.state.in_flight[-1].tokens, self.state.in_flight[-1].rows
+        tokens, rows = self.state.in_flight[-1].tokens, self.state.in_flight[-1].media.rows
         return tokens + rows <= self.FOLLOWED_TOKENS or (
             not rows and self.state.step_cost.within(tokens, self.FOLLOWED_SECONDS)
         )
@@ -311,13 +315,14 @@ class Scheduler:
         return bool(self.state.leaving) and self._starts.missing(shortage.needed) <= 0
 
     def _start(self, sequence: Sequence, start: Start, builder: StepBuilder, most: int) -> bool:
-        """most: tokens that it may compute in this step. Whether it may compute any."""
+        """most: tokens that it may compute in this step. Whether it may compute any, or what it
+        waits for goes on."""
         if self.state.cache is None or self.state.prefix_reuse is None:
             return False
         behind = self._behind(sequence) - start.computed
         end = start.computed + min(behind, most, builder.most(sequence))
         end = self.state.limit.end(sequence, start.computed, end)
-        if end <= start.computed:
+        if end <= start.computed and not self.state.limit.begins(sequence):
             self.state.limit.not_started(sequence)
             return False
         self.state.queue.remove(sequence)
@@ -341,7 +346,8 @@ class Scheduler:
             end = end if end > start.computed else room
         sequence.table.grow(self.state.cache, end)
         builder.admit(sequence)
-        self._schedule(sequence, builder, start.computed, end, [])
+        if end > start.computed:
+            self._schedule(sequence, builder, start.computed, end, [])
         return True
 
     # ---- suspects: those that ran when a worker or an engine died
@@ -363,4 +369,4 @@ class Scheduler:
             if not self._start(head, start, builder, builder.left):
                 return
             self.state.suspect = head
-        builder.alone = bool(builder.items)
+        builder.alone = not self._is_empty(builder)

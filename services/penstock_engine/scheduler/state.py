@@ -169,16 +169,20 @@ class SchedulerState:
     def detach(self) -> dict[Sequence, int]:
         """The worker is gone, and its KV with it. Everything that ran waits again.
 
-        Returns the sequences that were in a step in flight, and live; each with the tokens that
-        would have been computed of it.
+        Returns the sequences that were in a step in flight, or needed what it encoded, and live;
+        each with the tokens that would have been computed of it.
         """
         scheduled: dict[Sequence, int] = {}
         for step in self.in_flight:
             for sequence, _, _ in step.items:
                 progress = sequence.progress
                 if not sequence.finished:
-                    scheduled.setdefault(sequence, progress.scheduled + progress.drafts)
+                    end = progress.scheduled + progress.drafts
+                    scheduled[sequence] = max(end, scheduled.get(sequence, 0))
                 progress.in_flight = progress.drafts = 0
+            for sequence, end in step.media.needed_by.items():
+                if not sequence.finished:
+                    scheduled[sequence] = max(end, scheduled.get(sequence, 0))
         self.in_flight.clear()
         self.num_released += 1
         for sequence in [*self.running.values(), *self.marked.values()]:
@@ -249,6 +253,7 @@ class SchedulerState:
         """
         step = self.in_flight[0]
         self._lessons.settled(step, result, gap)
+        self.limit.settled(step.media, result.encode_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
         drafts = step.drafts
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):

@@ -43,7 +43,7 @@ class StepClock:
         return whole
 
     def _share_out(self, step: StepInFlight, seconds: float, gap: float) -> None:
-        each = seconds / step.tokens
+        each = seconds / max(step.tokens, 1)
         for sequence, end, samples in step.items:
             timeline = sequence.timeline
             if timeline is None:

@@ -21,7 +21,7 @@ class StepLessons:
 
     def settled(self, step: StepInFlight, result: Result, gap: float) -> None:
         """gap: seconds that it took beyond what the worker computed."""
-        if step.rows and not result.encode_seconds:
+        if not step.tokens or (step.media.encodes and not result.encode_seconds):
             return  # It encoded, and the worker doesn't know its parts.
         seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
         drafted = kept = 0

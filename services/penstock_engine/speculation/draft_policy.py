@@ -178,7 +178,7 @@ class DraftPolicy:
 
     def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
         """What makes sequences get on fastest; None: no drafts."""
-        decodes = size.decodes
+        decodes = max(size.decodes, 1)
         drafts = self._ordered(offers)[:left]
         best = looked_at = 0
         gained = least = sure = 0.0
@@ -223,6 +223,7 @@ class DraftPolicy:
     def _may_pay(self, decodes: int) -> bool:
         """Whether drafts that are right as often as can be hoped would pay, for all sequences or
         for one of them."""
+        decodes = max(decodes, 1)  # There is none in a step that computes the end of a prompt.
         found = self._paying.get(decodes)
         if found is None:
             found = any(self._pays(decodes, each) for each in range(1, FEW + 1))

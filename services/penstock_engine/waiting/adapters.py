@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from penstock.protocol.common import AdapterFile
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.media.parked import ParkedSequences
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.request.states import SequenceState
@@ -19,16 +18,16 @@ from penstock_engine.sessions.fault_attribution import FaultAttribution
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.adapter_entry import AdapterEntry, AdapterStage
 from penstock_engine.waiting.adapter_places import AdapterPlaces
-from penstock_engine.waiting.queue import Part
+from penstock_engine.waiting.parked import KeepsParked, ParkedSequences
 
 LOAD_TIMEOUT = 120.0
 """Seconds that workers may take to load an adapter."""
 
-MAX_POISONED = 256
-"""Adapters that are remembered for having been the death of workers."""
+MAX_REFUSED = 256
+"""Adapters that are remembered for why they can't be loaded."""
 
 
-class AdapterManager(StartGate):
+class AdapterManager(KeepsParked, StartGate):
     """A sequence with an adapter waits in the queue as any other does. Where it is the head, and
     its adapter isn't loaded, it leaves the queue and waits for that, and who is behind it goes on.
     It comes back to its place in the order.
@@ -49,7 +48,7 @@ class AdapterManager(StartGate):
         self._parked = ParkedSequences()
         self._owed: dict[tuple[str, int], int] = {}
         """(digest, rank) of answers that are still to come, and that nobody waits for."""
-        self._poisoned: dict[str, None] = {}
+        self._refused: dict[str, str] = {}
 
     # ---- requests and sequences
 
@@ -78,15 +77,15 @@ class AdapterManager(StartGate):
             if entry.stage is AdapterStage.ABSENT:
                 del self._entries[entry.file.digest]
 
-    def is_poisoned(self, file: AdapterFile) -> bool:
-        """Whether workers have died of loading it."""
-        return file.digest in self._poisoned
+    def why_refused(self, file: AdapterFile) -> str | None:
+        """Why it is not loaded again in this life; None: it may be."""
+        return self._refused.get(file.digest)
 
-    def poison(self, entry: AdapterEntry) -> None:
-        """It is not loaded again in this life."""
-        self._poisoned[entry.file.digest] = None
-        while len(self._poisoned) > MAX_POISONED:
-            del self._poisoned[next(iter(self._poisoned))]
+    def refuse(self, digest: str, why: str) -> None:
+        """It doesn't fit the model, or workers have died of loading it."""
+        self._refused[digest] = why
+        while len(self._refused) > MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     def may_start(self, sequence: Sequence) -> bool:
         if sequence.request.adapter is None:
@@ -116,22 +115,6 @@ class AdapterManager(StartGate):
         """It waits no longer: it may start, or it has ended."""
         del self._entry_of(sequence).waiting[sequence]
         self._parked.remove(sequence)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._parked)
-
-    def parked(self) -> list[Sequence]:
-        """All that wait for adapters."""
-        return self._parked.all()
-
-    def first_parked(self, count: int) -> list[Sequence]:
-        """The first `count` of them."""
-        return self._parked.first(count)
-
-    def part_of(self, tenant: str | None = None) -> Part:
-        """What waits for adapters; of one tenant, if one is named."""
-        return self._parked.part_of(tenant)
 
     # ---- places
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.types import Send
@@ -72,11 +72,16 @@ class EventStream:
         self._lock = asyncio.Lock()
         self._last_write = time.monotonic()
         self.started = False
+        self.before_last: Callable[[], Awaitable[None]] | None = None
+        """Done once, before the last events go out: what a client may ask for when it has them."""
         self.write_seconds = 0.0
         """Spent in writes."""
 
     async def write(self, data: bytes | bytearray, *, last: bool = False) -> None:
         """Sends whole events."""
+        before, self.before_last = (self.before_last, None) if last else (None, self.before_last)
+        if before is not None:
+            await before()
         begun = time.perf_counter()
         async with self._lock:
             self._writing = True

@@ -10,6 +10,7 @@ _SCORE = {"text_1": "A kitten sleeps.", "text_2": _DOCUMENTS}
 _RERANK = {"query": "cats", "documents": _DOCUMENTS, "top_n": 1}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
     "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/v1/chat/completions": {

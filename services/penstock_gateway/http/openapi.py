@@ -25,6 +25,7 @@ _WORDS = {
     403: "The API key may not do this, or may not use this model.",
     404: "No such path or model.",
     405: "The path knows other methods.",
+    409: "Not in the state that it is in.",
     408: "The deadline passed, or the body did not arrive in time.",
     413: "The body is too large.",
     429: "The API key has used up what it may have; see Retry-After.",
@@ -139,7 +140,11 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         }
         for name in ("x-request-id", *operation.headers)
     ]
-    return of_path + of_head
+    of_query = [
+        {"name": name, "in": "query", "required": False, "description": words, "schema": schema}
+        for name, (words, schema) in operation.query.items()
+    ]
+    return of_path + of_query + of_head
 
 
 _LIMITS = {

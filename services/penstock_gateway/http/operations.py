@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -57,7 +57,7 @@ _EVERYWHERE = (400, 431, 500, 503)
 class Operation:
     """One method at one path."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     path: str
     summary: str
     tag: str
@@ -77,6 +77,8 @@ class Operation:
     """Of the reply."""
     headers: tuple[str, ...] = ()
     """Request headers beside x-request-id that mean something here."""
+    query: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict, hash=False)
+    """Parameters behind the path's question mark: what they mean, and their schema."""
     counted: bool = False
     """It computes something: it counts against an API key's requests a minute, and is traced."""
     described: bool = True

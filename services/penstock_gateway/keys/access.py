@@ -45,30 +45,45 @@ class Access:
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
+        # Only who calls the application in this process can put one there.
+        caller: Caller | None = scope.get(CALLER)
+        if caller is None:
+            if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
+                await self._app(scope, receive, send)
+                return
+            if scope["type"] != "http":
+                raise unauthorized()
+            caller = self._bearer(scope, self._ring)
+        token = current.set(caller)
+        try:
+            await self._admit(caller, scope)
             await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            raise unauthorized()
-        key = self._ring.find(scope)
+        finally:
+            current.reset(token)
+
+    def _bearer(self, scope: Scope, ring: KeyRing) -> Caller:
+        """Who brings the key that a request has. Raises HTTPError 401 and 403."""
+        key = ring.find(scope)
         if key is None:
             raise unauthorized()
         if scope["path"] in self._admin and not key.admin:
             raise forbidden(f"{scope['path']} needs an admin's API key")
         caller = scope[CALLER] = Caller(key)
+        return caller
+
+    async def _admit(self, caller: Caller, scope: Scope) -> None:
+        """Raises HTTPError 403 for models that it may not use, and Limited."""
+        key = caller.key
+        if key is None:
+            return
         counted = (scope["method"], scope["path"]) in self._counted
         if counted and key.models is not None:
             names = self._names()
             if names and not any(map(caller.may_use, names)):
                 caller.check_model(names[0])
-        token = current.set(caller)
-        try:
-            if self._limits is not None and key.limited:
-                scope[LIMIT_HEADERS] = caller.limit_headers
-                await self._limits.arrived(caller, counted=counted)
-            await self._app(scope, receive, send)
-        finally:
-            current.reset(token)
+        if self._limits is not None and key.limited:
+            scope[LIMIT_HEADERS] = caller.limit_headers
+            await self._limits.arrived(caller, counted=counted)
 
 
 def unauthorized() -> HTTPError:

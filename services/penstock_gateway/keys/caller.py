@@ -15,11 +15,18 @@ from penstock_gateway.http.errors import HTTPError, clip
 class Caller:
     """Who sends one request."""
 
-    __slots__ = ("key", "limit_headers")
+    __slots__ = ("background", "key", "limit_headers", "tenant")
 
-    def __init__(self, key: ApiKey | None) -> None:
+    def __init__(
+        self, key: ApiKey | None, *, tenant: str | None = None, background: bool = False
+    ) -> None:
         self.key = key
         """None where there are no keys."""
+        self.tenant = tenant
+        """For whom a request is done that came by another one, where there are no keys; None: the
+        request says it itself."""
+        self.background = background
+        """Nobody waits for the answer."""
         self.limit_headers: dict[bytes, bytes] = {}
         """x-ratelimit-*, as they stand; the response takes them along."""
 

@@ -45,6 +45,10 @@ class KeyRing:
         """The key that a request brings, if it brings one that is known."""
         return self._by_digest.get(digest_of(bearer(scope) or named_key(scope)))
 
+    def known(self, digest: bytes) -> ApiKey | None:
+        """The key with that SHA-256, if it is still known."""
+        return self._by_digest.get(digest)
+
     def reload(self) -> None:
         """Reads the file again; what is wrong with it is logged, and the keys stay as they were.
         Requests that run go on."""

@@ -32,12 +32,13 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 @dataclass(slots=True)
 class Form:
-    """fields: (name, value), in order.  file: its bytes; None: there was none.  file_name: what
-    its sender calls it."""
+    """fields: (name, value), in order.  file: its bytes; None: there was none, or it was written
+    away.  file_name: what its sender calls it.  has_file: whether there was one."""
 
     fields: list[tuple[str, str]] = field(default_factory=list)
     file: bytes | None = None
     file_name: str = ""
+    has_file: bool = False
 
     def take_file(self) -> bytes:
         """The file's bytes, which the form doesn't hold any more: what its taker lets go is free.
@@ -53,7 +54,7 @@ def boundary_of(content_type: bytes) -> bytes:
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         raise InvalidRequest(
-            "the request's body must be multipart/form-data, with the recording in the field file",
+            "the request's body must be multipart/form-data, with the file in the field file",
             code="invalid_form",
         )
     boundary = options.get(b"boundary", b"")
@@ -66,12 +67,19 @@ class FormReader:
     """Takes a body's bytes in any pieces.
 
     file_field: the field that holds the file.  take: asked for room for so many bytes of the file
-    before they are kept; may raise.
+    before they are kept; may raise.  write: takes the file's bytes in place of the form.
     """
 
-    def __init__(self, boundary: bytes, file_field: str, take: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        boundary: bytes,
+        file_field: str,
+        take: Callable[[int], None],
+        write: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._file_field = file_field
         self._take = take
+        self._write = write
         self._form = Form()
         self._parts = 0
         self._name = ""
@@ -135,11 +143,12 @@ class FormReader:
         file_name = options.get(b"filename")
         self._is_file = self._name == self._file_field
         if self._is_file:
-            if self._form.file is not None:
+            if self._form.has_file:
                 raise InvalidRequest(
-                    f"{self._file_field} is there twice; one recording is allowed",
+                    f"{self._file_field} is there twice; one file is allowed",
                     param=self._file_field,
                 )
+            self._form.has_file = True
             self._form.file_name = (file_name or b"").decode("utf-8", "replace")
         elif file_name is not None:
             raise InvalidRequest(
@@ -152,6 +161,9 @@ class FormReader:
     def _keep(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
             self._take(end - start)
+            if self._write is not None:
+                self._write(data[start:end])
+                return
         elif len(self._value) + end - start > MAX_FIELD_BYTES:
             raise InvalidRequest(
                 f"{self._name[:100]} has more than {MAX_FIELD_BYTES} bytes, the most that is "
@@ -162,7 +174,7 @@ class FormReader:
 
     def _end_part(self) -> None:
         if self._is_file:
-            self._form.file = bytes(self._value)
+            self._form.file = bytes(self._value) if self._write is None else None
         else:
             try:
                 text = self._value.decode()

@@ -37,11 +37,12 @@ class TermFields(Protocol):
 
 class TermsHeaders(NamedTuple):
     """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
-    was told.  deadline_ms: of x-deadline-ms."""
+    was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer."""
 
     tenant: str
     grant: Grant | None
     deadline_ms: int | None
+    background: bool = False
 
 
 def terms_headers(scope: Scope) -> TermsHeaders:
@@ -50,12 +51,20 @@ def terms_headers(scope: Scope) -> TermsHeaders:
     for name, value in scope["headers"]:
         if name == b"x-deadline-ms":
             deadline_ms = _milliseconds(value)
-    key = current.get().key
-    if key is not None:
-        return TermsHeaders(key.tenant_name, key.grant, deadline_ms)
+    caller = current.get()
+    tenant, grant = tenant_of(scope), None if caller.key is None else caller.key.grant
+    return TermsHeaders(tenant, grant, deadline_ms, caller.background)
+
+
+def tenant_of(scope: Scope) -> str:
+    """Whose request it is; empty for nobody in particular."""
+    caller = current.get()
+    if caller.key is not None:
+        return caller.key.tenant_name
+    if caller.tenant is not None:
+        return caller.tenant
     sent = bearer(scope)
-    tenant = digest_of(sent).hex()[:TENANT_DIGITS] if sent else ""
-    return TermsHeaders(tenant, None, deadline_ms)
+    return digest_of(sent).hex()[:TENANT_DIGITS] if sent else ""
 
 
 def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) -> Terms:
@@ -71,7 +80,9 @@ def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) ->
         cache_salt=request.cache_salt or "",
     )
     deadline = None if terms.deadline is None else arrived + min(given) / 1000
-    return msgspec.structs.replace(terms, deadline=deadline, grant=headers.grant)
+    return msgspec.structs.replace(
+        terms, deadline=deadline, grant=headers.grant, background=headers.background
+    )
 
 
 def _milliseconds(value: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -26,10 +27,11 @@ from penstock_gateway.responses.tools import chat_choice, function_tools
 class ChatTranslation:
     """The same request in chat's terms, and the way back from chat's names to this request's.
 
-    Raises InvalidRequest for an item that is none.
+    before: items of the conversation that it goes on from.  Raises InvalidRequest for an item that
+    is none.
     """
 
-    def __init__(self, request: ResponsesRequest) -> None:
+    def __init__(self, request: ResponsesRequest, before: Sequence[InputItem] = ()) -> None:
         self.tools = function_tools(request.tools)
         self._messages: list[dict[str, Any]] = []
         self._sources: list[str] = []
@@ -39,6 +41,9 @@ class ChatTranslation:
         """Of the assistant, whose message is still to come."""
         if request.instructions:
             self._add({"role": "system", "content": request.instructions}, "instructions")
+        for item in before:
+            self._take(item, PREVIOUS)
+        known = len(self._sources), len(self._calls)
         if request.input is None:
             raise InvalidRequest(
                 "input is missing", param="input", code="missing_required_parameter"
@@ -48,7 +53,7 @@ class ChatTranslation:
         else:
             for place, item in enumerate(request.input):
                 self._take(item, f"input[{place}]")
-        if not self._messages or self._sources == ["instructions"]:
+        if (len(self._sources), len(self._calls)) == known:
             raise InvalidRequest("input is empty; it must hold at least one", param="input")
         wants_logprobs = LOGPROBS in (request.include or ())
         self.chat = ChatRequest(
@@ -74,6 +79,12 @@ class ChatTranslation:
         place = re.match(r"messages\[(\d+)\]", param)
         if place is not None and int(place[1]) < len(self._sources):
             own, name = self._sources[int(place[1])], place[0]
+            if own == PREVIOUS:
+                return type(error)(
+                    f"{PREVIOUS}: in a message of that conversation, {message}",
+                    param=PREVIOUS,
+                    code=error.code,
+                )
             if not own.startswith("input["):
                 name = name + ".content"  # It is a text of its own.
             param, message = param.replace(name, own), message.replace(name, own)
@@ -140,6 +151,7 @@ class ChatTranslation:
         calls.append(call)
 
 
+PREVIOUS = "previous_response_id"
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _MEDIA = ("input_image", "input_audio")
 _SAME = (

@@ -1,28 +1,74 @@
-"""POST /v1/responses, without a memory: each request brings its whole conversation."""
+"""/v1/responses. A request brings its whole conversation, or where the server keeps responses goes
+on from one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response as HTTPResponse
+
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
+from penstock.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
-from penstock_gateway.generate.reply import ReplyHead
-from penstock_gateway.http.errors import HTTPError
-from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.generate.reply import ReplyHead, encoder
+from penstock_gateway.generate.timeline import TimelineRecorder
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.http.events import EventStream
+from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.request.sampling import room_for_output
+from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.responses.chat_translation import ChatTranslation
+from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
-from penstock_gateway.responses.request import ResponsesRequest, check
+from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
 from penstock_gateway.service import EngineInfo, Service
+
+if TYPE_CHECKING:
+    from penstock_gateway.storage.response_records import ResponseRecords
 
 OPERATION = posting(
     "/v1/responses",
-    "Answer a conversation, statelessly",
+    "Answer a conversation",
     ResponsesRequest,
     Response,
     streams=True,
     traced_as="chat",
+)
+ONE = Operation(
+    method="GET",
+    path="/v1/responses/{id}",
+    summary="A response that was kept",
+    tag="generate",
+    reply=Response,
+    statuses=(404,),
+)
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True, tag_field="object", tag="response"):
+    id: str
+    deleted: bool = True
+
+
+DELETE = Operation(
+    method="DELETE",
+    path="/v1/responses/{id}",
+    summary="Deletes a response that was kept",
+    tag="generate",
+    reply=ResponseDeleted,
+    statuses=(404,),
+)
+CANCEL = Operation(
+    method="POST",
+    path="/v1/responses/{id}/cancel",
+    summary="Says that no response runs in the background here",
+    tag="generate",
+    reply=Response,
+    statuses=(404, 409),
 )
 
 
@@ -43,7 +89,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def prepare(
         self, request: ResponsesRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        conversation = ChatTranslation(request)
+        before = await conversation_before(self._service, request, lease.tenant)
+        conversation = ChatTranslation(request, before)
         limits, own = engine.welcome.limits, engine.welcome.generation.max_new_tokens
 
         def most(prompt_tokens: int) -> int:
@@ -69,9 +116,42 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
         if chat.parsing is not None and chat.params.logprobs is not None:
             raise _no_logprobs(request)
         reply = ResponsesFormat(
-            head, engine.text.tokenizer, request, chat.params, conversation.tools, chat.parsing
+            head,
+            engine.text.tokenizer,
+            request,
+            chat.params,
+            conversation.tools,
+            chat.parsing,
+            stored=keeps(self._service, request),
         )
         return chat.job(reply)
+
+    async def _whole(
+        self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
+    ) -> bytes:
+        payload = await super()._whole(request, terms, recorder)
+        if keeps(self._service, request):
+            await keep(self._service, request, terms.tenant, payload)
+        return payload
+
+    async def _events(
+        self,
+        job: Job,
+        request: ResponsesRequest,
+        terms: Terms,
+        recorder: TimelineRecorder,
+        events: EventStream,
+    ) -> None:
+        reply = job.reply
+        if isinstance(reply, ResponsesFormat) and reply.response.store:
+
+            async def keep_it() -> None:
+                if reply.response.status in ("completed", "incomplete"):
+                    whole = encoder.encode(reply.response)
+                    await keep(self._service, request, terms.tenant, whole)
+
+            events.before_last = keep_it
+        await super()._events(job, request, terms, recorder, events)
 
 
 def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
@@ -86,5 +166,48 @@ def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """The one route."""
-    return [OPERATION.route(Responses(service))]
+    """All four."""
+
+    async def one(request: Request) -> HTTPResponse:
+        id, records = request.path_params["id"], _records(service)
+        return _json(_there(await records.find(tenant_of(request.scope), id), id))
+
+    async def delete(request: Request) -> HTTPResponse:
+        id, records = request.path_params["id"], _records(service)
+        if not await records.remove(tenant_of(request.scope), id):
+            _there(None, id)
+        return _json(msgspec.json.encode(ResponseDeleted(id)))
+
+    async def cancel(request: Request) -> HTTPResponse:
+        id, records = request.path_params["id"], _records(service)
+        _there(await records.find(tenant_of(request.scope), id), id)
+        raise HTTPError(
+            409,
+            f"the response {clip(id)} has ended; only a response in the background can be "
+            "cancelled by its id: one that is streamed ends when its connection does",
+            code="response_ended",
+        )
+
+    return [
+        OPERATION.route(Responses(service)),
+        ONE.route(one),
+        DELETE.route(delete),
+        CANCEL.route(cancel),
+    ]
+
+
+def _records(service: Service) -> ResponseRecords:
+    records = None if service.store is None else service.store.responses
+    if records is None:
+        raise HTTPError(404, STATELESS, code="storage_off")
+    return records
+
+
+def _there(response: str | None, id: str) -> bytes:
+    if response is None:
+        raise HTTPError(404, f"there is no response {clip(id)}", code="response_not_found")
+    return response.encode()
+
+
+def _json(payload: bytes) -> HTTPResponse:
+    return HTTPResponse(payload, media_type="application/json")

@@ -92,7 +92,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
     prompt_cache_key: str | None = None
     store: bool = False
     background: bool = False
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     parallel_tool_calls: bool = True
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[FunctionTool] = []
@@ -104,7 +104,7 @@ class Response(msgspec.Struct, tag_field="object", tag="response", kw_only=True)
 
 class ResponsesFormat:
     """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
-    read; None: all of it is content."""
+    read; None: all of it is content.  stored: it is kept."""
 
     def __init__(
         self,
@@ -114,6 +114,8 @@ class ResponsesFormat:
         params: SamplingParams,
         tools: list[FunctionTool],
         parsing: Parsing | None,
+        *,
+        stored: bool,
     ) -> None:
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
@@ -139,11 +141,18 @@ class ResponsesFormat:
             user=request.user,
             safety_identifier=request.safety_identifier,
             prompt_cache_key=request.prompt_cache_key,
+            store=stored,
+            previous_response_id=request.previous_response_id,
             parallel_tool_calls=request.parallel_tool_calls is not False,
             tool_choice=_tool_choice(request),
             tools=tools,
             reasoning=request.reasoning,
         )
+
+    @property
+    def response(self) -> Response:
+        """As far as it has come."""
+        return self._response
 
     def begin(self, source: PromptLogprobsSource) -> None:
         """Nothing of the prompt is shown."""

@@ -20,7 +20,7 @@ LOGPROBS = "message.output_text.logprobs"
 INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 SUMMARIES = ("auto", "concise", "detailed")
 TRUNCATIONS = ("disabled", "auto")
-STATELESS = "this server is stateless: it keeps no responses"
+STATELESS = "this server keeps no responses (its operator may: --stored-response-hours)"
 
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +108,10 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     truncation: Text = None
     """disabled or auto; nothing is ever dropped from the input, and the reply says disabled."""
 
-    # --- only at their neutral value
+    # --- where the server keeps responses
     previous_response_id: Text = None
+
+    # --- only at their neutral value
     conversation: Any = None
     background: Flag = None
     context_management: Any = None
@@ -120,20 +122,13 @@ RULES = (
     UnsupportedField("moderation"),
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
+    UnsupportedField("conversation"),
+    UnsupportedField("background", (False,)),
 )
 
 
 def check(request: ResponsesRequest) -> None:
     """What can be told without a conversation. Raises InvalidRequest."""
-    for field in ("previous_response_id", "conversation", "background"):
-        value = getattr(request, field)
-        if value not in (None, False):
-            raise InvalidRequest(
-                f"{field} is {clip(value)}, but {STATELESS}; allowed: null"
-                + (" or false" if field == "background" else ""),
-                param=field,
-                code="unsupported_value",
-            )
     check_unsupported(request, RULES)
     for name in request.include or ():
         if name not in INCLUDES:

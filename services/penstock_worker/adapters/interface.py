@@ -12,6 +12,7 @@ from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, Plan, SlotWork
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.quantisation.interface import Product
 
 Tell = Callable[[AdapterReady | AdapterFailed], None]
 """Sends an answer to the engine core. From any thread."""
@@ -54,6 +55,15 @@ class HoldsAdapters(Protocol):
     def hold(self, modules: Mapping[str, FittedModule]) -> HeldAdapter:
         """Makes of an adapter's factors what steps compute with. Raises UnfitAdapter for numbers
         that aren't finite. From any thread, while steps go on."""
+
+
+class ProductAdapters(Protocol):
+    """A model's half, where layers are made of products."""
+
+    def adapted(self, product: Product, parts: Sequence[tuple[str, int]], inputs: int) -> Product:
+        """Returns the product with what the rows' adapters add; or itself, if none can. Called
+        while the model is loaded. `parts`: names of its modules, whose outputs lie side by side,
+        and how many of each this rank has; `inputs`: how many this rank has."""
 
 
 class StepAdapters(Protocol):

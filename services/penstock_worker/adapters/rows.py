@@ -78,6 +78,9 @@ class RowAdapters:
         finally:
             self._own.groups = []
 
+    def adapted(self, product: Product, parts: Sequence[tuple[str, int]], inputs: int) -> Product:
+        return AdaptedProduct(product, parts, self)
+
     @property
     def groups(self) -> Sequence[tuple[TensorAdapter, Tensor]]:
         """Each adapter, and its rows, int64."""

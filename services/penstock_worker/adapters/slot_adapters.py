@@ -39,6 +39,10 @@ class AdapterBounds:
     max_lora_rank: int
 
 
+class _ChangedFiles(UnfitAdapter):
+    """A copy that isn't what it was when its digest was made: somebody may mend it."""
+
+
 @dataclass
 class _Entry:
     """An adapter that is being loaded, or is."""
@@ -110,8 +114,10 @@ class SlotAdapters:
             return
         try:
             held = self._read(entry.digest, path)
-        except UnfitAdapter as error:
+        except _ChangedFiles as error:
             self._failed(entry, str(error), tell)
+        except UnfitAdapter as error:
+            self._failed(entry, str(error), tell, unfit=True)
         except Exception as error:
             log.error("an adapter can't be loaded", exception=True)
             self._failed(entry, f"it can't be loaded ({type(error).__name__})", tell)
@@ -121,17 +127,21 @@ class SlotAdapters:
             tell(AdapterReady(entry.digest))
 
     def _read(self, digest: str, path: Path) -> HeldAdapter:
-        found, adapter = read_adapter(path)
+        try:
+            found, adapter = read_adapter(path)
+        except UnfitAdapter as error:
+            # Whoever named it has read it: the copy is damaged, or gone.
+            raise _ChangedFiles(str(error)) from None
         if found != digest:
-            raise UnfitAdapter("its files have other contents than when it was named")
+            raise _ChangedFiles("its files have other contents than when it was named")
         modules = fitted(adapter, self._config, self._bounds.max_lora_rank)
         with torch.inference_mode():  # Threads don't inherit it.
             return self._holds.hold(modules)
 
-    def _failed(self, entry: _Entry, reason: str, tell: Tell) -> None:
+    def _failed(self, entry: _Entry, reason: str, tell: Tell, *, unfit: bool = False) -> None:
         with self._lock:
             self._forget(entry)
-        tell(AdapterFailed(entry.digest, reason))
+        tell(AdapterFailed(entry.digest, reason, unfit))
 
     # ---- the runner's
 

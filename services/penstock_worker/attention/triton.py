@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import ClassVar
 
 import numpy as np
@@ -11,19 +12,11 @@ import torch
 from torch import Tensor
 
 from penstock.layer_spec import KVHeadsSpec
-from penstock_kernels.triton.attention import rope_write
-from penstock_kernels.triton.attention.paged import Reach, paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
-from penstock_worker.attention.interface import (
-    PLAIN_RULE,
-    BatchLayout,
-    CacheShape,
-    HeadNorms,
-    Rotation,
-    ScoreRule,
-    SectionedRotation,
-)
+from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.triton_encoded import EncodedRows
+from penstock_worker.attention.triton_step import TritonStep
 from penstock_worker.batch.block_tables import write_tables
 from penstock_worker.forward.uploads import Uploads
 
@@ -58,7 +51,15 @@ class HostLayout:
         lists = [each for tiles in self.tile_lists for each in (tiles.sequences, tiles.firsts)]
         tensors = (plan.tables, plan.query_starts, plan.query_lens, plan.seq_lens, *lists)
         more = [array for pair in self.more for array in pair]
-        return [self.slots, *(tensor.numpy() for tensor in tensors), *more]
+        return [self.slots, *(tensor.numpy() for tensor in tensors), *more, *self.spans]
+
+    @property
+    def spans(self) -> list[np.ndarray]:
+        """Of `arrays`, those of rows that see further than their own position."""
+        if self.plan.last_seen is None:
+            return []
+        ends = (each.ends for each in self.tile_lists)
+        return [each.numpy() for each in (self.plan.last_seen, *ends) if each is not None]
 
 
 AttentionChoices = Callable[[KVHeadsSpec], AttentionChoice]
@@ -83,10 +84,17 @@ class TritonAttention:
     name: ClassVar[str] = "triton"
 
     def __init__(
-        self, shape: CacheShape, num_blocks: int, device: torch.device, choices: AttentionChoices
+        self,
+        shape: CacheShape,
+        num_blocks: int,
+        device: torch.device,
+        choices: AttentionChoices,
+        encoder_rows: int = 0,
     ) -> None:
+        """`encoder_rows`: how many of a sequence's first tokens are an encoder's output."""
         self.shape = shape
         self.num_blocks = num_blocks
+        self.encoder_rows = encoder_rows
         self._uploads = Uploads(device)
         kinds = kinds_of_heads(shape)
         self._tiles = [(self._group(each, choices(each)), choices(each)) for each in kinds]
@@ -132,6 +140,7 @@ class TritonAttention:
                 group=group,
                 choice=choice,
                 device=_HOST,
+                last_seen=layout.last_seen,
             )
             for group, choice in self._tiles
         )
@@ -177,13 +186,16 @@ class TritonAttention:
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """Returns the step on the device. `tensors` are `host.arrays`, copied there."""
-        behind = len(tensors) - 2 * len(host.more)
+        count = len(tensors) - len(host.spans)
+        spans: list[Tensor | None] = [*tensors[count:]]
+        last_seen, *ends = spans or [None]
+        behind = count - 2 * len(host.more)
         slots, tables, starts, queries, lengths, *lists = tensors[:behind]
-        others = zip(tensors[behind::2], tensors[behind + 1 :: 2], strict=True)
+        others = zip(tensors[behind:count:2], tensors[behind + 1 : count : 2], strict=True)
         placed = {
-            id(tiles): replace(tiles, sequences=sequences, firsts=firsts)
-            for tiles, sequences, firsts in zip(
-                host.tile_lists, lists[::2], lists[1::2], strict=True
+            id(tiles): replace(tiles, sequences=sequences, firsts=firsts, ends=end)
+            for tiles, sequences, firsts, end in zip(
+                host.tile_lists, lists[::2], lists[1::2], ends or repeat(None), strict=False
             )
         }
 
@@ -196,12 +208,17 @@ class TritonAttention:
                 seq_lens=lengths,
                 few=placed.get(id(plan.few)),
                 many=placed.get(id(plan.many)),
+                last_seen=last_seen,
             )
 
         plans = [on_device(plan) for plan in (host.plan, *host.others)]
         groups = [(slots, plans)]
         groups += [(each, [replace(plan, tables=rows) for plan in plans]) for each, rows in others]
-        return TritonStep(self, groups)
+        return TritonStep(self.shape, self.of_layer, groups, self.encoder_rows)
+
+    def stored_rows(self, slots: Tensor) -> EncodedRows:
+        """Returns where a step's rows of encoders are stored. `slots`: [n] int32."""
+        return EncodedRows(self.of_layer, slots)
 
     def of_layer(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Returns a layer's keys and values, each [kv_heads, slots, head_dim], and which kind of
@@ -228,55 +245,6 @@ class TritonAttention:
         return shape.block_size * numbers * shape.dtype.itemsize
 
 
-class TritonStep:
-    """The attention of one step."""
-
-    def __init__(
-        self,
-        backend: TritonAttention,
-        groups: list[tuple[Tensor, list[DeviceAttentionPlan]]],
-    ) -> None:
-        """`groups` has for each KV group [rows] int32 on the device, where the step's keys and
-        values are stored, -1 for nowhere; and its attention's plan for each kind of heads."""
-        self._backend = backend
-        self._groups = groups
-
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rotation: Rotation | None,
-        norms: HeadNorms | None = None,
-        rule: ScoreRule = PLAIN_RULE,
-    ) -> Tensor:
-        shape = self._backend.shape
-        (group, _), own = shape.place(layer), shape.value_in_key
-        keys, values, kind = self._backend.of_layer(layer)
-        slots, plans = self._groups[group]
-        if len(slots) < len(query):
-            slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
-        query = rope_write.rope_write(
-            query,
-            key,
-            value if own is None else None,
-            _tables(rotation),
-            slots,
-            keys,
-            values,
-            norms=None
-            if norms is None
-            else rope_write.QueryKeyNorms(norms.query, norms.key, norms.eps),
-        )
-        scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
-        reach = Reach(rule.window or 0, rule.soft_cap or 0.0)
-        turning = 0 if own is None else query.shape[2] - own
-        return paged_attention(
-            query, keys, values, plans[kind], scale, reach=reach, sinks=rule.sinks, turning=turning
-        )
-
-
 def _parts(shape: CacheShape) -> int:
     """Returns how many vectors of a head's size are stored for a token."""
     return 2 if shape.value_in_key is None else 1
@@ -286,13 +254,3 @@ def _width(shape: CacheShape) -> int:
     """Returns how many numbers of a token's keys are stored in a layer: where layers differ, those
     of the widest."""
     return max(each.count * each.size for each in kinds_of_heads(shape))
-
-
-def _tables(rotation: Rotation | None) -> rope_write.RotaryTables | None:
-    if rotation is None:
-        return None
-    if isinstance(rotation, SectionedRotation):
-        rotation = rotation.by_row
-    return rope_write.RotaryTables(
-        rotation.cos, rotation.sin, rotation.positions, rotation.query_factors
-    )

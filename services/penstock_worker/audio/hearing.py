@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock_worker.audio.model import AudioModel
+from penstock_worker.media.pieces import Pieces
 
 
 class Hearing:
@@ -18,8 +19,11 @@ class Hearing:
         self._model = model
         self._layer_done = layer_done
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        self._model.check(tensors, rows, grid)
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        return self._model.check(tensors, rows, grid)
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
         return self._model.encode(tensors, self._layer_done)
+
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        return self._model.pieces(tensors, self._layer_done)

@@ -12,13 +12,16 @@ from penstock.audio_spec import AudioSpec
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.audio import names
+from penstock_worker.audio.mmproj_names import mmproj_sounds
 from penstock_worker.audio.projector import load_sound_projector
 from penstock_worker.audio.tower import AudioTower
+from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.media.unfit import UnfitItem
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.towers import open_tower_weights
 from penstock_worker.weights.weights import Weights
+from penstock_worker.weights.zero_biases import add_zero_biases
 
 MEL = "mel"
 """Of a prepared sound: float32 [chunks, bins, windows]."""
@@ -36,6 +39,10 @@ def open_audio_tower(
     load_format: str = "auto",
 ) -> Weights:
     """What a model hears with. Raises as `open_tower_weights` does."""
+    if files.mmproj and load_format != "dummy":
+        found = mmproj_sounds(files.mmproj)
+        add_zero_biases(found, names.ZERO_BIASES)
+        return Weights(found, dtype, device)
     return open_tower_weights(
         files,
         dtype,
@@ -58,6 +65,7 @@ class AudioModel:
         self.spec: AudioSpec = config.audio
         self._tower = AudioTower(self.spec.tower, weights, RowThreads(threads))
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
+        self._divisible = weights.device.type == "cpu"
         weights.finish()
 
     def rows(self, chunks: int, frames: int) -> int:
@@ -85,8 +93,10 @@ class AudioModel:
             raise UnfitSound(f"a sound has {chunks} chunks of {frames} windows; {whole} are needed")
         return mel
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitSound if the tower can't take what an item's tensors hold, or if that isn't
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        """Returns MediaReady.work of an item.
+
+        Raises UnfitSound if the tower can't take what an item's tensors hold, or if that isn't
         what was said of it."""
         chunks, _, frames = self.read(tensors).shape
         found = self.rows(chunks, frames)
@@ -95,10 +105,18 @@ class AudioModel:
                 f"the sound becomes {found} rows without a grid; {rows} with {grid or ()} were "
                 "announced"
             )
+        return -(-chunks * self._tower.work(frames) // MILLION) if self._divisible else 0
 
     def encode(
         self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
     ) -> Tensor:
         """Returns [rows, hidden], in order of time. `layer_done` is called after each layer."""
+        return whole(self.pieces(tensors, layer_done))
+
+    def pieces(
+        self, tensors: Mapping[str, np.ndarray], layer_done: Callable[[], None] = lambda: None
+    ) -> Pieces[Tensor]:
+        """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
-        return self._projector(self._tower(mel, layer_done)).contiguous()
+        vectors = yield from self._tower.pieces(mel, layer_done)
+        return self._projector(vectors).contiguous()

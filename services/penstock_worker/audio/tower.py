@@ -15,9 +15,10 @@ from torch.nn import functional
 from penstock.audio_spec import AudioTowerSpec
 from penstock_kernels import reference
 from penstock_kernels.reference import encoder as kernels
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
 REACH = 3
@@ -32,6 +33,10 @@ class SoundConvolution:
         weight = weights.take(f"{name}.weight", (outputs, inputs, REACH))
         self._product = TowerProduct(weight.flatten(1), weights.take(f"{name}.bias", (outputs,)))
         self._step = step
+
+    def work(self, count: int) -> int:
+        """Multiplications for so many results."""
+        return count * self._product.size
 
     def __call__(self, x: Tensor) -> Tensor:
         """Maps [count, inputs] to [ceil(count / step), outputs]."""
@@ -60,22 +65,34 @@ class AudioTower:
         self._last = TowerNorm(weights, "last_norm", size, spec.norm)
         self._spec = spec
 
-    def __call__(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Tensor:
+    def work(self, frames: int) -> int:
+        """Multiplications for a chunk of so many windows, more or less."""
+        first, second = self._convolutions
+        count = frames // 2
+        of_layers = sum(count * layer.row_work for layer in self._layers)
+        seen = len(self._layers) * attention_work([count], self._spec.hidden_size)
+        return first.work(frames) + second.work(count) + of_layers + seen
+
+    def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
         """Maps float32 [chunks, bins, windows] to [vectors, hidden]. `layer_done` is called after
         each layer of each chunk.
 
         A chunk with a window more than two for each vector is cut there: the last window is read,
         and has no vector of its own."""
-        return torch.cat([self._encoded(chunk, layer_done) for chunk in mel])
+        encoded = []
+        for chunk in mel:
+            encoded.append((yield from self._encoded(chunk, layer_done)))
+        return torch.cat(encoded)
 
-    def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Tensor:
+    def _encoded(self, mel: Tensor, layer_done: Callable[[], None]) -> Pieces[Tensor]:
         hidden = mel.t().to(self._positions.device, self.dtype)
         for convolution in self._convolutions:
             hidden = convolution(hidden)
+            yield convolution.work(len(hidden))
         count = mel.shape[1] // 2
         hidden = kernels.pad_tiles(hidden[:count] + self._positions[:count])
         for layer in self._layers:
-            hidden = layer(hidden, [count])
+            hidden = yield from layer.pieces(hidden, [count])
             layer_done()
         hidden = hidden[:count]
         if self._spec.pooled:

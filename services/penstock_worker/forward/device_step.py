@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from penstock_kernels.triton.linear.low_rank import AdapterTiles
+from penstock_worker.adapters.row_tiles import HostAdapterTiles
+from penstock_worker.attention.encoded import NOTHING_ENCODED, EncodedAttention
 from penstock_worker.attention.interface import StepAttention
 from penstock_worker.attention.triton import HostLayout, TritonAttention
 from penstock_worker.layers.recurrent.interface import NO_STATES, StepStates
@@ -29,6 +32,8 @@ class DeviceStep:
     attention: StepAttention
     states: StepStates = NO_STATES
     media: RowMedia | None = None
+    adapters: AdapterTiles | None = None
+    encoded: EncodedAttention = NOTHING_ENCODED
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,17 @@ class HostStep:
     moves: HostMoves | None = None
     """What it does with the states of recurrent layers."""
     media: HostMedia | None = None
+    adapters: HostAdapterTiles | None = None
+    """None: no row has an adapter."""
 
     @property
     def arrays(self) -> list[np.ndarray]:
         media = [] if self.media is None else self.media.arrays
+        adapters = [] if self.adapters is None else self.adapters.arrays
         moves = [] if self.moves is None else self.moves.arrays
         attention = self.attention.arrays
-        return [self.tokens, self.positions, self.wanted, *media, *attention, *moves]
+        first = [self.tokens, self.positions, self.wanted]
+        return [*first, *media, *adapters, *attention, *moves]
 
     def on_device(
         self, attention: TritonAttention, tensors: list[Tensor], states: DeviceStates | None = None
@@ -87,12 +96,19 @@ class HostStep:
         if self.media is not None:
             count = len(self.media.arrays)
             media, rest = self.media.on_device(rest[:count]), rest[count:]
+        adapters = None
+        if self.adapters is not None:
+            count = len(self.adapters.arrays)
+            adapters, rest = self.adapters.on_device(rest[:count]), rest[count:]
         behind = len(self.attention.arrays)
+        own = attention.step(self.attention, rest[:behind])
         return DeviceStep(
             tokens,
             positions,
             wanted,
-            attention.step(self.attention, rest[:behind]),
+            own,
             NO_STATES if states is None else states.step(rest[behind:]),
             media,
+            adapters,
+            own.encoded,
         )

@@ -59,6 +59,8 @@ class Bucket:
     """Rows of the padded step."""
     context: int
     """Tokens that the longest sequence may have."""
+    adapted: bool = False
+    """Whether rows may have adapters."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Buckets:
     sequences: int
     context: int
     block_size: int
+    adapters: int = 0
+    """Most that the sequences may have."""
 
     def of(self, batch: Batch) -> Bucket | None:
         """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
@@ -78,11 +82,11 @@ class Buckets:
             return None
         if len(batch.tokens) > count or count > self.sequences or longest > self.context:
             return None
-        return Bucket(self._sequences(count), self._context(longest))
+        return Bucket(self._sequences(count), self._context(longest), batch.adapters is not None)
 
     @property
     def largest(self) -> Bucket:
-        return Bucket(self.sequences, self._context(self.context))
+        return Bucket(self.sequences, self._context(self.context), self.adapters > 0)
 
     def _sequences(self, count: int) -> int:
         """Returns the bucket's size: 1, 2, 4, then multiples of 8."""
@@ -165,11 +169,16 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def hidden(
-        self, batch: Batch, wanted: np.ndarray, moves: HostMoves | None = None
+        self,
+        batch: Batch,
+        wanted: np.ndarray,
+        moves: HostMoves | None = None,
+        places: np.ndarray | None = None,
     ) -> Tensor | None:
         """Returns the wanted rows of the last layer's output, [wanted, hidden], or None if this
         batch can't be computed by a graph. Queues the work without waiting for the device, except
-        when it captures. `moves`: what the step does with states. Raises GroupLost."""
+        when it captures. `moves`: what the step does with states. `places`: where the adapter of
+        each sequence lies, -1 for none. Raises GroupLost."""
         self._ranks.check()
         bucket = self._buckets.of(batch) if self._able else None
         if bucket is None or len(wanted) > bucket.sequences:
@@ -181,7 +190,7 @@ class DecodeGraphs:
         self._ends.enter(rows)
         captured = self._graphs.get(bucket)
         if captured is None:
-            host = self._padded(batch, wanted, bucket, moves)
+            host = self._padded(batch, wanted, bucket, moves, places)
             tensors = self._uploads.send(host.arrays, self._inputs)
             step = host.on_device(self._attention, tensors, self._states)
             step = self._capture(bucket, step)
@@ -190,7 +199,7 @@ class DecodeGraphs:
             captured.used = self._decodes
             self._uploads.fill(
                 inputs.size,
-                lambda memory: inputs.write(memory, batch, wanted, moves),
+                lambda memory: inputs.write(memory, batch, wanted, moves, places),
                 self._inputs,
             )
             captured.recording.run()
@@ -250,15 +259,21 @@ class DecodeGraphs:
         return True
 
     def _padded(
-        self, batch: Batch, wanted: np.ndarray, bucket: Bucket, moves: HostMoves | None = None
+        self,
+        batch: Batch,
+        wanted: np.ndarray,
+        bucket: Bucket,
+        moves: HostMoves | None = None,
+        places: np.ndarray | None = None,
     ) -> HostStep:
         inputs = self._inputs_of(bucket)
         memory = np.zeros(inputs.size, np.int32)
-        inputs.write(memory, batch, wanted, moves)
+        inputs.write(memory, batch, wanted, moves, places)
         arrays = inputs.arrays(memory)
         tokens, positions, rows = arrays[:3]
         attention = self._attention.decode_layout(inputs.attention(arrays), bucket.context)
-        return HostStep(tokens, positions, rows, attention, inputs.moves(arrays))
+        moved, adapters = inputs.moves(arrays), inputs.adapters(arrays)
+        return HostStep(tokens, positions, rows, attention, moved, adapters=adapters)
 
     def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
         return DecodeInputs(
@@ -267,6 +282,7 @@ class DecodeGraphs:
             self._buckets.block_size,
             self._num_groups,
             0 if self._states is None else self._states.pieces,
+            self._buckets.adapters if bucket.adapted else 0,
         )
 
 

@@ -17,6 +17,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.interface import BatchAdapters, HoldsAdapters
 from penstock_worker.media.interface import BatchMedia, StepMedia
+from penstock_worker.models.taps import Taps
 from penstock_worker.states.interface import States
 
 WITHOUT_PICTURES = "; with --language-model-only it has not"
@@ -166,6 +167,9 @@ class Recipe:
     """None: the model takes no media."""
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
     """None: the setup asks for none."""
+    taps: Taps | None = field(default=None, kw_only=True)
+    """What is taken of each pass for a head; None: the setup asks for none, or the backend gives
+    nothing but logits."""
 
 
 class DeviceBuild(Protocol):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
@@ -42,6 +43,7 @@ class TritonForward(LayerByLayer):
         ranks: Ranks = ALONE,
         head: RowsHead | None = None,
         states: DeviceStates | None = None,
+        adapters: DeviceAdapters | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads, and are on `device`.
 
@@ -50,6 +52,7 @@ class TritonForward(LayerByLayer):
         `ranks`: those that the model is distributed over.
         `head`: what is computed in place of logits; None for the model's logits.
         `states`: those of recurrent layers, whose memory has been taken.
+        `adapters`: those of the rows, which the model's products add; None if there never are any.
         """
         super().__init__(ranks.check)
         self.device = device
@@ -62,6 +65,7 @@ class TritonForward(LayerByLayer):
         self._uploads = Uploads(device)
         self._graphs: DecodeGraphs | None = None
         self._states = states
+        self._adapters = adapters
         if states is not None:
             states.keep_in(attention.blocks())
 
@@ -77,9 +81,16 @@ class TritonForward(LayerByLayer):
             count = len(step.tokens)
             before = None if ends.before is None else ends.before[:count]
             tokens = self._with_newest(step.tokens)
-            return model.through_layers(
-                tokens, before, step.positions, step.attention, _ignore_layer, step.states
-            )
+            with self._adding(step):
+                return model.through_layers(
+                    tokens,
+                    before,
+                    self._positions(step),
+                    step.attention,
+                    _ignore_layer,
+                    step.states,
+                    encoded=step.encoded,
+                )
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
         self._graphs = DecodeGraphs(
@@ -109,10 +120,11 @@ class TritonForward(LayerByLayer):
         """See Forward. Raises torch.OutOfMemoryError; after that the allocator's unused memory has
         been released, and the KV of the batch's tokens is undefined."""
         try:
+            places = None if self._adapters is None else self._adapters.placed(batch.adapters)
             with nullcontext() if self._states is None else self._states.moved_on(batch) as moves:
-                hidden = self._captured(batch, rows, moves)
+                hidden = self._captured(batch, rows, moves, places)
                 if hidden is None:
-                    hidden = self._eager(batch, rows, moves)
+                    hidden = self._eager(batch, rows, moves, places)
             if not len(rows):
                 vocab = self._model.config.vocab_size
                 return torch.empty(0, vocab, dtype=torch.float32, device=self.device)
@@ -121,31 +133,59 @@ class TritonForward(LayerByLayer):
             self._memory.release()
             raise
 
-    def _captured(self, batch: Batch, rows: np.ndarray, moves: HostMoves | None) -> Tensor | None:
+    def _adding(self, step: DeviceStep) -> AbstractContextManager[None]:
+        """While the context is open, products add the adapters of the step's rows."""
+        return nullcontext() if self._adapters is None else self._adapters.of(step.adapters)
+
+    def _captured(
+        self,
+        batch: Batch,
+        rows: np.ndarray,
+        moves: HostMoves | None,
+        places: np.ndarray | None,
+    ) -> Tensor | None:
         if self._graphs is None:
             return None
         self._go_on()
-        hidden = self._graphs.hidden(batch, rows, moves)
+        hidden = self._graphs.hidden(batch, rows, moves, places)
         if hidden is not None:
             self._count_layers(len(self._model.layers))
         return hidden
 
-    def _eager(self, batch: Batch, rows: np.ndarray, moves: HostMoves | None) -> Tensor:
-        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
-        laid_out = self.attention.lay_out(layout)
+    def _eager(
+        self,
+        batch: Batch,
+        rows: np.ndarray,
+        moves: HostMoves | None,
+        places: np.ndarray | None,
+    ) -> Tensor:
         media = HostMedia.of(batch.media)
-        host = HostStep(batch.tokens, layout.positions, rows, laid_out, moves, media)
+        seen = None if batch.media is None else batch.media.last_seen
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables, seen)
+        laid_out = self.attention.lay_out(layout)
+        adapters = None
+        if self._adapters is not None and places is not None:
+            adapters = self._adapters.tiles_of(places, batch.counts)
+        host = HostStep(batch.tokens, layout.positions, rows, laid_out, moves, media, adapters)
         tensors = self._uploads.send(host.arrays)
         step = host.on_device(self.attention, tensors, self._states)
-        hidden = self._model.hidden(
-            self._with_newest(step.tokens),
-            step.positions,
-            step.attention,
-            self._count_layer,
-            step.states,
-            step.media,
-        )
+        with self._adding(step):
+            hidden = self._model.hidden(
+                self._with_newest(step.tokens),
+                self._positions(step),
+                step.attention,
+                self._count_layer,
+                step.states,
+                step.media,
+                step.encoded,
+            )
         return hidden.index_select(0, step.wanted)
+
+    def _positions(self, step: DeviceStep) -> Tensor:
+        """Of the rows among the tokens that the model has embeddings of."""
+        rows = self.attention.encoder_rows
+        # Padding has position 0.
+        return (step.positions - rows).clamp_(min=0) if rows else step.positions
 
     def _with_newest(self, tokens: Tensor) -> Tensor:
         """Returns Batch.tokens, [rows] int64, in which tokens that only the device knows are filled

@@ -28,6 +28,7 @@ from penstock_worker.forward.interface import (
     require_adaptable,
 )
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.forward.taps import taps_for
 from penstock_worker.layers.recurrent.interface import NO_STATES
 from penstock_worker.layers.step import RowMedia
 from penstock_worker.media.interface import BatchMedia
@@ -200,9 +201,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         adapters = TorchAdapters(shard, setup.max_loras, setup.max_lora_rank)
         rows_of = RowAdapters()
 
+    taps = taps_for(config, setup)
+
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, dtype, load_format=setup.load_format)
-        model = DecoderModel(config, weights, setup.max_model_len, ranks=ranks, adapters=rows_of)
+        model = DecoderModel(
+            config, weights, setup.max_model_len, ranks=ranks, adapters=rows_of, taps=taps
+        )
         see = media.load()
 
         def forward(blocks: int) -> Forward:
@@ -227,4 +232,5 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         states=states,
         media=media.encodings,
         adapters=adapters,
+        taps=taps,
     )

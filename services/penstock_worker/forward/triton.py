@@ -6,22 +6,20 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 import triton
-from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
+from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.triton import AttentionChoices, TritonAttention
-from penstock_worker.device.memory import DeviceMemory, memory_of
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import (
     BESIDE_QUANTISED,
     CUDA,
@@ -30,38 +28,36 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
-from penstock_worker.forward.captures import captures_of
+from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets
+from penstock_worker.forward.graphs import MAX_GRAPHS
 from penstock_worker.forward.interface import (
-    Batch,
     DeviceBuild,
     DeviceRecipe,
     Unable,
     require,
-    require_no_adapters,
+    require_adaptable,
 )
-from penstock_worker.forward.queued import RowsHead, TritonForward
+from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.forward.triton_limits import (
     attention_of,
     crooked_checkpoints,
     crowded_router,
     obstacle_of,
     quantised_experts,
-    ranks_that_see,
+    ranks_with_towers,
 )
 from penstock_worker.forward.triton_mechanisms import MECHANISMS
 from penstock_worker.layers.parts import DecoderOps
 from penstock_worker.machine.environment_checks import NO_C_COMPILER, c_compiler
 from penstock_worker.machine.torch_import import complete_torch
-from penstock_worker.media.loading import Connect, ModelMedia, connect_nothing
+from penstock_worker.media.loading import ModelMedia
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import shard_of
-from penstock_worker.states.device_states import DeviceStates
 from penstock_worker.states.on_device import device_states
 from penstock_worker.states.planning import groups_over_ranks
-from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -90,79 +86,6 @@ class Logits:
 
 
 LOGITS: Purpose = Logits()
-
-
-@dataclass(frozen=True)
-class TritonBuild:
-    """A DeviceBuild."""
-
-    model: DecoderModel
-    setup: Setup
-    dtype: torch.dtype
-    """Of activations."""
-    shape: CacheShape
-    """Of the KV cache."""
-    choices: AttentionChoices
-    """Tiles of the attention."""
-    device: torch.device
-    memory: DeviceMemory
-    ranks: Ranks
-    head: RowsHead
-    """What is computed from the last layer's rows."""
-    states: DeviceStates | None = None
-    """Of recurrent layers."""
-    see: Connect = connect_nothing
-
-    def __call__(self, blocks: int) -> TritonForward:
-        setup, forward = self.setup, self._forward(blocks)
-        if not setup.enforce_eager:
-            buckets = Buckets(setup.max_num_seqs, setup.max_model_len, setup.block_size)
-            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
-        self.see(forward.count_layer)
-        return forward
-
-    def widest_prefill(self) -> Tensor:
-        setup = self.setup
-        whole, rest = divmod(setup.max_num_batched_tokens, setup.max_model_len)
-        counts = [setup.max_model_len] * whole + [rest] * (rest > 0)
-        return self._profile_step(np.array(counts[: setup.max_num_seqs]), before=0)
-
-    def longest_decode(self) -> Tensor:
-        count = np.ones(self.setup.max_num_seqs, dtype=np.int64)
-        return self._profile_step(count, before=self.setup.max_model_len - 1)
-
-    def _profile_step(self, counts: np.ndarray, before: int) -> Tensor:
-        """Runs a step with `counts` new tokens per sequence, after `before` tokens. All sequences
-        read and write block 0; the result is of no interest."""
-        tokens = int(counts.sum())
-        blocks = -(-(before + counts) // self.setup.block_size)
-        tables = [np.zeros(each, dtype=np.int64) for each in blocks]
-        batch = Batch(
-            tokens=np.zeros(tokens, dtype=np.int64),
-            tables=tables,
-            starts=np.full(len(counts), before),
-            counts=counts,
-            more_tables=(tables,) * (len(self.shape.groups) - 1),
-            slots=range(len(counts)),
-        )
-        rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
-        if self.states is None:
-            return self._forward(1).logits(batch, rows)
-        with self.states.rehearsed([before] * len(counts)):
-            return self._forward(1).logits(batch, rows)
-
-    def _forward(self, blocks: int) -> TritonForward:
-        attention = TritonAttention(self.shape, blocks, self.device, self.choices)
-        return TritonForward(
-            self.model,
-            attention,
-            self.device,
-            slots=self.setup.max_num_seqs,
-            memory=self.memory,
-            ranks=self.ranks,
-            head=self.head,
-            states=self.states,
-        )
 
 
 def recipe(
@@ -201,11 +124,21 @@ def recipe(
         or crowded_router(config)
         or quantised_experts(setup, config)
         or crooked_checkpoints(shape, groups)
-        or ranks_that_see(config, ranks.place)
+        or ranks_with_towers(config, ranks.place)
+        or encoder_obstacle(config)
     )
     if obstacle is not None:
         raise Unable(obstacle)
-    require_no_adapters(setup)
+    adapters = None
+    if setup.max_loras:
+        require_adaptable(config)
+        adapters = DeviceAdapters(
+            shard,
+            setup.max_loras,
+            setup.max_lora_rank,
+            dtype,
+            batch_invariant=setup.batch_invariant,
+        )
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
 
@@ -221,12 +154,25 @@ def recipe(
         )
         ops = _ops(setup, device, dtype)
         purpose.take(weights)
-        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks)
+        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters)
         memory, head = memory_of(device), purpose.of(model)
         if states is not None:
             states.allocate(device)
+        if adapters is not None:
+            adapters.allocate(device)
         return TritonBuild(
-            model, setup, dtype, shape, choices, device, memory, ranks, head, states, see
+            model,
+            setup,
+            dtype,
+            shape,
+            choices,
+            device,
+            memory,
+            ranks,
+            head,
+            states,
+            see,
+            adapters,
         )
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
@@ -249,6 +195,7 @@ def recipe(
         graphs=0 if setup.enforce_eager else MAX_GRAPHS,
         states=states,
         media=media.encodings,
+        adapters=adapters,
     )
 
 

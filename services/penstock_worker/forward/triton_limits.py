@@ -73,11 +73,14 @@ def crooked_checkpoints(shape: CacheShape, groups: tuple[KVGroup, ...]) -> str |
     )
 
 
-def ranks_that_see(config: ModelConfig, place: RankPlace) -> str | None:
+def ranks_with_towers(config: ModelConfig, place: RankPlace) -> str | None:
     """Returns why so many ranks can't compute this model, or None if they can."""
-    if config.vision is None or place.ranks == 1:
+    if place.ranks == 1 or (config.vision is None and config.audio is None):
         return None
-    return f"the model has {mechanism.VISION}, and {place.ranks} GPUs share it{WITHOUT_PICTURES}"
+    has, also = mechanism.VISION, WITHOUT_PICTURES
+    if config.audio is not None:
+        has, also = mechanism.AUDIO, ""
+    return f"the model has {has}, and {place.ranks} GPUs share it{also}"
 
 
 def quantised_experts(setup: Setup, config: ModelConfig) -> str | None:

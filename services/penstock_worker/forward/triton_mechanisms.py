@@ -7,6 +7,7 @@ from penstock import mechanisms as mechanism
 MECHANISMS = frozenset(
     {
         mechanism.WINDOW,
+        mechanism.CHUNKS,
         mechanism.SCORE_SOFT_CAP,
         mechanism.SCORE_SCALE,
         mechanism.SINKS,
@@ -30,6 +31,7 @@ MECHANISMS = frozenset(
         mechanism.LOGITS_RULE,
         mechanism.EXPERTS,
         mechanism.SHARED_EXPERT_GATE,
+        mechanism.WEIGHED_INPUTS,
         mechanism.QUERY_GROWTH,
         mechanism.EMBEDDING_NORM,
         mechanism.NO_FIRST_NORM,
@@ -48,7 +50,11 @@ MECHANISMS = frozenset(
         mechanism.STREAMS,
         *mechanism.RECURRENT,
         mechanism.VISION,
+        mechanism.WHOLE_SPANS,
         mechanism.DEEPSTACK,
+        mechanism.AUDIO,
+        mechanism.CROSS_ATTENTION,
+        mechanism.LEARNED_POSITIONS,
     }
 )
 """What this backend has beyond Llama's layers."""

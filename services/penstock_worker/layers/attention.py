@@ -89,7 +89,7 @@ class SelfAttention:
             first = (f"{prefix}.{QUERIES_AND_GATES}", 2 * queries)
         qkv = parts.product(
             [first, *((f"{prefix}.{name}", keys) for name in stored)],
-            config.hidden_size,
+            config.attention_inputs,
             bias=spec.qkv_bias,
         )
         output = parts.summed(

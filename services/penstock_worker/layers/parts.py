@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.layer_spec import FeedForwardSpec
 from penstock.model_config import ModelConfig
 from penstock.recurrent_spec import RecurrentSpec
-from penstock_worker.adapters.rows import AdaptedProduct, RowAdapters
+from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.layers.norms import LayerNorm, Norm, RMSNorm
 from penstock_worker.layers.ops import Ops
 from penstock_worker.layers.step import Step
@@ -63,7 +63,7 @@ class Parts:
     """What this rank holds of the model."""
     ranks: Ranks = ALONE
     """Communication with the other ranks."""
-    adapters: RowAdapters | None = None
+    adapters: ProductAdapters | None = None
     """What is added to products; None: nothing ever is."""
 
     def product(self, names: Sequence[tuple[str, int]], inputs: int, *, bias: bool) -> Product:
@@ -79,9 +79,10 @@ class Parts:
         )
         if self.adapters is None:
             return product
-        outputs = [sum(map(len, self.weights.ranges(name, shape)[0])) for name, shape in shapes]
-        sizes = [(name, size) for (name, _), size in zip(names, outputs, strict=True)]
-        return AdaptedProduct(product, sizes, self.adapters)
+        own = [self.weights.ranges(name, shape) for name, shape in shapes]
+        rows, columns = ([sum(map(len, each)) for each in axis] for axis in zip(*own, strict=True))
+        sizes = [(name, size) for (name, _), size in zip(names, rows, strict=True)]
+        return self.adapters.adapted(product, sizes, columns[0])
 
     def summed(self, name: str, outputs: int, inputs: int, *, bias: bool) -> Product:
         """Returns a row-parallel projection: inputs are sharded, and the ranks' products are summed

@@ -69,11 +69,12 @@ class TritonExperts:
         down: ExpertProduct,
         *,
         batch_invariant: bool,
+        weighs_input: bool = False,
     ) -> None:
         """`scores` and `correction` are the router's; see load_router. `scales`, [experts] float32,
         are factors of weights. `up` gives a pair's gate and
         what it multiplies, or without a gate only this; `activate` makes the input of `down` of
-        it."""
+        it. `weighs_input`: as in ExpertsSpec."""
         self._rule = rule
         self._scores = scores
         self._correction = correction
@@ -82,6 +83,7 @@ class TritonExperts:
         self._activate = activate
         self._down = down
         self._batch_invariant = batch_invariant
+        self._weighs_input = weighs_input
 
     def __call__(self, hidden: Tensor, routed: Tensor | None = None) -> Tensor:
         rule = self._rule
@@ -91,6 +93,9 @@ class TritonExperts:
             weights *= self._scales[chosen]
         tiles = expert_tiles(chosen.numel(), rule.count, batch_invariant=self._batch_invariant)
         placed = place_rows(chosen, rule.count, tiles.rows)
+        if self._weighs_input:
+            hidden = (hidden.float()[:, None] * weights[:, :, None]).to(hidden.dtype).flatten(0, 1)
+            weights = torch.ones_like(weights)
         inner = self._activate(self._up(hidden, placed, tiles))
         return sum_experts(self._down(inner, placed, tiles), weights)
 
@@ -125,6 +130,7 @@ class TritonExperts:
             activate,
             down,
             batch_invariant=batch_invariant,
+            weighs_input=spec.weighs_input,
         )
 
 

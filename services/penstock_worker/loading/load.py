@@ -35,7 +35,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
-from penstock_worker.speculation.draft_loading import draft_loader
+from penstock_worker.speculation.loaders import draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -120,9 +120,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         host_blocks=host_blocks,
         seconds=ready.load_seconds,
         **({} if recipe.states is None else {"states": mib(planned_bytes(recipe.states, setup))}),
-        **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
         **({} if draft is None else draft.told),
-        **({} if recipe.adapters is None else {"adapters": mib(recipe.adapters.nbytes)}),
+        **_memory_of(recipe),
     )
     forward = phases.watch(forward, "logits", "forward")
     timed = phases.watch(copies, "make", "copies")
@@ -187,6 +186,7 @@ def _load_on_device(
         num_host_blocks=parts.copies.host_blocks,
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
+        encoder_rows=prepared.decoder.encoder_rows,
         **told_of(recipe.media),
     )
     log.info(
@@ -199,13 +199,15 @@ def _load_on_device(
         kv_blocks=parts.blocks,
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
-        **({} if recipe.media is None else {"media": mib(recipe.media.nbytes)}),
+        **_memory_of(recipe),
     )
-    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups)
+    rows = prepared.decoder.encoder_rows
+    bounds = SlotBounds.of(setup, prepared.config.vocab_size, parts.blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
-        stage = EarlierStage(parts.forward, slots, parts.copies, states=recipe.states or STATELESS)
+        states, adapters = recipe.states or STATELESS, _adapters(recipe, prepared, setup)
+        stage = EarlierStage(parts.forward, slots, parts.copies, states=states, adapters=adapters)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
     grammars = _grammars(prepared, setup, ranks)
@@ -230,9 +232,16 @@ def _load_on_device(
             grammars=grammars,
             runs_ahead=True,
         ),
+        adapters=_adapters(recipe, prepared, setup),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
+
+
+def _memory_of(recipe: Recipe) -> dict[str, str]:
+    """For the log."""
+    held = {"media": recipe.media, "adapters": recipe.adapters}
+    return {name: mib(each.nbytes) for name, each in held.items() if each is not None}
 
 
 def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGrammars:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,11 +13,19 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.common import MediaSpan
 from penstock.protocol.from_worker import MediaFailed
-from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
+from penstock.protocol.to_worker import (
+    DropMedia,
+    LoadMedia,
+    LoadMediaChunk,
+    PartlyEncoded,
+    Plan,
+    SlotWork,
+)
 from penstock_worker.batch.slot_media import TEXT, SlotMedia
 from penstock_worker.batch.slots import PlanError, Slot, Slots
 from penstock_worker.media.interface import BatchMedia, Incoming, Sees, Tell
 from penstock_worker.media.memory import held_bytes
+from penstock_worker.media.pieces import DividedEncoding
 from penstock_worker.media.store import MediaStore, StoreBounds, Tensors
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.steps.errors import StepLost
@@ -45,6 +55,9 @@ class MediaEncodings:
         self.whole_spans = whole_spans
         self._sections = sections
         self._rows: dict[str, Tensor] = {}
+        self._begun: BegunEncoding | None = None
+        self._failed: set[str] = set()
+        """Items that failed, until they are dropped."""
         self._sees: Sees | None = None
         self._store: MediaStore | None = None
         self._tell: Tell | None = None
@@ -63,6 +76,7 @@ class MediaEncodings:
         self._tell = tell
         match message:
             case LoadMedia():
+                self._failed.discard(message.name)
                 self._store.load(message, tell)
             case LoadMediaChunk():
                 self._store.add(message, frames[0] if len(frames) == 1 else b"")
@@ -71,6 +85,8 @@ class MediaEncodings:
 
     def reset(self) -> None:
         self._rows.clear()
+        self._begun = None
+        self._failed.clear()
         self._tell = None
         if self._store is not None:
             self._store.clear()
@@ -84,29 +100,80 @@ class MediaEncodings:
     def encode(self, plan: Plan) -> None:
         for name in plan.dropped_media:
             self._rows.pop(name, None)
+            self._failed.discard(name)
+            if self._begun is not None and self._begun.encoding.name == name:
+                self._begun = None
         if self._store is None or self._sees is None:
             return
         for name in plan.encode:
-            found = self._store.take(name)
-            if found is not None:
-                self._encode_one(name, *found, self._sees)
-                continue
+            self._encode_one(name, self._store, self._sees)
+        for part in plan.partly:
+            self._go_on(part, self._store, self._sees)
+
+    def _encode_one(self, name: str, store: MediaStore, sees: Sees) -> None:
+        """To the end."""
+        begun = self._begun
+        if begun is not None and begun.encoding.name == name:
+            self._begun = None
+            with self._blaming(name, begun.tell):
+                self._keep(name, begun.encoding.finish(), begun.tell)
+            return
+        found = self._taken(name, store)
+        if found is not None:
+            tensors, tell = found
+            with self._blaming(name, tell):
+                self._keep(name, sees.encode(tensors), tell)
+
+    def _go_on(self, part: PartlyEncoded, store: MediaStore, sees: Sees) -> None:
+        """With an item, or begins it."""
+        name, begun = part.name, self._begun
+        if begun is None:
+            found = self._taken(name, store)
+            if found is None:
+                return
+            tensors, tell = found
+            with self._blaming(name, tell):
+                begun = self._begun = BegunEncoding(
+                    DividedEncoding(name, sees.pieces(tensors)), tell
+                )
+        elif begun.encoding.name != name and name not in self._failed:
+            raise PlanError(f"{name} is to be begun before {begun.encoding.name} is done")
+        if begun is not None and begun.encoding.name == name:
+            with self._blaming(name, begun.tell):
+                begun.encoding.advance(part.until)
+
+    def _taken(self, name: str, store: MediaStore) -> tuple[Tensors, Tell] | None:
+        """Returns an item that has come; None if there is none, which is told."""
+        if name in self._failed:
+            return None
+        found = store.take(name)
+        if found is None:
             log.error("an item that is to be encoded isn't here", item=name)
             if self._tell is not None:  # Nobody else says that there will be no rows.
-                self._tell(MediaFailed(name, "the worker doesn't have it", "unfit"))
+                self._fail(name, "the worker doesn't have it", self._tell)
+        return found
 
-    def _encode_one(self, name: str, tensors: Tensors, tell: Tell, sees: Sees) -> None:
+    @contextmanager
+    def _blaming(self, name: str, tell: Tell) -> Iterator[None]:
+        """An item whose encoding fails, fails alone."""
         try:
-            rows = sees.encode(tensors)
-        except (GroupLost, StepLost, MemoryError, torch.OutOfMemoryError):
+            yield
+        except (PlanError, GroupLost, StepLost, MemoryError, torch.OutOfMemoryError):
             raise  # The item isn't to blame.
         except Exception:
             log.error("an item can't be encoded", exception=True, item=name)
-            tell(MediaFailed(name, "the model can't encode it", "unfit"))
-            return
+            self._fail(name, "the model can't encode it", tell)
+
+    def _fail(self, name: str, reason: str, tell: Tell) -> None:
+        if self._begun is not None and self._begun.encoding.name == name:
+            self._begun = None
+        self._failed.add(name)
+        tell(MediaFailed(name, reason, "unfit"))
+
+    def _keep(self, name: str, rows: Tensor, tell: Tell) -> None:
         # On a device this waits for its queue: once for an item, and what is wrong is told in time.
         if not bool(rows.isfinite().all().cpu()):
-            tell(MediaFailed(name, "its encoding is not finite", "unfit"))
+            self._fail(name, "its encoding is not finite", tell)
             return
         held = sum(len(each) for other, each in self._rows.items() if other != name)
         if held + len(rows) > self.rows:
@@ -165,6 +232,14 @@ class MediaEncodings:
             [work.start + work.count for work, _ in pairs], [work.count for work, _ in pairs]
         )
         return np.minimum(_of_each(pairs, SlotMedia.last_seen), ends - 1)
+
+
+@dataclass
+class BegunEncoding:
+    """An item that was begun, and whom to tell if it fails."""
+
+    encoding: DividedEncoding
+    tell: Tell
 
 
 _Pairs = list[tuple[SlotWork, Slot]]

@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock.protocol.to_worker import DropMedia, LoadMedia, LoadMediaChunk, Plan, SlotWork
 from penstock_worker.batch.slots import Slots
+from penstock_worker.media.pieces import Pieces
 
 Tell = Callable[[MediaTaken | MediaReady | MediaFailed], None]
 """Sends an answer to the engine core. From any thread."""
@@ -39,12 +40,15 @@ class BatchMedia:
 class Sees(Protocol):
     """The part of a model that encodes media, on the ranks of the first stage."""
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitItem for a prepared item that can't be encoded, or isn't what was said of
-        it. From any thread."""
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        """Returns MediaReady.work of a prepared item. Raises UnfitItem for one that can't be
+        encoded, or isn't what was said of it. From any thread."""
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
         """Returns an item's encoding, [rows, width]: see VisionSpec.row_width."""
+
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        """`encode` with pauses."""
 
 
 class StepMedia(Protocol):
@@ -55,8 +59,8 @@ class StepMedia(Protocol):
         """Returns soon; `tell` is called from this thread or another. From any thread."""
 
     def encode(self, plan: Plan) -> None:
-        """Drops encodings, and makes those that the plan asks for. Raises PlanError for more than
-        are kept."""
+        """Drops encodings, and makes those that the plan asks for, or parts of them. Raises
+        PlanError for more than are kept, and for a second item that is begun and not done."""
 
     def of_batch(self, scheduled: Sequence[SlotWork], slots: Slots) -> BatchMedia | None:
         """Returns what stands in place of placeholders in a batch of these works; None if the

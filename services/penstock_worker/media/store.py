@@ -28,8 +28,9 @@ from penstock_worker.media.unfit import UnfitItem
 log = logs.get(__name__)
 
 Tensors = Mapping[str, np.ndarray]
-Check = Callable[[Tensors, int, tuple[int, ...]], None]
-"""Of an item's tensors, rows and grid: raises UnfitItem for one that can't be encoded."""
+Check = Callable[[Tensors, int, tuple[int, ...]], int]
+"""Of an item's tensors, rows and grid: MediaReady.work. Raises UnfitItem for one that can't be
+encoded."""
 
 
 class BadItem(Exception):
@@ -150,14 +151,14 @@ class MediaStore:
         name, tensors = item.message.name, None
         try:
             content = _file(path, item.message.size) if path else bytes(item.come)
-            tensors = self._read(item.message, content)
+            tensors, work = self._read(item.message, content)
         except BadItem as error:
             answer: MediaReady | MediaFailed = MediaFailed(name, str(error), error.code)
         except Exception:
             log.error("an item can't be read", exception=True, item=name)
             answer = MediaFailed(name, "it can't be read", "damaged")
         else:
-            answer = MediaReady(name)
+            answer = MediaReady(name, work)
         with self._lock:
             if self._items.get(name) is not item:
                 return  # Dropped meanwhile; the engine core asks for nothing any more.
@@ -166,17 +167,17 @@ class MediaStore:
                 del self._items[name]
         item.tell(answer)
 
-    def _read(self, message: LoadMedia, content: bytes) -> Tensors:
+    def _read(self, message: LoadMedia, content: bytes) -> tuple[Tensors, int]:
         if len(content) != message.size or hashlib.sha256(content).hexdigest() != message.digest:
             raise BadItem("damaged", "its bytes are not those that were announced")
         try:
             tensors = read(content)
-            self._check(tensors, message.rows, message.grid)
+            work = self._check(tensors, message.rows, message.grid)
         except BrokenItem as error:
             raise BadItem("damaged", f"it isn't a prepared item: {error}") from None
         except UnfitItem as error:
             raise BadItem("unfit", str(error)) from None
-        return tensors
+        return tensors, work
 
 
 def _file(path: str, size: int) -> bytes:

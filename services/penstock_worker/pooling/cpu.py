@@ -20,8 +20,9 @@ from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
-from penstock_worker.forward.cpu.backend import CPUForward, dummy_obstacle, shapes_of
+from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
+from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
 from penstock_worker.forward.cpu.reading import CPUWeights

@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from penstock.mechanisms import RECURRENT, mechanisms
-from penstock.model_config import ModelConfig, PoolingConfig, PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup, SlotWork
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention

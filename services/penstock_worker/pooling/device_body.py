@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.model_config import PoolingMode
+from penstock.pooling_config import PoolingMode
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_worker.batch.prepare_inputs import prepare_inputs

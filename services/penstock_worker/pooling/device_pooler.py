@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock import logs
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slot, Slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slots

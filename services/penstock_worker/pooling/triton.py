@@ -12,7 +12,8 @@ import triton
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model_config import EncoderConfig, ModelConfig, PoolingConfig, PreparedModel
+from penstock.model_config import EncoderConfig, ModelConfig, PreparedModel
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rowwise.activation import activate
 from penstock_worker.device.memory import memory_of

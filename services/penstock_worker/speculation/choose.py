@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock import logs
 from penstock.errors import StartupError
@@ -13,7 +13,6 @@ from penstock.speculation import DraftMethod, SpeculativeConfig
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
-from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.drafting import Drafting
 from penstock_worker.speculation.forced import ForcedTokens
 from penstock_worker.speculation.interface import NO_PROPOSER, Proposer
@@ -36,10 +35,10 @@ def drafting_for(
     *,
     grammars: SlotGrammars,
     runs_ahead: bool = False,
-    model: DraftModel | None = None,
+    model: Proposer | None = None,
 ) -> Drafting:
-    """Returns what drafts for a model. `model` drafts where nothing can be looked up. For the other
-    parameters see `choose_proposer`."""
+    """Returns what drafts for a model. `model` (a draft model, or a head) drafts where nothing can
+    be looked up. For the other parameters see `choose_proposer`."""
     config = setup.speculation
     if model is None or config is None:
         proposer = choose_proposer(setup, slots, place, groups, runs_ahead=runs_ahead)
@@ -86,19 +85,29 @@ def lookup_proposer(
             f" {', '.join(_WAYS)}"
         )
     # Ranks that run ahead learn at different times what a released slot's last tokens were.
-    ways = _WAYS[config.method](config, not (runs_ahead and together))
+    shared = not (runs_ahead and together)
+    ways = _ways((*config.before, config.method), config, shared=shared)
     return LookupProposer(slots, ways, config.num_speculative_tokens, together=together)
 
 
 def _beside_model(config: SpeculativeConfig, slots: Slots, *, together: bool) -> LookupProposer:
-    """Returns what looks up drafts that are better than a draft model's: those behind long runs,
-    and in what the request says will come."""
+    """Returns what looks drafts up before a model or a head is asked: by the methods that are
+    preferred to it; without any, only what is better than theirs: what is behind long runs, and
+    what the request says will come."""
     long = config.prompt_lookup_max
-    ways: list[Lookup] = [
-        PredictionLookup(_reach(config)),
-        SuffixLookup(RunLengths(long, long), RecentOutputs(long)),
-    ]
+    ways = _ways(config.before, config, shared=True)
+    if not config.before:
+        ways.append(SuffixLookup(RunLengths(long, long), RecentOutputs(long)))
     return LookupProposer(slots, ways, config.num_speculative_tokens, together=together)
+
+
+def _ways(
+    methods: Sequence[DraftMethod], config: SpeculativeConfig, *, shared: bool
+) -> list[Lookup]:
+    """Returns how drafts are looked up by these methods, in their order. `shared`: whether outputs
+    of other sequences are kept."""
+    further = [_WAYS[method](config, shared) for method in methods]
+    return [PredictionLookup(_reach(config)), *further]
 
 
 def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
@@ -114,17 +123,17 @@ def _reach(config: SpeculativeConfig) -> RunLengths:
     return RunLengths(config.prompt_lookup_min, config.prompt_lookup_max)
 
 
-def _ngram(config: SpeculativeConfig, shared: bool) -> list[Lookup]:
-    return [PredictionLookup(_reach(config)), PromptLookup(_reach(config))]
+def _ngram(config: SpeculativeConfig, shared: bool) -> Lookup:
+    return PromptLookup(_reach(config))
 
 
-def _suffix(config: SpeculativeConfig, shared: bool) -> list[Lookup]:
+def _suffix(config: SpeculativeConfig, shared: bool) -> Lookup:
     recent = RecentOutputs(config.prompt_lookup_min) if shared else None
-    return [PredictionLookup(_reach(config)), SuffixLookup(_reach(config), recent)]
+    return SuffixLookup(_reach(config), recent)
 
 
-_WAYS: dict[DraftMethod, Callable[[SpeculativeConfig, bool], list[Lookup]]] = {
+_WAYS: dict[DraftMethod, Callable[[SpeculativeConfig, bool], Lookup]] = {
     "ngram": _ngram,
     "suffix": _suffix,
 }
-"""Ways to look drafts up, by method. `shared`: whether outputs of other sequences are kept."""
+"""Ways to look drafts up, by method."""

@@ -19,8 +19,9 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.sampler import Sampler
-from penstock_worker.speculation.draft_model import DraftLimits, DraftModel
+from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
+from penstock_worker.speculation.draft_sampling import DraftLimits
 from penstock_worker.speculation.vocabularies import check_vocabularies
 
 BACKENDS = ("cpu", "reference")
@@ -142,16 +143,6 @@ def _manifest(folder: str) -> PreparedModel:
             f"speculative_config: the draft model {error}; an engine core that is started by itself"
             " is told the folder that `penstock prepare` prints"
         ) from None
-
-
-def draft_loader(
-    prepared: PreparedModel, served: Recipe, setup: Setup, threads: int, ranks: Ranks
-) -> DraftLoader | None:
-    """Returns what loads the draft model that `setup` asks for; None if it asks for none. Raises
-    StartupError."""
-    if setup.speculation is None or setup.speculation.method != "draft_model":
-        return None
-    return DraftLoader(prepared, served, setup, threads, ranks)
 
 
 def check_served(served: Recipe, backend: str, draft: PreparedModel, ranks: Ranks) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,25 +21,13 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.sampler import Sampler, SampleRequest
+from penstock_worker.sampler import Sampler
 from penstock_worker.speculation.draft_rows import DraftRows
-
-
-@dataclass(frozen=True)
-class DraftLimits:
-    """What a draft model is asked for at most."""
-
-    drafts: int
-    """Tokens behind a sequence's."""
-    positions: int
-    """Tokens that a sequence may have; behind them, nothing is drafted."""
-    vocab: int
-    """Ids that both models have are below this."""
-    ends: frozenset[int]
-    """Ids behind which nothing is drafted, as sequences mostly end there."""
-    catch_up: int
-    """Tokens, of all sequences together, that one step computes beside those that the served model
-    computes in it."""
+from penstock_worker.speculation.draft_sampling import (
+    DraftLimits,
+    DraftSampler,
+    without_logprobs,
+)
 
 
 @dataclass
@@ -80,6 +67,10 @@ class _Chunk:
     drafts: list[int] = field(default_factory=list)
     passed: int = 0  # Drafts whose rows have been computed.
 
+    @property
+    def sampling(self) -> TokenSampling:
+        return self.state.sampling
+
     def fail(self) -> None:
         """Nothing of it was computed, as far as one can say."""
         self.stop, self.passed = self.start, 0
@@ -103,7 +94,7 @@ class DraftModel:
         of the draft model has all blocks of the first group's tables, one group behind another.
         """
         self._forward = forward
-        self._sampler = sampler
+        self._sampler = DraftSampler(sampler, limits)
         self._slots = slots
         self._rows = rows
         self._limits = limits
@@ -181,10 +172,7 @@ class DraftModel:
         state = self._drafted.get(work.slot)
         if state is None:
             found = self._rows.leading(slot.blocks, work.start)
-            sampling = slot.sampling
-            if sampling.logprobs is not None:
-                sampling = msgspec.structs.replace(sampling, logprobs=None)
-            state = DraftedSlot(sampling, found, noted=work.start)
+            state = DraftedSlot(without_logprobs(slot.sampling), found, noted=work.start)
             self._drafted[work.slot] = state
         state.settle(slot.token_ids)
         return state
@@ -204,7 +192,7 @@ class DraftModel:
         logits = self._pass(chunks, tokens, starts, counts, (np.cumsum(counts) - 1)[asking])
         drafting = [chunk for chunk in chunks if chunk.most > 0]
         while drafting:
-            drafting = self._sample(drafting, logits)
+            drafting = self._sampler.sample(drafting, logits)
             if not drafting:
                 break
             newest = [chunk.drafts[-1] for chunk in drafting]
@@ -232,22 +220,3 @@ class DraftModel:
         )
         batch = Batch(np.array(tokens, dtype=np.int64), tables, starts, counts, further, numbers)
         return self._forward.logits(batch, rows)
-
-    def _sample(self, chunks: list[_Chunk], logits: Tensor) -> list[_Chunk]:
-        """Appends a draft to each of these, and returns those that are to get another."""
-        if logits.shape[1] > self._limits.vocab:
-            logits = logits[:, : self._limits.vocab].contiguous()
-        requests = [
-            SampleRequest(
-                chunk.state.sampling, chunk.slot.index, chunk.slot.emitted + len(chunk.drafts)
-            )
-            for chunk in chunks
-        ]
-        going_on = []
-        for chunk, sampled in zip(chunks, self._sampler.sample(logits, requests), strict=True):
-            if sampled.token is None:
-                continue  # The logits were not finite.
-            chunk.drafts.append(sampled.token)
-            if len(chunk.drafts) < chunk.most and sampled.token not in self._limits.ends:
-                going_on.append(chunk)
-        return going_on

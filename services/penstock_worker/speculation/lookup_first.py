@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.protocol.to_worker import Plan, SlotWork
-from penstock_worker.speculation.draft_model import DraftModel
-from penstock_worker.speculation.interface import proposed_otherwise
+from penstock_worker.speculation.interface import Proposer, proposed_otherwise
 from penstock_worker.speculation.lookup import LookupProposer
 
 
 class LookupFirst:
-    """Looks drafts up, and has a draft model compute those of which nothing was found."""
+    """Looks drafts up, and has a draft model or a head compute those of which nothing was found."""
 
-    def __init__(self, lookup: LookupProposer, model: DraftModel) -> None:
+    def __init__(self, lookup: LookupProposer, model: Proposer) -> None:
         self._lookup = lookup
         self._model = model
 

@@ -133,8 +133,9 @@ class StepRunner(Generic[Queued]):
         self._order.take(plan)
         begun = time.perf_counter()
         self._kind.media.encode(plan)
-        seconds = time.perf_counter() - begun if plan.encode else 0.0
-        timeline.passed("encode" if plan.encode else None)
+        encodes = plan.encode or plan.partly
+        seconds = time.perf_counter() - begun if encodes else 0.0
+        timeline.passed("encode" if encodes else None)
         queued = self._launch(plan, StepStart(timeline, self._collect_all))
         timeline.close()
         slots = self._kind.slots.of(plan.work)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock.layer_spec import NormSpec
 from penstock_kernels import reference
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.rows import ONE_THREAD, RowThreads
 from penstock_worker.weights.weights import Weights
@@ -88,15 +89,27 @@ class TowerLayer:
         self._gated = form.gated
         self._threads = threads
 
-    def __call__(
+    @property
+    def row_work(self) -> int:
+        """Multiplications for each row, without those of attention."""
+        return self._qkv.size + self._behind_work
+
+    @property
+    def _behind_work(self) -> int:
+        return self._mixed.size + self._up.size + self._down.size
+
+    def pieces(
         self, hidden: Tensor, lengths: list[int], angles: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
+    ) -> Pieces[Tensor]:
         """lengths: of the parts whose rows see one another; rows beyond are padding. angles:
         cosines and sines by which queries and keys rotate; None: they don't."""
-        three = self._threads.map(self._queries, hidden, *(angles or ()))
+        threads = self._threads
+        inputs = (hidden, *(angles or ()))
+        three = yield from threads.mapped(self._queries, *inputs, each=self._qkv.size)
         query, key, value = three.unbind(1)
-        mixed = self._threads.attend(query, key, value, lengths)
-        return self._threads.map(self._behind, hidden, mixed.flatten(1))
+        mixed = yield from threads.attended(query, key, value, lengths)
+        rows = (hidden, mixed.flatten(1))
+        return (yield from threads.mapped(self._behind, *rows, each=self._behind_work))
 
     def _queries(self, hidden: Tensor, *angles: Tensor) -> Tensor:
         """Queries, keys and values: [rows, 3, heads, head size]."""

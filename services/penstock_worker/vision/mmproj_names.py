@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 
-from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
+from penstock_worker.weights.mmproj import read_tensors
 from penstock_worker.weights.stored import StoredTensor
 
 _LAYER = re.compile(r"v\.blk\.(\d+)\.(\w+)\.(weight|bias)")
-_IN_LAYER = {
+_TAP = re.compile(r"v\.deepstack\.(\d+)\.(\w+)\.(weight|bias)")
+IN_LAYER = {
     "attn_q": "q_proj",
     "attn_k": "k_proj",
     "attn_v": "v_proj",
+    "attn_qkv": "qkv",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
     "attn_out": "out_proj",
     "ln1": "norm1",
     "ln2": "norm2",
@@ -20,6 +24,9 @@ _IN_LAYER = {
     "ffn_up": "up_proj",
     "ffn_down": "down_proj",
 }
+_SCALES = {"ls1": "scale1", "ls2": "scale2"}
+_SWAPPED = {"ffn_up": "down_proj", "ffn_down": "up_proj"}
+_IN_TAP = {"norm": "norm", "fc1": "1", "fc2": "2"}
 _MODULES = {
     "v.patch_embd": "patch_embedding",
     "v.position_embd": "position_embedding",
@@ -30,33 +37,68 @@ _MODULES = {
     "mm.soft_emb_norm": "projector.norm",
     "mm.input_norm": "projector.norm",
     "mm.patch_merger": "projector.merging",
+    "mm.0": "projector.1",
     "mm.1": "projector.1",
     "mm.2": "projector.2",
+    "mm.model.mlp.0": "projector.norm",
+    "mm.model.mlp.1": "projector.1",
+    "mm.model.mlp.3": "projector.2",
 }
+_WHOLE = {
+    "v.class_embd": "class_embedding",
+    "v.patch_embd.weight.1": "patch_embedding.1.weight",
+}
+_FLAT = frozenset({"class_embedding", "position_embedding.weight"})
 _NOT_NEEDED = ("a.", "mm.a.", "v.token_embd.img_break")
 """What a model hears with; a row of the decoder's own table."""
 
 
-def from_mmproj(name: str) -> str | None:
-    """Returns our name for a tensor; None for one that isn't needed. An unknown name stays."""
-    if name.startswith(_NOT_NEEDED):
-        return None
-    layer = _LAYER.fullmatch(name)
-    if layer is not None and layer[2] in _IN_LAYER:
-        return f"layers.{layer[1]}.{_IN_LAYER[layer[2]]}.{layer[3]}"
-    module, _, kind = name.rpartition(".")
-    return f"{_MODULES[module]}.{kind}" if module in _MODULES else name
+class MmprojNames:
+    """Of one file."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._whole = dict(_WHOLE)
+        if "v.patch_embd.weight.1" in file.tensors:
+            self._whole["v.patch_embd.weight"] = "patch_embedding.0.weight"
+        kind = file.metadata.get("clip.projector_type")
+        self._modules = dict(_MODULES)
+        if str(kind).endswith("vl_merger"):
+            self._modules["v.post_ln"] = "projector.norm"  # that of the merger
+        self._in_layer = IN_LAYER | (_SWAPPED if _is_swapped(file) else {})
+        tapped = {int(match[1]) for match in map(_TAP.fullmatch, file.tensors) if match}
+        self._taps = {layer: number for number, layer in enumerate(sorted(tapped))}
+
+    def ours(self, name: str) -> str | None:
+        """Returns our name for a tensor; None for one that isn't needed. An unknown name stays."""
+        if name.startswith(_NOT_NEEDED):
+            return None
+        if name in self._whole:
+            return self._whole[name]
+        if (layer := _LAYER.fullmatch(name)) is not None:
+            return self._of_layer(*layer.groups()) or name
+        tap = _TAP.fullmatch(name)
+        if tap is not None and tap[2] in _IN_TAP:
+            return f"projector.taps.{self._taps[int(tap[1])]}.{_IN_TAP[tap[2]]}.{tap[3]}"
+        module, _, kind = name.rpartition(".")
+        return f"{self._modules[module]}.{kind}" if module in self._modules else name
+
+    def _of_layer(self, number: str, module: str, kind: str) -> str | None:
+        if module in _SCALES:
+            return f"layers.{number}.{_SCALES[module]}"
+        found = self._in_layer.get(module)
+        return None if found is None else f"layers.{number}.{found}.{kind}"
 
 
 def mmproj_tensors(path: str) -> dict[str, StoredTensor]:
     """Returns a file's tensors by our names. Raises UnsupportedModel for a broken file,
     ModelNotFound for a missing one."""
-    found: dict[str, StoredTensor] = {}
-    for tensor in GGUFFile(path, vocabulary=False).tensors.values():
-        name = from_mmproj(tensor.name)
-        if name is None:
-            continue
-        if name in found:
-            raise UnsupportedModel(f"{path}: two tensors have the meaning of {tensor.name}")
-        found[name] = StoredTensor(tensor.name, tensor.shape, tensor.type, tensor.data)
-    return found
+    file = GGUFFile(path, vocabulary=False)
+    return read_tensors(file, MmprojNames(file).ours, _FLAT)
+
+
+def _is_swapped(file: GGUFFile) -> bool:
+    """Whether the file calls the feed-forward's first product its last, as those of the converters
+    before 2025 do."""
+    down = file.tensors.get("v.blk.0.ffn_down.weight")
+    hidden = file.metadata.get("clip.vision.embedding_length")
+    return down is not None and len(down.shape) == 2 and down.shape[1] == hidden != down.shape[0]

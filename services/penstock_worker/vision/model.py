@@ -11,6 +11,7 @@ from torch import Tensor
 from penstock.errors import UnsupportedModel
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.vision_spec import LearnedPositions, VisionSpec
+from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision import names
 from penstock_worker.vision.mmproj_names import mmproj_tensors
 from penstock_worker.vision.picture import (
@@ -63,10 +64,13 @@ class VisionModel:
         self._taps = dict(
             zip(self.spec.taps, load_taps(self.spec, weights, config.hidden_size), strict=True)
         )
+        self._divisible = weights.device.type == "cpu"
         weights.finish()
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        """Raises UnfitPicture if the tower can't take what an item's tensors hold, or if that isn't
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        """Returns MediaReady.work of an item.
+
+        Raises UnfitPicture if the tower can't take what an item's tensors hold, or if that isn't
         what was said of it."""
         picture = self.read(tensors)
         found, shape = rows_of(picture, self.spec), grid_of(picture, self.spec)
@@ -75,6 +79,13 @@ class VisionModel:
                 f"the picture becomes {found} rows with the grid {shape or ()}; {rows} with {grid} "
                 "were announced"
             )
+        return self._work(picture, rows) if self._divisible else 0
+
+    def _work(self, picture: Picture, rows: int) -> int:
+        """Millions of multiplications, more or less."""
+        projectors = [self._projector, *self._taps.values()]
+        projected = rows * sum(projector.row_work for projector in projectors)
+        return -(-(self._tower.work(picture) + projected) // MILLION)
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
         """Returns the picture that an item's tensors hold. Raises UnfitPicture."""
@@ -87,13 +98,21 @@ class VisionModel:
     def encode(self, picture: Picture, layer_done: Callable[[], None] = lambda: None) -> Tensor:
         """Returns [rows, width], in the order in which placeholders stand for them (see
         VisionSpec.row_width). `layer_done` is called after each layer."""
+        return whole(self.pieces(picture, layer_done))
+
+    def pieces(
+        self, picture: Picture, layer_done: Callable[[], None] = lambda: None
+    ) -> Pieces[Tensor]:
+        """`encode` with pauses."""
         layout = lay_out(picture, self.spec)
         tapped: list[Tensor] = []
 
-        def after(layer: int, hidden: Tensor) -> None:
+        def after(layer: int, hidden: Tensor) -> Pieces[None]:
             if layer in self._taps:
-                tapped.append(self._taps[layer](hidden, picture, self._threads))
+                tap = self._taps[layer]
+                tapped.append((yield from tap.pieces(hidden, picture, self._threads)))
             layer_done()
 
-        rows = self._projector(self._tower(picture, layout, after), picture, self._threads)
+        vectors = yield from self._tower.pieces(picture, layout, after)
+        rows = yield from self._projector.pieces(vectors, picture, self._threads)
         return layout.as_they_came(torch.cat((rows, *tapped), 1)).contiguous()

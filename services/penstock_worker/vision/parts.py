@@ -30,6 +30,11 @@ class TowerProduct:
         if bias is not None:
             self._bias[: self._outputs] = bias
 
+    @property
+    def size(self) -> int:
+        """Multiplications for each row."""
+        return self._weight.numel()
+
     def given(self, x: Tensor) -> Tensor:
         """Returns `x` where the weight is, and in its dtype."""
         return x.to(self._weight.device, self._weight.dtype)

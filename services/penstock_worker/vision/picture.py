@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import torch
@@ -49,6 +50,9 @@ class Picture:
     size: tuple[int, int] = (0, 0)
     """Rows and columns of pixels before the picture was prepared, of a tower that needs them."""
 
+    frames: bool = False
+    """Whether the tiles are frames of a video, of a tower that makes fewer rows of these."""
+
     @property
     def per_tile(self) -> int:
         return self.rows * self.columns
@@ -73,6 +77,8 @@ def anyres_of(picture: Picture, spec: VisionSpec, projector: AnyresProjector) ->
 def _of_any_size(
     tensors: Mapping[str, np.ndarray], spec: VisionSpec, projector: AnyresProjector
 ) -> Picture:
+    if SIZE not in tensors:
+        return replace(_of_pixels(tensors, spec), frames=True)
     _, size = _only(tensors, PIXELS, SIZE)
     if size.shape != (2,) or size.dtype != np.int32 or not (1 <= size.min() <= MAX_SIDE):
         raise UnfitPicture(f"{SIZE} is {size.dtype} of shape {size.shape}; 2 int32 are needed")
@@ -98,6 +104,8 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
             return picture.tiles * (picture.per_tile + spec.tower.keeps_class)
         case ShuffleProjector() | SquareMLPProjector() | AdapterProjector():
             return picture.tiles * picture.per_tile // projector.factor**2
+        case AnyresProjector() if picture.frames:
+            return picture.tiles * prod(pooled_side(picture)) + 1
         case AnyresProjector():
             shape = anyres_of(picture, spec, projector)
             return picture.per_tile + shape.rows * (shape.columns + 1)
@@ -105,6 +113,11 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
             return picture.tiles * picture.per_tile // projector.side**2
         case _:
             return picture.tiles * projector.side**2
+
+
+def pooled_side(picture: Picture) -> tuple[int, int]:
+    """Rows and columns of embeddings of a frame."""
+    return -(-picture.rows // 2), -(-picture.columns // 2)
 
 
 def grid_of(picture: Picture, spec: VisionSpec) -> tuple[int, ...] | None:

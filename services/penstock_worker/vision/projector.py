@@ -21,8 +21,9 @@ from penstock.vision_spec import (
     VisionSpec,
 )
 from penstock_kernels import reference
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
-from penstock_worker.vision.picture import Picture, anyres_of
+from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
@@ -30,8 +31,11 @@ from penstock_worker.weights.weights import Weights
 class Projector(ABC):
     """Maps a tower's output, [patches, hidden], to [rows, the decoder's hidden size]."""
 
+    row_work: int
+    """Multiplications for each row."""
+
     @abstractmethod
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         """`threads`: that share the rows."""
 
 
@@ -44,9 +48,10 @@ class _MLP(Projector):
             weights, [("projector.2", outputs)], outputs, bias=spec.bias
         )
         self._activation = spec.activation
+        self.row_work = self._first.size + self._second.size
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
-        return threads.map(self._of_rows, vectors)
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        return (yield from threads.mapped(self._of_rows, vectors, each=self.row_work))
 
     def _of_rows(self, vectors: Tensor) -> Tensor:
         return self._second(reference.plain_activation(self._first(vectors), self._activation))
@@ -57,10 +62,12 @@ class _Shuffle(Projector):
         self._factor = spec.factor
         wide = inputs * spec.factor**2
         self._product = TowerProduct.load(weights, [("projector", outputs)], wide, bias=False)
+        self.row_work = self._product.size
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         """Squares are in order of their rows, and a square's patches too."""
-        return threads.map(self._product, in_squares(vectors, picture, self._factor))
+        squares = in_squares(vectors, picture, self._factor)
+        return (yield from threads.mapped(self._product, squares, each=self.row_work))
 
 
 class _SquareMLP(Projector):
@@ -82,14 +89,18 @@ class _SquareMLP(Projector):
         self._inner = _MLP(
             MLPProjector(activation=spec.activation, bias=spec.bias), weights, wide, outputs
         )
+        self.row_work = self._inner.row_work
+        if self._merging is not None:
+            self.row_work += self._merging.size
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         factor = self._spec.factor
         if self._merging is None:
             squares = self._norm(in_squares(vectors, picture, factor))
         else:
-            squares = threads.map(self._merging, in_squares(self._norm(vectors), picture, factor))
-        return self._inner(squares.contiguous(), picture, threads)
+            apart = in_squares(self._norm(vectors), picture, factor)
+            squares = yield from threads.mapped(self._merging, apart, each=self._merging.size)
+        return (yield from self._inner.pieces(squares.contiguous(), picture, threads))
 
 
 class _Adapter(Projector):
@@ -105,9 +116,11 @@ class _Adapter(Projector):
             for name, rows, columns in shapes
         ]
         self._last = TowerProduct.load(weights, [("projector.1", outputs)], spec.inner, bias=False)
+        self.row_work = self._last.size + sum(product.size for product in self._inner)
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
-        return threads.map(self._of_squares, in_squares(vectors, picture, self._factor))
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        squares = in_squares(vectors, picture, self._factor)
+        return (yield from threads.mapped(self._of_squares, squares, each=self.row_work))
 
     def _of_squares(self, squares: Tensor) -> Tensor:
         for product in self._inner:
@@ -121,10 +134,13 @@ class _Anyres(Projector):
     ) -> None:
         self._inner = _MLP(spec, weights, inputs, outputs)
         self._newline = weights.take("projector.newline", (outputs,))
+        self.row_work = self._inner.row_work
         self._vision, self._spec = vision, spec
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
-        rows = self._inner(vectors, picture, threads)
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
+        rows = yield from self._inner.pieces(vectors, picture, threads)
+        if picture.frames:
+            return self._of_frames(rows, picture)
         shape = anyres_of(picture, self._vision, self._spec)
         first, others = rows[: picture.per_tile], rows[picture.per_tile :]
         tiles = others.unflatten(0, (*shape.form, picture.rows, picture.columns))
@@ -138,6 +154,15 @@ class _Anyres(Projector):
         ends = self._newline[:, None, None].expand(-1, shape.rows, 1)
         lines = torch.cat((seen, ends), 2).flatten(1).t()
         return torch.cat((first, lines)).contiguous()
+
+    def _of_frames(self, rows: Tensor, picture: Picture) -> Tensor:
+        """Half of each frame's rows and columns, and the vector that ends a line behind all."""
+        planes = rows.unflatten(0, (picture.tiles, picture.rows, picture.columns))
+        planes = planes.permute(0, 3, 1, 2).contiguous()
+        size = list(pooled_side(picture))
+        pooled = functional.interpolate(planes, size=size, mode="bilinear")
+        lines = pooled.permute(0, 2, 3, 1).flatten(0, 2)
+        return torch.cat((lines, self._newline[None])).contiguous()
 
 
 class _Merger(Projector):
@@ -156,10 +181,11 @@ class _Merger(Projector):
         self._norm = TowerNorm(weights, f"{at}.norm", self._normed, spec.norm)
         self._first = TowerProduct.load(weights, [(f"{at}.1", wide)], wide)
         self._second = TowerProduct.load(weights, [(f"{at}.2", outputs)], wide)
+        self.row_work = self._first.size + self._second.size
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         squares = self._norm(vectors.reshape(-1, self._normed)).view(-1, self._wide)
-        return threads.map(self._of_squares, squares)
+        return (yield from threads.mapped(self._of_squares, squares, each=self.row_work))
 
     def _of_squares(self, squares: Tensor) -> Tensor:
         return self._second(reference.plain_activation(self._first(squares), "gelu"))
@@ -174,13 +200,15 @@ class _Pool(Projector):
         self._weight += spec.plus_one
         self._norm = NormSpec(eps=spec.eps)
         self._side = spec.side
+        self.row_work = self._product.size
 
-    def __call__(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Tensor:
+    def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         side, size = self._side, vectors.shape[-1]
         apart = vectors.float().view(
             picture.tiles, side, picture.rows // side, side, picture.columns // side, size
         )
         means = apart.mean((2, 4)).view(-1, size).to(vectors.dtype)
+        yield 0
         return self._product(reference.rms_norm(means, self._weight, self._norm.eps))
 
 

@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock_worker.media.pieces import Pieces, whole
+
 CHUNK = 128
 """Most rows that are multiplied together; results depend on it. On one thread with AVX-512,
 products of 1,024 rows with 1,152 by 4,304 numbers run at 142 GFLOP/s as one, at 135 in chunks of
 256 rows, 119 of 128, and 101 of 64; shorter ones employ more threads."""
 BY_HEAD = 128
 """Rows that see one another, from which on a head's attention is a work of its own."""
+
+PIECE = 50_000_000
+"""Multiplications that each thread does at least before a pause: half a millisecond or so."""
 
 Work = Callable[[], Tensor]
 
@@ -29,21 +34,33 @@ class RowThreads:
     """Computes an item's rows on several threads. Their operations are single-threaded."""
 
     def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         if threads > 1:
             self._pool = ThreadPoolExecutor(threads, "encode", torch.set_num_threads, (1,))
 
     def map(self, of_rows: Callable[..., Tensor], *given: Tensor) -> Tensor:
         """Returns of_rows(*given), which treats each row by itself: all are [rows, ...]."""
+        return whole(self.mapped(of_rows, *given, each=0))
+
+    def mapped(self, of_rows: Callable[..., Tensor], *given: Tensor, each: int) -> Pieces[Tensor]:
+        """The same with pauses. each: multiplications of a row."""
         rows = given[0]
         if rows.is_cuda:
             return of_rows(*given)
         cuts = [slice(*ends) for ends in _chunks(len(rows))]
-        return torch.cat(self._all([partial(of_rows, *(x[cut] for x in given)) for cut in cuts]))
+        works = [partial(of_rows, *(x[cut] for x in given)) for cut in cuts]
+        return torch.cat((yield from self._in_pieces(works, each * len(rows))))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
         """softmax(q k^T / sqrt(head size)) v within each part of `lengths` rows, in both
         directions. All are [rows, heads, head size]; rows beyond are padding, and become zeros."""
+        return whole(self.attended(query, key, value, lengths))
+
+    def attended(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
+    ) -> Pieces[Tensor]:
+        """`attend` with pauses."""
         out = query.new_zeros(query.shape)
         works: list[Work] = []
         start = 0
@@ -55,8 +72,19 @@ class RowThreads:
                 parts = [each[rows, own] for each in (query, key, value, out)]
                 works.append(partial(_attend, *parts))
             start += length
-        self._all(works)
+        yield from self._in_pieces(works, attention_work(lengths, query[0].numel()))
         return out
+
+    def _in_pieces(self, works: Sequence[Work], multiplications: int) -> Pieces[list[Tensor]]:
+        """multiplications: of all works together, which are about equally long."""
+        each = multiplications // max(len(works), 1)
+        count = len(works) if not each else self._threads * max(PIECE // each, 1)
+        made: list[Tensor] = []
+        for start in range(0, len(works), max(count, 1)):
+            some = works[start : start + count]
+            made += self._all(some)
+            yield each * len(some)
+        return made
 
     def _all(self, works: Sequence[Work]) -> list[Tensor]:
         if self._pool is None or len(works) == 1:
@@ -67,6 +95,11 @@ class RowThreads:
 
 
 ONE_THREAD = RowThreads()
+
+
+def attention_work(lengths: Sequence[int], width: int) -> int:
+    """Multiplications of an attention within parts of these lengths. width: heads * head size."""
+    return 2 * width * sum(length**2 for length in lengths)
 
 
 def _in_mode(work: Work, mode: bool) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock.media.pixels import FRAMES, inputs, video_inputs
-from penstock.media_facts import Preparation, VideoFrames
+from penstock.media_facts import FixedFrames, Preparation, VideoFrames
 from penstock.model_config import PreparedModel
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.picture import UnfitPicture
 from penstock_worker.weights.placing import CPU
@@ -33,16 +34,19 @@ class Sight:
         self._video = video
         self._layer_done = layer_done
 
-    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
-        self._model.check(self._inputs(tensors), rows, grid)
+    def check(self, tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
+        return self._model.check(self._inputs(tensors), rows, grid)
 
     def encode(self, tensors: Mapping[str, np.ndarray]) -> Tensor:
         picture = self._model.read(self._inputs(tensors))
         return self._model.encode(picture, self._layer_done)
 
+    def pieces(self, tensors: Mapping[str, np.ndarray]) -> Pieces[Tensor]:
+        return self._model.pieces(self._model.read(self._inputs(tensors)), self._layer_done)
+
     def _inputs(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:
-            if isinstance(self._video, VideoFrames) and FRAMES in tensors:
+            if isinstance(self._video, (VideoFrames, FixedFrames)) and FRAMES in tensors:
                 return video_inputs(self._video, tensors)
             return inputs(self._preparation, tensors)
         except ValueError as error:

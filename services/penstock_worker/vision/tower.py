@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from penstock.vision_spec import LearnedPositions, RotaryPositions, TowerSpec
+from penstock_worker.media.pieces import Pieces
 from penstock_worker.vision.layer import LAYER_OF, LayerForm, TowerLayer
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture
 from penstock_worker.vision.places import PatchLayout, table_rows
-from penstock_worker.vision.rows import ONE_THREAD, RowThreads
+from penstock_worker.vision.rows import ONE_THREAD, RowThreads, attention_work
 from penstock_worker.weights.weights import Weights
 
 
@@ -51,13 +52,28 @@ class Tower:
         self._spec = spec
         self._threads = threads
 
-    def __call__(
-        self, picture: Picture, layout: PatchLayout, layer_done: Callable[[int, Tensor], None]
-    ) -> Tensor:
+    def work(self, picture: Picture) -> int:
+        """Multiplications for a picture, more or less."""
+        spec, patches = self._spec, len(picture.patches)
+        of_rows = self._patches.size + sum(layer.row_work for layer in self._layers)
+        within = [picture.per_tile] * picture.tiles
+        narrow = 0 if spec.windows is None else spec.num_layers - len(spec.windows.whole)
+        seen = attention_work(within, spec.hidden_size) * (spec.num_layers - narrow)
+        if spec.windows is not None:
+            seen += narrow * attention_work([spec.windows.side], spec.hidden_size) * patches
+        return patches * of_rows + seen
+
+    def pieces(
+        self,
+        picture: Picture,
+        layout: PatchLayout,
+        after: Callable[[int, Tensor], Pieces[None]],
+    ) -> Pieces[Tensor]:
         """Returns [rows, hidden]: each tile's patches, in the layout's order, behind its class
-        token where that is kept. `layer_done` is called after each layer, with its number and its
-        output, where a class token is kept in any case."""
-        hidden, spec = self._embedded(picture, layout), self._spec
+        token where that is kept. `after` is what follows each layer: its number, and its output,
+        where a class token is kept in any case."""
+        spec = self._spec
+        hidden = yield from self._embedded(picture, layout)
         angles = None
         if layout.angles is not None:
             angles = (layout.angles[0].to(hidden.device), layout.angles[1].to(hidden.device))
@@ -65,16 +81,17 @@ class Tower:
             within = layout.lengths
             if spec.windows is not None and number not in spec.windows.whole:
                 within = layout.windows
-            hidden = layer(hidden, within, angles)
-            layer_done(number, hidden)
+            hidden = yield from layer.pieces(hidden, within, angles)
+            yield from after(number, hidden)
         hidden = hidden if self._last is None else self._last(hidden)
         if spec.class_token and not spec.keeps_class:
             return hidden.unflatten(0, (picture.tiles, -1))[:, 1:].flatten(0, 1)
         return hidden
 
-    def _embedded(self, picture: Picture, layout: PatchLayout) -> Tensor:
+    def _embedded(self, picture: Picture, layout: PatchLayout) -> Pieces[Tensor]:
         # Cloned, because the alignment of memory may affect BLAS's order of summation.
-        hidden = self._threads.map(self._patches, self._patches.given(picture.patches).clone())
+        patches = self._patches.given(picture.patches).clone()
+        hidden = yield from self._threads.mapped(self._patches, patches, each=self._patches.size)
         places = self._places(picture, layout)
         tiles = hidden.unflatten(0, (picture.tiles, -1))
         if places is not None:
@@ -103,6 +120,13 @@ def _patch_matrix(weights: Weights, shape: tuple[int, ...]) -> Tensor:
     """[size, numbers of a patch]. shape: of the convolution that most files have."""
     if weights.has("patch_matrix.weight"):
         return weights.take("patch_matrix.weight", (shape[0], prod(shape[1:])))
+    if weights.has("patch_embedding.0.weight"):  # a kernel for each frame
+        size, channels, frames, *sides = shape
+        each = [
+            weights.take(f"patch_embedding.{frame}.weight", (size, channels, *sides))
+            for frame in range(frames)
+        ]
+        return torch.stack(each, 2).flatten(1)
     return weights.take("patch_embedding.weight", shape).flatten(1)
 
 

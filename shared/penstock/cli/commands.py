@@ -36,6 +36,7 @@ COMMANDS = (
     Command("run", SERVING, "answer one prompt, and leave", "run:add"),
     Command("chat", SERVING, "talk with a model in the terminal", "chat:add"),
     Command("transcribe", SERVING, "the text of a recording", "transcribe:add"),
+    Command("batch", SERVING, "answer a file of requests", "batch:add"),
     Command("pull", SERVING, "find or download a model, and prepare it", "pull:add"),
     Command("list", SERVING, "the models on this machine", "list_models:add"),
     Command("show", SERVING, "what a model is, and the memory it takes", "show:add"),
@@ -55,6 +56,7 @@ COMMANDS = (
         "engine_tools:add_fit",
     ),
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
+    Command("batches", PARTS, "work through batches, without a port", "process_arguments:batches"),
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
     Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
     Command(

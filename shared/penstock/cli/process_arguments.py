@@ -23,10 +23,41 @@ def gateway(parser: Parser) -> None:
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
     flags.add_settings(
-        parser, flags.GATEWAY, flags.MEDIA, *flags.ADAPTERS, flags.TRANSPORT, flags.LOG
+        parser,
+        flags.GATEWAY,
+        flags.STORAGE,
+        flags.MEDIA,
+        *flags.ADAPTERS,
+        flags.TRANSPORT,
+        flags.LOG,
     )
     _supervision(parser)
     parser.set_defaults(run=_child("gateway"))
+
+
+def batches(parser: Parser) -> None:
+    """`penstock batches`."""
+    parser.description = (
+        "Works through the batches in --data-dir: a gateway without a port, which dials engine "
+        "cores. One is enough; several share the work."
+    )
+    parser.add_argument(
+        "--engine-endpoint",
+        required=True,
+        metavar="ENDPOINTS",
+        help="The engines' front-end sides, as for `penstock gateway`.",
+    )
+    flags.add_settings(
+        parser,
+        flags.GATEWAY,
+        flags.STORAGE,
+        flags.MEDIA,
+        *flags.ADAPTERS,
+        flags.TRANSPORT,
+        flags.LOG,
+    )
+    _supervision(parser)
+    parser.set_defaults(run=_child("batches"))
 
 
 def engine(parser: Parser) -> None:

@@ -1,4 +1,5 @@
-"""The commands that are one process of the system: gateway, engine, worker, ray-workers, prepare.
+"""The commands that are one process of the system: gateway, batches, engine, worker,
+ray-workers, prepare.
 
 With `engine_tools` the only module of `penstock` that imports the services, each only in its own
 process.
@@ -144,7 +145,17 @@ def _gateway(arguments: argparse.Namespace) -> int:
         adapter_folder=config.engine.lora.lora_allowed_folder,
         cache_dir=config.engine.model.cache_dir,
         gateways=config.gateways,
+        storage=config.storage,
     )
+    return 0
+
+
+def _batches(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    with uncollected():
+        from penstock_gateway.batches.process import main
+
+    main(arguments.engine_endpoint, resolve(arguments))
     return 0
 
 
@@ -218,6 +229,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 _BODIES = {
     "gateway": _gateway,
+    "batches": _batches,
     "engine": _engine,
     "worker": _worker,
     "ray-workers": _ray_workers,

@@ -118,6 +118,7 @@ class BeamRequest:
             grant=self.terms.grant,
             beams=self._beams,
             adapter=self.terms.adapter,
+            background=self.terms.background,
         )
 
     def take_accepted(self) -> None:

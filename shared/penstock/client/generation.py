@@ -174,6 +174,7 @@ class Generation:
             media=None if self.media is None else self.media.media,
             prediction=list(self.prediction),
             adapter=self.terms.adapter,
+            background=self.terms.background,
         )
 
     def take_accepted(self) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import (
     PenstockError,
     RequestFailed,
 )
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
@@ -129,6 +129,7 @@ class PoolRequest:
             timeline=self.timing is not None,
             grant=self.terms.grant,
             adapter=self.terms.adapter,
+            background=self.terms.background,
         )
 
     def take_accepted(self) -> None:

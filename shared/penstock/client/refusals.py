@@ -64,7 +64,7 @@ def max_output(
 def rejection(message: Rejected) -> PenstockError:
     """The exception that a Rejected stands for."""
     if message.code == "invalid":
-        return InvalidRequest(message.message)
+        return InvalidRequest(message.message, code=message.error_code or None)
     retry_after = message.retry_after_ms / 1000
     if message.code == "limited":
         return Limited(message.message, retry_after=retry_after)

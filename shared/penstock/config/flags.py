@@ -24,6 +24,7 @@ _FOREIGN_PREFIX = "vllm_"
 
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
+STORAGE = ("storage",)
 TRANSPORT = ("engine", "transport")
 MEDIA = ("engine", "media")
 ADAPTERS = (("engine", "lora", "lora_allowed_folder"), ("engine", "model", "cache_dir"))

@@ -19,7 +19,7 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             description="Adapters that are there from the start: `NAME=PATH`, or JSON:"
             ' `{"name": …, "path": …, "base_model_name": …}`; several as words or lines. PATH: a'
-            " folder in PEFT's format, or a .gguf file.",
+            " folder in PEFT's format, a .gguf file, or the name of either on the hub.",
             extra={"separator": "\n"},
         ),
     ] = None

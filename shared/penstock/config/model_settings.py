@@ -82,8 +82,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mmproj: Annotated[
         str | None,
         Meta(
-            description="Beside a .gguf file: path of the one with what the model sees with, as"
-            " llama.cpp's converter makes it."
+            description="Beside a .gguf file: path of the one with what the model sees or hears"
+            " with, as llama.cpp's converter makes it."
         ),
     ] = None
     max_model_len: Annotated[

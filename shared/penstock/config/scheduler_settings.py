@@ -25,10 +25,19 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             description="How many times as long as the decodes alone a step may take that prompts"
-            " (with fair: other tenants) share with them, if that is over 0.1 s; without decodes it"
-            " may take 2 s. 0: no bound.",
+            " (with fair: other tenants) share with them, if that is over --short-step-ms; without"
+            " decodes it may take 2 s. 0: no bound.",
         ),
     ] = 2.0
+    short_step_ms: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Milliseconds that a step may take in any case that prompts share with"
+            " decodes. A smaller number lets text come more evenly, and prompts later.",
+        ),
+    ] = 100.0
     max_steps_in_flight: Annotated[
         int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
     ] = 2

@@ -32,6 +32,7 @@ from penstock.config.scheduler_settings import (
     SchedulingPolicy,
 )
 from penstock.config.speculative_settings import SpeculativeSettings
+from penstock.config.storage_settings import StorageSettings
 
 __all__ = [
     "AccessLog",
@@ -64,6 +65,7 @@ __all__ = [
     "SchedulingPolicy",
     "ServeConfig",
     "SpeculativeSettings",
+    "StorageSettings",
     "TransportSettings",
     "UnknownFields",
     "WorkerSettings",
@@ -236,6 +238,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
+    storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")

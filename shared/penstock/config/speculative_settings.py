@@ -9,12 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidRequest
-from penstock.speculation import DraftMethod, SpeculativeConfig
+from penstock.speculation import LOOKUPS, WITH_MODEL, DraftMethod, SpeculativeConfig
 
 OFF = ("off", "none", "null")
 """What is said in place of an object to have nothing drafted."""
 
-SERVED: tuple[DraftMethod, ...] = ("ngram", "suffix", "draft_model")
+SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
+ALIASES: dict[str, DraftMethod] = dict.fromkeys(
+    ("deepseek_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"), "mtp"
+)
+"""vLLM's names of methods, by ours."""
 MAX_DRAFT = 64
 MAX_RUN = 64
 NAME = "speculative_config"
@@ -26,10 +30,11 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     speculative_config: Annotated[
         str,
         Meta(
-            description="JSON object that says what drafts tokens (`method`: ngram, suffix or"
-            " draft_model), how many at most (`num_speculative_tokens`), how long the runs of"
-            " tokens are that it looks for (`prompt_lookup_min`, `prompt_lookup_max`), and which"
-            " `model` drafts; or off: nothing is drafted.",
+            description="JSON object that says what drafts tokens (`method`: ngram, suffix,"
+            " draft_model, eagle3 or mtp, or a list of them in order of preference), how many at"
+            " most (`num_speculative_tokens`), how long the runs of tokens are that it looks for"
+            " (`prompt_lookup_min`, `prompt_lookup_max`), and which `model` drafts; or off: nothing"
+            " is drafted.",
             max_length=65_536,
         ),
     ] = "off"
@@ -44,10 +49,12 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             given = msgspec.json.decode(text, type=dict[str, Any])
             if "method" not in given and given.get("model"):
                 given["method"] = "draft_model"  # As in vLLM.
-            _check_method(given.get("method", SpeculativeConfig().method))
-            config = msgspec.convert(given, SpeculativeConfig)
+            if "before" in given:
+                raise _refused("before is not known; a list of methods says their order")
+            config = msgspec.convert(given | _methods(given), SpeculativeConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            fields = ", ".join(each.name for each in msgspec.structs.fields(SpeculativeConfig))
+            names = (each.name for each in msgspec.structs.fields(SpeculativeConfig))
+            fields = ", ".join(name for name in names if name != "before")
             raise _refused(f"{error}; allowed are off, or a JSON object with {fields}") from None
         _check(config)
         return config
@@ -57,13 +64,21 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         config = self.config
         if config is None:
             return self
-        config = msgspec.structs.replace(config, model=folder)
-        return SpeculativeSettings(speculative_config=msgspec.json.encode(config).decode())
+        said = msgspec.to_builtins(config) | {"model": folder}
+        said["method"] = [*said.pop("before"), config.method]
+        return SpeculativeSettings(speculative_config=msgspec.json.encode(said).decode())
 
 
-def _check_method(method: object) -> None:
-    if method not in SERVED:
-        raise _refused(f"method {method!r} is not served; allowed are {', '.join(SERVED)}")
+def _methods(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields `method` and `before`: of methods in a list, the last one and the others.
+    Raises InvalidRequest."""
+    asked = given.get("method", SpeculativeConfig().method)
+    names = asked if isinstance(asked, list) else [asked]
+    for name in names or [asked]:
+        if name not in SERVED and (not isinstance(name, str) or name not in ALIASES):
+            raise _refused(f"method {name!r} is not served; allowed are {', '.join(SERVED)}")
+    methods = [ALIASES.get(name, name) for name in names]
+    return {"method": methods[-1], "before": methods[:-1]}
 
 
 def _check(config: SpeculativeConfig) -> None:
@@ -78,10 +93,17 @@ def _check(config: SpeculativeConfig) -> None:
             f"prompt_lookup_min is {least} and prompt_lookup_max {most}; allowed are 1 to"
             f" {MAX_RUN}, the first not above the second"
         )
-    if config.model and config.method in typing.get_args(DraftMethod)[:2]:
-        raise _refused(f"method {config.method} computes nothing and has no model")
-    if config.method == "draft_model" and not config.model:
-        raise _refused("method draft_model needs the model that drafts, as `model`")
+    if config.model and config.method not in WITH_MODEL:
+        why = "computes nothing and has" if config.method in LOOKUPS else "is the model's own, with"
+        raise _refused(f"method {config.method} {why} no model beside it")
+    if config.method in WITH_MODEL and not config.model:
+        raise _refused(f"method {config.method} needs what drafts, as `model`")
+    order = (*config.before, config.method)
+    if len(set(order)) < len(order) or not LOOKUPS.issuperset(config.before):
+        raise _refused(
+            f"methods in order of preference are {', '.join(order)}; each is allowed once, and"
+            f" only the last may be another than {', '.join(sorted(LOOKUPS))}"
+        )
 
 
 def _refused(reason: str) -> InvalidRequest:

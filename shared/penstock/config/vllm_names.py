@@ -88,6 +88,12 @@ FOREIGN: dict[str, Foreign] = {
     "disable_sliding_window": Foreign(False, (False,)),
     "disable_cascade_attn": Foreign(False),
     "async_scheduling": Foreign(None, (None, True, False)),
+    "disable_mm_preprocessor_cache": Foreign(False, (), "mm_processor_cache_gb=0 keeps nothing"),
+    "mm_processor_cache_type": Foreign("lru"),
+    "mm_encoder_tp_mode": Foreign("weights"),
+    "skip_mm_profiling": Foreign(False),
+    "enable_mm_embeds": Foreign(False, (False,)),
+    "interleave_mm_strings": Foreign(False, (False,)),
 }
 
 SERVER_FOREIGN: dict[str, Foreign] = {

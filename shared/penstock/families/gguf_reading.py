@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families.hub_reading import FULL, SLIDING
@@ -125,6 +127,17 @@ class GGUFMetadata:
             dims=dims,
             scaling=None if local else self._scaling(),
         )
+
+    def with_sections(self, rope: RopeSpec, *, interleaved: bool = False) -> RopeSpec:
+        """The rope of a decoder behind a tower: how many of its pairs turn by time, row and column,
+        where the file says so. interleaved: as RopeSpec has it."""
+        key = "rope.dimension_sections"
+        if key not in self.keys:
+            return rope
+        pairs = self.keys.listed(key, int)
+        if min(pairs, default=-1) < 0 or sum(pairs[:3]) != rope.dims // 2 or any(pairs[3:]):
+            raise self.keys.wrong(key, f"three numbers that add up to {rope.dims // 2}")
+        return msgspec.structs.replace(rope, sections=tuple(pairs[:3]), interleaved=interleaved)
 
     def same_in_all_layers(self, key: str, default: int | None = None) -> int:
         """A size that GGUF gives once, or once for each layer."""

@@ -34,11 +34,17 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         architecture="qwen2",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(model.with_sections(model.rope(sizes["head_dim"])),),
         layers=(LayerSpec(attention=AttentionSpec(qkv_bias=True)),),
     )
 
 
 QWEN2 = Family(
-    "qwen2", ("Qwen2ForCausalLM",), "Qwen2, Qwen2.5", _hub, gguf="qwen2", read_gguf=_gguf
+    "qwen2",
+    ("Qwen2ForCausalLM",),
+    "Qwen2, Qwen2.5",
+    _hub,
+    gguf="qwen2",
+    gguf_also=("qwen2vl",),
+    read_gguf=_gguf,
 )

@@ -9,7 +9,7 @@ from penstock.families import hub_reading as hub
 from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.formats.fields import Fields
-from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec
+from penstock.layer_spec import AttentionSpec, LayerSpec, NormSpec, RopeSpec
 from penstock.model_config import ModelConfig
 
 
@@ -30,6 +30,13 @@ def _hub(fields: Fields) -> ModelConfig:
     )
 
 
+def rope_behind_a_tower(model: GGUFMetadata, head_dim: int) -> RopeSpec:
+    """Of a file of Qwen3, or of Qwen3-VL's decoder, which says how many layers get something of the
+    tower's: the tower says which."""
+    model.keys.ignore("n_deepstack_layers")
+    return model.with_sections(model.rope(head_dim), interleaved=True)
+
+
 def _gguf(model: GGUFMetadata) -> ModelConfig:
     sizes = model.sizes()
     attention = AttentionSpec(
@@ -41,9 +48,17 @@ def _gguf(model: GGUFMetadata) -> ModelConfig:
         architecture="qwen3",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
         layers=(LayerSpec(attention=attention),),
     )
 
 
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), "Qwen3", _hub, gguf="qwen3", read_gguf=_gguf)
+QWEN3 = Family(
+    "qwen3",
+    ("Qwen3ForCausalLM",),
+    "Qwen3",
+    _hub,
+    gguf="qwen3",
+    gguf_also=("qwen3vl",),
+    read_gguf=_gguf,
+)

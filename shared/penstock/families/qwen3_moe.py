@@ -8,6 +8,7 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.qwen3 import rope_behind_a_tower
 from penstock.formats.fields import Fields
 from penstock.layer_spec import (
     AttentionSpec,
@@ -63,7 +64,7 @@ def _gguf_qwen3_moe(model: GGUFMetadata) -> ModelConfig:
         architecture="qwen3_moe",
         **sizes,
         norm=NormSpec(eps=model.rms_eps()),
-        ropes=(model.rope(sizes["head_dim"]),),
+        ropes=(rope_behind_a_tower(model, sizes["head_dim"]),),
         layers=(layer,),
     )
 
@@ -82,6 +83,7 @@ QWEN3_MOE = Family(
         turned=True,
     ),
     gguf="qwen3moe",
+    gguf_also=("qwen3vlmoe",),
     read_gguf=_gguf_qwen3_moe,
     gguf_names=GGUF_NAMES,
 )

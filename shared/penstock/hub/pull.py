@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import ModelNotFound, StartupError
+from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.hub.cache import MAIN, Cached, cached_at, repository_folder
 from penstock.hub.connection import Hub, hub_errors
 from penstock.hub.name import HubName
@@ -39,29 +39,56 @@ def pull(hub: Hub, name: HubName, report: Report, *, verify: bool = False) -> Ca
     repository = look(hub, name)
     selection = select(name, [file.path for file in repository.files])
     _refuse_incomplete(name, selection)
-    by_path = {file.path: file for file in repository.files}
-    files = with_metadata(hub, repository, [by_path[path] for path in selection.files])
-    folder = repository_folder(hub, name.repository)
-    with hub_errors(hub, name):
-        (folder / "blobs").mkdir(parents=True, exist_ok=True)
-        if verify:
-            _drop_wrong(folder / "blobs", files, report)
-    missing = _missing(folder / "blobs", files)
     if selection.gguf is not None and selection.default:
         report(f"{name} names no file: taking {selection.gguf.label or selection.gguf.files[0]}")
-    if missing:
-        size = check_room(hub, folder / "blobs", missing)
-        report(f"downloading {name} from {hub.endpoint}: {len(missing)} files, {gigabytes(size)}")
-        _download(hub, repository, folder / "blobs", missing)
-    with hub_errors(hub, name):
-        snapshot = _link(folder, repository, files)
-    found = cached_at(snapshot, selection)
+    found = cached_at(bring(hub, repository, selection.files, report, verify=verify), selection)
     if found is None:
         raise ModelNotFound(
             f"{name} lacks files of a model in the hub's format: tokenizer.json, or weights that "
             "its index names"
         )
     return found
+
+
+def bring(
+    hub: Hub,
+    repository: Repository,
+    paths: Sequence[str],
+    report: Report,
+    *,
+    verify: bool = False,
+    most: int | None = None,
+) -> Path:
+    """Downloads those of a repository's files that aren't in the cache, and returns the snapshot
+    that they are in.
+
+    verify: as `pull` has it.  most: bytes that a file may have; None: any number.
+    Raises what `pull` raises for files that can't be had, and UnsupportedModel for a larger one.
+    """
+    name, folder = repository.name, repository_folder(hub, repository.name.repository)
+    by_path = {file.path: file for file in repository.files}
+    files = with_metadata(hub, repository, [by_path[path] for path in paths])
+    _refuse_larger(name, files, most)
+    with hub_errors(hub, name):
+        (folder / "blobs").mkdir(parents=True, exist_ok=True)
+        if verify:
+            _drop_wrong(folder / "blobs", files, report)
+    missing = _missing(folder / "blobs", files)
+    if missing:
+        size = check_room(hub, folder / "blobs", missing)
+        report(f"downloading {name} from {hub.endpoint}: {len(missing)} files, {gigabytes(size)}")
+        _download(hub, repository, folder / "blobs", missing)
+    with hub_errors(hub, name):
+        return _link(folder, repository, files)
+
+
+def _refuse_larger(name: HubName, files: Sequence[RemoteFile], most: int | None) -> None:
+    for file in files:
+        if most is not None and (file.size or 0) > most:
+            raise UnsupportedModel(
+                f"{file.path} of {name} has {gigabytes(file.size or 0)}; at most "
+                f"{gigabytes(most)} are downloaded"
+            )
 
 
 def _refuse_incomplete(name: HubName, selection: Selection) -> None:

@@ -18,7 +18,11 @@ GivenAdapters = LoRARequest | Sequence[LoRARequest | None] | None
 """For all prompts, or one each; None for the model alone."""
 
 MAX_KNOWN = 256
-"""Adapters that are not read again while their files stay as they are."""
+"""Adapters that are not read again while their files stay as they are, fit or unfit."""
+
+
+_NO_FILE = 2
+"""Parts of the identity of a path where no file is."""
 
 
 class LibraryAdapters:
@@ -26,7 +30,7 @@ class LibraryAdapters:
 
     def __init__(self, cache_dir: str | None) -> None:
         self._cache_dir = cache_dir
-        self._known: dict[tuple[object, ...], AdapterFile] = {}
+        self._known: dict[tuple[object, ...], AdapterFile | InvalidRequest] = {}
         self._reading = asyncio.Lock()
 
     async def apply(self, terms: list[Terms], given: GivenAdapters, max_rank: int) -> list[Terms]:
@@ -62,18 +66,30 @@ class LibraryAdapters:
                 "adapters are not served: LLM(..., enable_lora=True)", param="lora_request"
             )
         async with self._reading:
-            key = await asyncio.to_thread(_identity, request.lora_path)
-            if key not in self._known:
-                file = await asyncio.to_thread(self._read, request.lora_path, max_rank)
-                if len(self._known) >= MAX_KNOWN:
-                    del self._known[next(iter(self._known))]
-                self._known[key] = file
-            return self._known[key]
+            key = (max_rank, *await asyncio.to_thread(_identity, request.lora_path))
+            found = self._known.get(key)
+            if found is None:
+                found = await asyncio.to_thread(self._read, request.lora_path, max_rank)
+                # Nothing is known of files that aren't there.
+                if isinstance(found, AdapterFile) or len(key) > _NO_FILE:
+                    self._remember(key, found)
+            if isinstance(found, InvalidRequest):
+                raise InvalidRequest(found.message, param=found.param, code=found.code)
+            return found
 
-    def _read(self, path: str, max_rank: int) -> AdapterFile:
+    def _remember(self, key: tuple[object, ...], found: AdapterFile | InvalidRequest) -> None:
+        if len(self._known) >= MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[key] = found
+
+    def _read(self, path: str, max_rank: int) -> AdapterFile | InvalidRequest:
+        """The adapter's copy, or why it can't be served."""
         from penstock.prepare.adapters import prepare_adapter
 
-        return prepare_adapter(path, max_rank=max_rank, cache_dir=self._cache_dir).file
+        try:
+            return prepare_adapter(path, max_rank=max_rank, cache_dir=self._cache_dir).file
+        except InvalidRequest as error:
+            return error
 
 
 def _identity(path: str) -> tuple[object, ...]:

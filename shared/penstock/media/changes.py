@@ -14,6 +14,7 @@ from penstock.media.words import WORDS
 from penstock.media_facts import (
     CanvasImages,
     FittedImages,
+    FixedFrames,
     MediaFacts,
     MediaKind,
     PatchImages,
@@ -22,6 +23,7 @@ from penstock.media_facts import (
     ScannedImages,
     TiledImages,
     VideoFrames,
+    VideoPreparation,
 )
 
 MAX_FPS = 1000
@@ -37,6 +39,7 @@ _CHANGES: dict[type, dict[str, str]] = {
         "num_frames": "num_frames",
         "fps": "fps",
     },
+    FixedFrames: {"num_frames": "num_frames", "fps": "fps"},
     TiledImages: {"do_image_splitting": "split", "longest_edge": "longest_edge"},
     CanvasImages: {"crop_to_patches": "split", "max_patches": "most"},
     FittedImages: {"max_patches": "most"},
@@ -102,7 +105,7 @@ def check_operators(facts: MediaFacts, settings: MediaSettings) -> None:
 def with_frames(facts: MediaFacts, settings: FrameSettings) -> MediaFacts:
     """With what the operator says of videos' frames."""
     found = facts.kinds.get("video")
-    if found is None or not isinstance(found.preparation, VideoFrames):
+    if found is None or not isinstance(found.preparation, (VideoFrames, FixedFrames)):
         return facts
     sampling = found.preparation.sampling
     most = min(sampling.max_frames, settings.most)
@@ -132,7 +135,7 @@ def changed(image: Preparation, given: dict[str, Any], where: str) -> Preparatio
             raise _unknown(name, list(known))
         _check_type(name, value, where)
     named = {known[name]: value for name, value in values.items()}
-    if isinstance(image, VideoFrames):
+    if isinstance(image, (VideoFrames, FixedFrames)):
         sampling = {name: named.pop(name) for name in _OF_SAMPLING if name in named}
         _check_sampling(sampling, where)
         named["sampling"] = msgspec.structs.replace(image.sampling, **sampling)
@@ -147,7 +150,7 @@ def narrowed(image: Preparation, given: dict[str, Any], where: str) -> Preparati
     pictures, up to the operator's `max_pixels`. Raises InvalidRequest."""
     made = changed(image, given, where)
     wider = _larger(image, made)
-    if wider is None and isinstance(image, VideoFrames) and isinstance(made, VideoFrames):
+    if wider is None and isinstance(image, (VideoFrames, FixedFrames)):
         wider = _beyond(image, made)
     if wider is not None:
         raise InvalidRequest(
@@ -168,15 +171,18 @@ def _larger(image: Preparation, made: Preparation) -> str | None:
     return None
 
 
-def _beyond(image: VideoFrames, made: VideoFrames) -> str | None:
+def _beyond(image: VideoPreparation, made: Preparation) -> str | None:
+    if not isinstance(made, (VideoFrames, FixedFrames)):
+        return None
     ours, theirs = image.sampling, made.sampling
     most = min(ours.num_frames or ours.max_frames, ours.max_frames)
     if theirs.num_frames > most:
         return f"num_frames is {theirs.num_frames}; at most {most} are accepted"
     if ours.fps and theirs.fps > ours.fps:
         return f"fps is {theirs.fps:g}; at most {ours.fps:g} is accepted"
-    if made.min_pixels > image.min_pixels:  # All frames of a long video have at least so many.
-        return f"min_pixels is {made.min_pixels}; at most {image.min_pixels} is accepted for videos"
+    least, wanted = (getattr(each, "min_pixels", 0) for each in (image, made))
+    if wanted > least:  # All frames of a long video have at least so many.
+        return f"min_pixels is {wanted}; at most {least} is accepted for videos"
     return None
 
 

@@ -23,6 +23,7 @@ from penstock.media_facts import (
     AnyresImages,
     CanvasImages,
     FittedImages,
+    FixedFrames,
     FixedImages,
     LogMel,
     MediaFacts,
@@ -85,6 +86,9 @@ def _runs(preparation: Preparation, shape: tuple[int, ...]) -> _Runs:
             return _Runs((ItemRun("", sound_rows(preparation, *shape)),))
         case VideoFrames():
             return _of_frames(preparation, VideoShape.of(shape))
+        case FixedFrames():
+            shown = VideoShape.of(shape).shown
+            return _Runs((ItemRun("", shown * preparation.rows + 1),))
         case FixedImages():
             return _Runs((ItemRun("", preparation.rows),))
         case ScannedImages():

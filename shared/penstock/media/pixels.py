@@ -12,11 +12,13 @@ import numpy as np
 
 from penstock.media_facts import (
     AnyresImages,
+    FixedFrames,
     LogMel,
     PatchImages,
     Pixels,
     Preparation,
     VideoFrames,
+    VideoPreparation,
 )
 
 PIXELS = "pixels"
@@ -36,7 +38,7 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     arrays: of the prepared item, see `penstock.media.prepared`.  Raises ValueError for what no
     preparation yields.
     """
-    if isinstance(image, (LogMel, VideoFrames)):
+    if isinstance(image, (LogMel, VideoFrames, FixedFrames)):
         raise ValueError("the model takes no pictures")
     pixels = _bytes(arrays.get(PIXELS), "a prepared picture has pixels", "tiles")
     if isinstance(image, AnyresImages):
@@ -52,11 +54,16 @@ def inputs(image: Preparation, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     return _patched(pixels, image.pixels, (image.patch, image.merge, image.frames))
 
 
-def video_inputs(video: VideoFrames, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def video_inputs(
+    video: VideoPreparation, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """What transformers' video processor gives for the frames: pixel_values float32 [patches, 3 *
-    group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches. Arrays and
-    errors as for `inputs`."""
+    group * patch * patch] and grid_thw int32 [3], (groups, height, width) in patches; for a
+    FixedFrames pixel_values float32 [frames, 3, height, width] alone. Arrays and errors as for
+    `inputs`."""
     frames = _bytes(arrays.get(FRAMES), "a prepared video has frames", "frames")
+    if isinstance(video, FixedFrames):
+        return {"pixel_values": np.stack([_numbers(frame, video.pixels) for frame in frames])}
     return _patched(frames, video.pixels, (video.patch, video.merge, video.group))
 
 

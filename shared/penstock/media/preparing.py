@@ -12,7 +12,14 @@ from penstock.media.resize import prepare
 from penstock.media.sound_frames import BadLength
 from penstock.media.video_layout import video_grid
 from penstock.media.wire import Prepare
-from penstock.media_facts import ImagePreparation, LogMel, Spectrogram, VideoFrames
+from penstock.media_facts import (
+    FixedFrames,
+    ImagePreparation,
+    LogMel,
+    Spectrogram,
+    VideoFrames,
+    VideoPreparation,
+)
 
 
 class PreparedArrays(NamedTuple):
@@ -34,7 +41,7 @@ def prepare_item(task: Prepare) -> PreparedArrays:
                 return _sound(task, task.preparation, whole=False)
             case Spectrogram():
                 return _sound(task, task.preparation.mel, whole=True)
-            case VideoFrames():
+            case VideoFrames() | FixedFrames():
                 return _video(task, task.preparation)
             case _:
                 return _picture(task, task.preparation)
@@ -53,7 +60,7 @@ def _picture(task: Prepare, image: ImagePreparation) -> PreparedArrays:
     return PreparedArrays(prepare(image, picture), (picture.height, picture.width))
 
 
-def _video(task: Prepare, video: VideoFrames) -> PreparedArrays:
+def _video(task: Prepare, video: VideoPreparation) -> PreparedArrays:
     from penstock.media.video import picture_frames, prepare_clip, prepare_frames, raw_frames
 
     if task.raw is not None:

@@ -15,7 +15,7 @@ from penstock.media.pixels import FRAMES
 from penstock.media.sampling import sampled
 from penstock.media.video_layout import VideoShape, frame_size
 from penstock.media.wire import ItemBounds
-from penstock.media_facts import VideoFrames
+from penstock.media_facts import VideoPreparation
 
 FRAMES_RATE = Fraction(2)
 """Frames per second, of frames that come without times: what Qwen's own tools take."""
@@ -31,7 +31,7 @@ class FrameSequence:
 
 
 def prepare_clip(
-    video: VideoFrames, data: bytes, bounds: ItemBounds
+    video: VideoPreparation, data: bytes, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
     """Of a video's file. Raises BadPicture, BadShape, MemoryError."""
     if not can_decode():
@@ -48,7 +48,7 @@ def prepare_clip(
 
 
 def prepare_frames(
-    video: VideoFrames, sequence: FrameSequence, bounds: ItemBounds
+    video: VideoPreparation, sequence: FrameSequence, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], VideoShape]:
     """Of frames that are pictures already; all of them are shown. Raises as prepare_clip."""
     count = sequence.count
@@ -101,7 +101,7 @@ def _check_frames(count: int, bounds: ItemBounds) -> None:
         )
 
 
-def _check_size(video: VideoFrames, size: Size, count: int, bounds: ItemBounds) -> None:
+def _check_size(video: VideoPreparation, size: Size, count: int, bounds: ItemBounds) -> None:
     height, width = frame_size(video, size, count)
     if count * height * width > bounds.all_pixels:
         raise BadPicture(
@@ -112,7 +112,7 @@ def _check_size(video: VideoFrames, size: Size, count: int, bounds: ItemBounds) 
 
 
 def _resized(
-    video: VideoFrames, frames: Iterator[Image.Image], count: int, bounds: ItemBounds
+    video: VideoPreparation, frames: Iterator[Image.Image], count: int, bounds: ItemBounds
 ) -> tuple[dict[str, np.ndarray], Size]:
     """The prepared arrays, and (height, width) of the first frame before it was resized, which
     need not be what a file's head states."""

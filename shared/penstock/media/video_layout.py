@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from penstock.media.geometry import BadShape, Size, whole_patches, whole_volume
-from penstock.media_facts import VideoFrames
+from penstock.media_facts import FixedFrames, VideoFrames, VideoPreparation
 
 MAX_TERM = 1_000_000
 """Of a fraction's numerator and denominator, as far as a rate goes."""
@@ -42,8 +42,10 @@ class VideoShape(NamedTuple):
         return VideoShape(height, width, total, Fraction(above, below), tuple(numbers))
 
 
-def frame_size(video: VideoFrames, size: Size, shown: int) -> Size:
+def frame_size(video: VideoPreparation, size: Size, shown: int) -> Size:
     """Of a resized frame, pixels. shown: frames. Raises BadShape."""
+    if isinstance(video, FixedFrames):
+        return video.height, video.width
     most, factor = video.max_pixels, video.patch * video.merge
     if video.of_all:
         if video.all_pixels:
@@ -60,10 +62,12 @@ def groups_of(video: VideoFrames, shown: int) -> int:
     return -(-shown // video.group)
 
 
-def video_grid(video: VideoFrames, shape: VideoShape) -> tuple[int, ...]:
+def video_grid(video: VideoPreparation, shape: VideoShape) -> tuple[int, ...]:
     """MediaItem.grid: groups, rows and columns of merged patches; then, where time has a scale, the
-    numerator and the denominator of what lies between the positions of two groups. Raises
-    BadShape."""
+    numerator and the denominator of what lies between the positions of two groups; nothing where
+    positions just count. Raises BadShape."""
+    if isinstance(video, FixedFrames):
+        return ()
     height, width = frame_size(video, (shape.height, shape.width), shape.shown)
     side = video.patch * video.merge
     grid = groups_of(video, shape.shown), height // side, width // side

@@ -17,12 +17,16 @@ from typing import BinaryIO
 
 import msgspec
 
+from penstock import logs
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.adapters.peft import CONFIG, MAX_CONFIG_BYTES, WEIGHTS
-from penstock.errors import InvalidRequest, StartupError, UnsupportedModel
+from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.formats.small_file import open_regular
+from penstock.hub.name import parse
 from penstock.prepare.folder import TEMPORARY, default_cache_dir, locked, remove_stale
 from penstock.protocol.common import AdapterFile
+
+log = logs.get(__name__)
 
 FOLDER = "adapters"
 FILES = (CONFIG, WEIGHTS)
@@ -37,6 +41,9 @@ MAX_ADAPTER_BYTES = 8 << 30
 MOST_COPIES = 1024
 """Copies that are kept, besides those that somebody asks to keep; the ones that were named least
 recently go."""
+
+MOST_COPIED_BYTES = 64 << 30
+"""Of all copies together: as MOST_COPIES."""
 
 
 class PreparedAdapter(msgspec.Struct, frozen=True):
@@ -60,7 +67,9 @@ def prepare_adapter(
 ) -> PreparedAdapter:
     """Copies an adapter, and reads the copy.
 
-    source: a folder in PEFT's format, or a .gguf file.  max_rank: the highest that is served.
+    source: a folder in PEFT's format, or a .gguf file; or, without `within`, the name of one on
+    the hub (owner/name, owner/name:FILE, owner/name@REVISION), which is downloaded if it isn't in
+    the hub's cache.  max_rank: the highest that is served.
     within: the folder, without links in its path, below which all of its files must lie.
     shown: what messages call it; default: as `source`.  keep: digests of other adapters whose
     copies stay.
@@ -68,7 +77,8 @@ def prepare_adapter(
     Raises InvalidRequest for an adapter that can't be served, and StartupError where the copy can't
     be written. Messages name no other path.
     """
-    given, path = str(source) if shown is None else shown, Path(source).expanduser()
+    given = str(source) if shown is None else shown
+    path = Path(source).expanduser() if within is not None else find_adapter(source)
     parent = (default_cache_dir() if cache_dir is None else Path(cache_dir)).absolute() / FOLDER
     with ExitStack() as opened:
         try:
@@ -97,6 +107,25 @@ def prepare_adapter(
             raise StartupError(f"the adapter can't be copied: {error.strerror}") from None
         finally:
             shutil.rmtree(making, ignore_errors=True)
+
+
+def find_adapter(source: str | os.PathLike[str]) -> Path:
+    """Returns the path of an adapter that is named by its path, or by its name on the hub: where
+    no such file is, it is one. Raises InvalidRequest if the hub's can't be had."""
+    path = Path(source).expanduser()
+    name = None if path.exists() else parse(str(source))
+    if name is None:
+        return path
+    from penstock.hub.adapter import fetch_adapter  # Here: it needs an HTTP client.
+
+    try:
+        return fetch_adapter(name, _report, most=MAX_ADAPTER_BYTES)
+    except (ModelNotFound, UnsupportedModel) as error:
+        raise InvalidRequest(str(error), param="lora_path", code="invalid_adapter") from None
+
+
+def _report(words: str) -> None:
+    log.info("adapter", said=words)
 
 
 def _opened(path: Path, within: Path | None, opened: ExitStack) -> dict[str, BinaryIO]:
@@ -166,11 +195,20 @@ def _placed(
 
 
 def _drop_oldest(parent: Path, keep: Collection[str]) -> None:
-    copies = [each for each in parent.iterdir() if not each.name.startswith(".")]
-    if len(copies) <= MOST_COPIES:
-        return
-    others = sorted((c for c in copies if c.name not in keep), key=lambda c: c.stat().st_mtime)
-    _remove(parent, others[: len(copies) - MOST_COPIES])
+    sizes = {each: _bytes_of(each) for each in parent.iterdir() if not each.name.startswith(".")}
+    others = sorted((c for c in sizes if c.name not in keep), key=lambda c: c.stat().st_mtime)
+    count, size, leaving = len(sizes), sum(sizes.values()), []
+    for each in others:
+        if count <= MOST_COPIES and size <= MOST_COPIED_BYTES:
+            break
+        leaving.append(each)
+        count, size = count - 1, size - sizes[each]
+    if leaving:
+        _remove(parent, leaving)
+
+
+def _bytes_of(copy: Path) -> int:
+    return sum(file.stat().st_size for file in copy.iterdir())
 
 
 def _remove(parent: Path, copies: Sequence[Path]) -> None:

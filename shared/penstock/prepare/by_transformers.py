@@ -14,6 +14,7 @@ from penstock.config.settings import ModelImpl
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
+from penstock.families.eagle3 import is_eagle3
 from penstock.formats.fields import Fields
 from penstock.layer_spec import NormSpec
 from penstock.model_config import TransformersConfig
@@ -101,6 +102,7 @@ def _falls_to_transformers(fields: Fields) -> bool:
         and not any(_known(name) for name in names)
         and isinstance(fields.values.get("model_type"), str)
         and not is_encoder(fields)
+        and not is_eagle3(fields)
     )
 
 

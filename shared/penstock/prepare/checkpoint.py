@@ -15,9 +15,9 @@ from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
-    PoolingConfig,
     WeightFiles,
 )
+from penstock.pooling_config import PoolingConfig
 
 MAX_SIZE = 1 << 24
 MAX_HEADS = 65_536

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.families import ENCODERS, FAMILIES
-from penstock.model_config import EncoderConfig, PreparedModel, TransformersConfig
+from penstock.model_config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
 FORMAT_VERSION = 5
 """Raise it whenever the same input gives another prepared folder."""
@@ -79,7 +79,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
             f"{FORMAT_VERSION}; prepare the model again"
         )
     known = ENCODERS if isinstance(manifest.config, EncoderConfig) else FAMILIES
-    own = not isinstance(manifest.config, TransformersConfig)
+    own = not isinstance(manifest.config, (TransformersConfig, HeadConfig))
     if own and manifest.family not in known:
         raise UnsupportedModel(f"{path}: the family {manifest.family!r} is not served")
     return manifest

@@ -16,9 +16,9 @@ from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
     ModelConfig,
-    PoolingConfig,
     WeightFiles,
 )
+from penstock.pooling_config import PoolingConfig
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.gguf_config import read_config
 from penstock.prepare.gguf_encoder import is_encoder, read_decoder_pooling, read_encoder

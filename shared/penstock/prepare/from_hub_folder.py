@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, UnsupportedModel
+from penstock.families.eagle3 import is_eagle3
 from penstock.formats.fields import Fields
 from penstock.formats.float_types import FLOAT_DTYPES
 from penstock.formats.small_file import read_json, read_small
@@ -26,6 +27,7 @@ from penstock.model_config import (
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
+from penstock.prepare.draft_head import head_checkpoint
 from penstock.prepare.encoder_config import is_encoder, read_encoder_config
 from penstock.prepare.generative_reranker import read_reranker
 from penstock.prepare.hub_config import read_config
@@ -65,6 +67,9 @@ def read_hub_folder(
             + ("; give one of its .gguf files itself" if any(path.glob("*.gguf")) else "")
         )
     stated = _read_json(path / CONFIG)
+    if is_eagle3(stated):
+        files = find_safetensors(path)
+        return head_checkpoint(stated, _weight_files(stated, files, check_shards(path, files)))
     config = _config(stated, model_impl, language_model_only=language_model_only)
     weights = find_safetensors(path)
     held = check_shards(path, weights)

@@ -13,12 +13,11 @@ from penstock.errors import UnsupportedModel
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
-from penstock.model_config import (
+from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.pooling_config import (
     Activation,
     DenseActivation,
     DenseLayer,
-    EncoderConfig,
-    ModelConfig,
     PoolingConfig,
     PoolingMode,
 )

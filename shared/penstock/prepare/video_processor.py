@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.media_facts import FrameSampling, KindFacts, VideoFrames
+from penstock.media_facts import FixedFrames, FrameSampling, KindFacts, VideoFrames
 from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF, ImageSettings, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 
@@ -26,6 +26,12 @@ CLASSES: dict[str, dict[str, Any]] = {
         "image_mean": CLIP_MEAN,
         "image_std": CLIP_STD,
         "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
+    },
+    "LlavaOnevisionVideoProcessor": {
+        "resample": 3,
+        "image_mean": CLIP_MEAN,
+        "image_std": CLIP_STD,
+        "size": {"height": 384, "width": 384},
     },
     "Qwen3VLVideoProcessor": {
         "resample": 3,
@@ -50,6 +56,7 @@ _HARMLESS = (
     "do_convert_rgb",
     "do_pad",
     "feature_extractor_type",
+    "image_grid_pinpoints",  # of pictures
     "image_processor_type",
     "input_data_format",
     "max_duration",
@@ -65,14 +72,18 @@ _HARMLESS = (
 class VideoFamily(NamedTuple):
     """processor: the class where a folder names none.  timed: whether positions are as far apart as
     times.  stamped: whether each group of frames stands behind its time as text, with tokens of its
-    own around it."""
+    own around it.  fixed: whether all frames have the tower's one size."""
 
     processor: str
     timed: bool = False
     stamped: bool = False
+    fixed: bool = False
 
 
 FAMILIES: dict[str, VideoFamily] = {
+    "LlavaOnevisionForConditionalGeneration": VideoFamily(
+        "LlavaOnevisionVideoProcessor", fixed=True
+    ),
     "Qwen2VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor"),
     "Qwen2_5_VLForConditionalGeneration": VideoFamily("Qwen2VLVideoProcessor", timed=True),
     "Qwen3VLForConditionalGeneration": VideoFamily("Qwen3VLVideoProcessor", stamped=True),
@@ -102,12 +113,16 @@ def read_video(
     the folder's file.  config: config.json.  Raises UnsupportedModel."""
     names = config.listed("architectures", str)
     family = next((FAMILIES[name] for name in names if name in FAMILIES), None)
-    if family is None or not tokens.has("video_token_id"):
+    keys = ("video_token_id", "video_token_index")
+    if family is None or not any(map(tokens.has, keys)):
         return None
-    token, token_id = tokens.named("video_token_id")
-    video = _frames(VideoSettings(values, where, family.processor), config, family)
+    token, token_id = tokens.named(*keys)
+    settings = VideoSettings(values, where, family.processor)
+    read = _fixed_frames if family.fixed else _frames
+    video = read(settings, config, family)
+    _check_all_read(settings)
     placeholder = token
-    if family.stamped:
+    if family.stamped and isinstance(video, VideoFrames):
         begin, _ = tokens.named("vision_start_token_id")
         end, _ = tokens.named("vision_end_token_id")
         video = msgspec.structs.replace(video, stamped=(begin, end))
@@ -132,6 +147,26 @@ def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> Vid
         of_all=family.stamped,
     )
     _check(video, settings, vision)
+    return video
+
+
+def _fixed_frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> FixedFrames:
+    """Of a tower whose pictures all have one size."""
+    vision = config.section("vision_config")
+    height, width = settings.side("size")
+    side, patch = vision.integer("image_size", 384), vision.integer("patch_size", 14)
+    if (height, width) != (side, side) or not 1 <= patch <= side:
+        raise settings.wrong("size", f"what the vision tower has ({side} x {side})")
+    return FixedFrames(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=(-(-(side // patch) // 2)) ** 2,
+        sampling=_sampling(settings, "even"),
+    )
+
+
+def _check_all_read(settings: VideoSettings) -> None:
     settings.ignore(*_HARMLESS)
     unknown = settings.not_asked()
     if unknown:
@@ -139,7 +174,6 @@ def _frames(settings: VideoSettings, config: Fields, family: VideoFamily) -> Vid
             f"{settings.where}: {unknown[0]} is not known here, and could change what the model "
             "sees in a video (--language-model-only serves the model without its eyes)"
         )
-    return video
 
 
 def _sampling(settings: VideoSettings, spread: Literal["even", "ends"]) -> FrameSampling:

@@ -12,6 +12,9 @@ HIGHEST_PRIORITY = -100
 LOWEST_PRIORITY = 100
 """As in vLLM, a lower value is served earlier. The range is bounded because waiting requests age:
 only a bounded number of later requests can overtake one."""
+BACKGROUND_LEVELS = LOWEST_PRIORITY - HIGHEST_PRIORITY
+"""How many levels lower than its priority says a request in the background stands: below all
+others of its time."""
 
 FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 

@@ -94,6 +94,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     prediction: list[int] = []
     """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
     MAX_PREDICTION_TOKENS. They change no output."""
+    background: bool = False
+    """Whether it stands behind what clients wait for (a line of a batch), under every scheduling
+    policy."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

@@ -137,6 +137,9 @@ class MediaReady(msgspec.Struct, frozen=True, tag="media_ready"):
     encoded."""
 
     name: str
+    work: int = 0
+    """What encoding it takes, in millions of multiplications, more or less: it may be divided over
+    several steps (Plan.partly). 0: it has to be encoded in one step."""
 
 
 class MediaFailed(msgspec.Struct, frozen=True, tag="media_failed"):
@@ -160,6 +163,8 @@ class AdapterFailed(msgspec.Struct, frozen=True, tag="adapter_failed"):
     adapter: str
     reason: str
     """For people, without paths."""
+    unfit: bool = False
+    """Whether its contents are why, so that loading it again would fail again."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

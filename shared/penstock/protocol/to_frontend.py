@@ -8,7 +8,8 @@ import msgspec
 
 from penstock.config.settings import LimitSettings
 from penstock.media_facts import MediaFacts
-from penstock.model_config import GenerationDefaults, PoolingConfig
+from penstock.model_config import GenerationDefaults
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import (
     ErrorCode,
     FinishReason,
@@ -92,6 +93,8 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     likewise, since its tenant has as many requests as it may have."""
     message: str
     retry_after_ms: int = 0
+    error_code: str = ""
+    """Of an invalid one: a machine-readable reason, where there is one."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.media_facts import MediaKind
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
 from penstock.speculation import SpeculativeConfig
 
@@ -259,6 +259,15 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     block table has room for as many as may have been."""
 
 
+class PartlyEncoded(msgspec.Struct, frozen=True, array_like=True):
+    """An item whose encoding goes on in a later step."""
+
+    name: str
+    until: int
+    """How much of MediaReady.work is to be done once the step is, counted from the beginning. It
+    may be more by the last product that is computed."""
+
+
 class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """One step: copy blocks in the given order, release slots, admit sequences, drop encodings,
     encode items, compute."""
@@ -272,12 +281,18 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     work: list[SlotWork]
     copies: list[Copy] = []
     encode: list[str] = []
-    """Names of items to encode, each by itself, before the step's tokens are computed. All of them
-    were answered by MediaReady. The prepared item can be forgotten then; its rows stay until they
-    are dropped. One that can't be encoded is answered by MediaFailed, before the step's Result, and
-    has no rows; the work of the slots whose tokens need them fails."""
+    """Names of items to encode to the end, each by itself, before the step's tokens are computed.
+    All of them were answered by MediaReady, or begun in an earlier step. The prepared item can be
+    forgotten then; its rows stay until they are dropped. One that can't be encoded is answered by
+    MediaFailed, before the step's Result, and has no rows; the work of the slots whose tokens need
+    them fails."""
     dropped_media: list[str] = []
-    """Names of items whose rows can be forgotten, before those of `encode` are computed."""
+    """Names of items whose rows can be forgotten, or what was begun of them, before those of
+    `encode` are computed."""
+    partly: list[PartlyEncoded] = []
+    """Items to begin or to go on with, after those of `encode`. One item at a time is begun and not
+    done; a later step names it again, until one has it in `encode`, or drops it. The encoding is
+    the same wherever it was divided. What failed is left."""
     looks: bool = True
     """Whether SlotResult.proposed is wanted: to find it takes time."""
 

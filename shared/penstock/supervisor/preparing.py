@@ -11,6 +11,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, LogSettings, ModelSettings
 from penstock.errors import StartupError
 from penstock.prepare import find_prepared
+from penstock.speculation import WITH_MODEL
 from penstock.supervisor.child import ChildSpec, read_failure, start
 
 
@@ -72,10 +73,10 @@ class Preparation:
 
 
 async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> EngineConfig:
-    """Returns a configuration that names a draft model by its prepared folder, made if it isn't
-    there. Raises StartupError or Stopped."""
+    """Returns a configuration that names what drafts beside the model by its prepared folder, made
+    if it isn't there. Raises StartupError or Stopped."""
     wanted = config.speculation.config
-    if wanted is None or wanted.method != "draft_model":
+    if wanted is None or wanted.method not in WITH_MODEL:
         return config
     own = msgspec.structs.replace(
         config.model, model=wanted.model, language_model_only=False, mmproj=None

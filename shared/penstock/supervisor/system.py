@@ -63,6 +63,7 @@ class System:
     _front: list[Child] = field(default_factory=list)
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
+    _batches: list[Child] = field(default_factory=list)
     _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:
@@ -100,7 +101,7 @@ class System:
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._front, *self._engines, *self._workers):
+            for child in (*self._batches, *self._front, *self._engines, *self._workers):
                 child.kill()
         elif signum == signal.SIGINT and not self.was_ready:
             self.interrupted = True
@@ -152,6 +153,10 @@ class System:
                 self._child(runtime, self._gateway(common, frontends, index, self._listener))
                 for index in range(self.config.gateways)
             ]
+            if self.config.storage.data_dir is not None:
+                arguments = ("batches", *common, "--engine-endpoint", frontends)
+                spec = ChildSpec("batches", arguments, grace=self._drain_grace)
+                self._batches = [self._child(runtime, spec)]
         await self._watch(frontends, model_dir, runtime.path / "ready")
 
     def _gateway(
@@ -176,7 +181,7 @@ class System:
 
     async def _watch(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
-        children = (*self._workers, *self._engines, *self._front)
+        children = (*self._workers, *self._engines, *self._front, *self._batches)
         runs = [asyncio.create_task(child.run()) for child in children]
         ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
         stop = asyncio.create_task(self._stop.wait())
@@ -220,7 +225,8 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        await asyncio.gather(*(child.stop() for child in (*self._front, *self._engines)))
+        front = (*self._batches, *self._front, *self._engines)
+        await asyncio.gather(*(child.stop() for child in front))
         await asyncio.gather(*(child.stop() for child in self._workers))
 
 

@@ -12,10 +12,10 @@ from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSetti
 from penstock.model_config import (
     EncoderConfig,
     GenerationDefaults,
-    PoolingConfig,
     PreparedModel,
     WeightFiles,
 )
+from penstock.pooling_config import PoolingConfig
 from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, OpenSequence, Submit

@@ -21,7 +21,7 @@ from tests.engine.test_walk_media import MediaWalker
 SECRET = b"what the picture shows"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 5])
+@pytest.mark.parametrize("seed", [0, 1, 4])
 def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
     walker = MediaWalker(Seeded(seed))
     with recording(walker.h.core, RecordSettings(record_dir=str(tmp_path))) as core:

@@ -56,7 +56,7 @@ def test_weights_of_three_to_one_give_three_to_one(scarce: str, work: str) -> No
         sim.ask(0.0, "b", draw.randint(*b_prompt), draw.randint(*b_output))
     sim.run(15)
     before = {tenant: cost(given) for tenant, given in sim.given.items()}
-    sim.run(15 + part(100, 1 / 2))
+    sim.run(15 + part(100, 1 / 4))
     a, b = (cost(sim.given[tenant]) - before[tenant] for tenant in "ab")
     assert 3 * 0.95 <= a / b <= 3 * 1.05
 
@@ -75,7 +75,7 @@ def test_a_flood_costs_a_light_tenant_two_steps_at_most(flood: str, budget: int)
     """p99 of the time to the first token <= its value alone + 2 x the bound on a step's time."""
     alone, _ = light_waits(None, budget)
     beside, sim = light_waits(flood, budget)
-    assert len(beside) == len(alone) > 150
+    assert len(beside) == len(alone) > part(150, 1 / 3)
     assert sim.longest_step <= sim.bound
     assert percentile(beside, 0.99) <= percentile(alone, 0.99) + 2 * sim.bound
     assert any(asked.tenant == "heavy" and asked.finish for asked in sim.requests.values())
@@ -104,10 +104,11 @@ def light_waits(flood: str | None, budget: int) -> tuple[list[float], Simulation
             sim.ask(0.0, "heavy", draw.randint(*what["prompt"]), draw.randint(*what["output"]))
     light = random.Random(8)
     at = 10.0
-    while at < 100:
+    end = at + part(90, 1 / 3)
+    while at < end:
         at += light.uniform(0.3, 0.7)
         sim.ask(at, "light", light.randint(5, min(400, budget)), light.randint(1, 8))
-    sim.run(110)
+    sim.run(end + 10)
     waits = [asked.wait for asked in sim.requests.values() if asked.tenant == "light"]
     return waits, sim
 
@@ -123,15 +124,16 @@ def test_who_was_away_has_no_claim_to_all_of_the_machine() -> None:
         settings={"scheduling_policy": "fair", "max_num_batched_tokens": 128, "max_num_seqs": 64},
         on_end=again,
     )
-    for second in range(40):
+    away = 20
+    for second in range(away):
         sim.ask(float(second), "idle", 4, 4)
     for _ in range(200):
         sim.ask(0.0, "busy", 100, 100)
-    sim.run(40)
+    sim.run(away)
     for _ in range(400):
-        sim.ask(40.0, "idle", 100, 100)
-    sim.run(42)
+        sim.ask(float(away), "idle", 100, 100)
+    sim.run(away + 2)
     before = {tenant: cost(given) for tenant, given in sim.given.items()}
-    sim.run(50)
+    sim.run(away + 10)
     got = {tenant: cost(sim.given[tenant]) - before[tenant] for tenant in before}
     assert 0.9 <= got["idle"] / got["busy"] <= 1.1

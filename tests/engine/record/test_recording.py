@@ -49,11 +49,18 @@ def recorded_walk(
     return walker
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    recorded_walk(tmp_path, 3, 500)
-    (found,) = log_files([str(tmp_path)])
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    recorded_walk(folder, 3, 500)
+    (found,) = log_files([str(folder)])
     return found
+
+
+@pytest.fixture
+def log(recorded: Path, tmp_path: Path) -> Path:
+    """A copy, which a test may damage."""
+    return Path(shutil.copy(recorded, tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -150,6 +150,17 @@ def test_the_account_keeps_what_is_lost_small_however_wrong_the_policy_is() -> N
     assert 0 < cost < 0.02 * steps
 
 
+def test_a_step_without_decodes_is_no_exception() -> None:
+    policy, drafts = DraftPolicy(), SequenceDrafts()
+    for rows in (1, 2, 9):
+        policy.settled(StepSize(rows, 0), 0, 0, 0.02 + 0.001 * rows, each=0.001)
+    drafts.observe(4, 4)
+    assert policy.choose([Offer(drafts, 4)], StepSize(0, 30), 8)[0] > 0
+    policy.settled(StepSize(0, 30), 4, 2, 0.05, each=0.001)
+    assert policy.looks(0)
+    assert policy.looks(0)
+
+
 def test_drafts_go_where_they_are_likeliest() -> None:
     policy, likely, unlikely = DraftPolicy(), SequenceDrafts(), SequenceDrafts()
     for rows in range(1, 12):

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.protocol.common import AdapterFile, NamedAdapter
 from penstock.protocol.from_frontend import NameAdapters
-from penstock.protocol.from_worker import AdapterReady
+from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock_engine.kv.keys import prefix_root
 from penstock_engine.request.states import SequenceState
 from penstock_engine.waiting import adapter_places, adapters
@@ -172,6 +172,29 @@ def test_an_adapter_that_cant_be_loaded_ends_those_who_ask_for_it_and_nobody_els
             assert "it is bad" in (score.terminal.error or "")
     assert ends(good) == ["length"]
     assert loaded(h) == digests(2)
+
+
+def test_one_whose_contents_do_not_fit_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "MAX_REFUSED", 2)
+    h, front = started()
+    h.adapters_at_once = False
+    assert h.worker is not None
+    for number in (1, 2, 3):
+        unfit = ask(h, front, number)
+        digest, _ = h.worker.adapters.loading.popitem()
+        h.worker.adapters.loaded.add(digest)
+        h.worker_says(AdapterFailed(digest, "it has rank 99", unfit=True))
+        h.settle()
+        assert unfit.sequences[0].terminal is not None
+        assert unfit.sequences[0].terminal.error_code == "invalid_adapter"
+    before = h.worker.adapters.num_loads
+    for number in (2, 3):
+        refused = ask(h, front, number).rejected
+        assert refused is not None
+        assert (refused.code, refused.error_code) == ("invalid", "invalid_adapter")
+        assert "it has rank 99" in refused.message
+    assert h.worker.adapters.num_loads == before
+    assert ask(h, front, 1).rejected is None, "of many, the first is forgotten"
 
 
 def test_an_adapter_that_takes_too_long_is_given_up_and_its_late_answer_means_nothing() -> None:

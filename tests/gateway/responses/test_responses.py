@@ -182,9 +182,9 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "stateless"),
-        ({"background": True}, "background", "stateless"),
-        ({"conversation": "c"}, "conversation", "stateless"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "keeps no responses"),
+        ({"background": True}, "background", "allowed: false or null"),
+        ({"conversation": "c"}, "conversation", "allowed: null"),
         ({"truncation": "middle"}, "truncation", "disabled, auto"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),
         ({"input": None}, "input", "missing"),

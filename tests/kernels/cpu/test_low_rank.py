@@ -49,33 +49,48 @@ def decoder(some: tuple[Phase, ...], targets: LowRankTargets | None = TARGETS) -
 
 def step(rows: int, *runs: tuple[int, int, LowRankAdapter]) -> DecoderStep:
     return DecoderStep(
-        tokens=np.arange(rows, dtype=np.int32),
+        tokens=np.arange(rows, dtype=np.int32) % VOCAB,
         first_row=np.array([0, rows], dtype=np.int32),
         starts=np.zeros(1, dtype=np.int32),
-        tables=np.zeros(2, dtype=np.int32),
+        tables=np.zeros(5, dtype=np.int32),
         first_block=np.zeros(1, dtype=np.int32),
         adapted=LowRankRows(runs),
     )
 
 
+def _as_bf16(values: np.ndarray) -> np.ndarray:
+    """Numbers that bfloat16 holds exactly."""
+    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
 def adapter(rank: int, targets: LowRankTargets = TARGETS) -> tuple[LowRankAdapter, np.ndarray]:
     down = RANDOM.standard_normal((rank, HIDDEN)).astype(np.float32)
     up = RANDOM.standard_normal((HIDDEN, rank)).astype(np.float32)
+    if targets.kind is MatrixKind.BF16:
+        down, up = (_as_bf16(each) for each in (down, up))
     return LowRankAdapter(targets, [(0, down, up)]), up.astype(float) @ down
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 13, 31])
-def test_each_row_has_its_own(rows: int) -> None:
-    made = decoder(phases())
-    (one, added), (other, more) = adapter(5), adapter(24)
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
+@pytest.mark.parametrize("rows", [1, 2, 3, 13, 31, 70])
+def test_each_row_has_its_own(rows: int, kind: MatrixKind) -> None:
+    targets = dataclasses.replace(TARGETS, kind=kind)
+    made = decoder(phases(), targets)
+    (one, added), (other, more) = adapter(5, targets), adapter(24, targets)
     first, last = rows // 3, rows - rows // 2
     runs = [(0, first, one)] if first else []
     runs += [(last, rows - last, other)] if last < rows else []
-    found = made.logits(step(rows, *runs), np.arange(rows, dtype=np.int32))
+    wanted = np.arange(rows, dtype=np.int32)
+    found = made.logits(step(rows, *runs), wanted)
     for row in range(rows):
         extra = added if row < first else more if row >= last else 0.0
-        expected = (WEIGHT + extra) @ TABLE[row].astype(float)
+        expected = (WEIGHT + extra) @ TABLE[row % VOCAB].astype(float)
         assert np.allclose(found[row], expected, rtol=0, atol=1e-3)
+        alone = [(0, 1, one)] if row < first else [(0, 1, other)] if row >= last else []
+        single = dataclasses.replace(
+            step(1, *alone), tokens=np.array([row % VOCAB], dtype=np.int32)
+        )
+        assert np.array_equal(made.logits(single, wanted[:1])[0], found[row])
 
 
 @pytest.mark.parametrize(
@@ -99,9 +114,9 @@ def test_programs_that_do_not_fit(changes: dict[str, object]) -> None:
 def test_a_program_without_targets_or_without_floats() -> None:
     with pytest.raises(ValueError, match="doesn't fit"):
         decoder(phases(), None)
-    halves = dataclasses.replace(TARGETS, kind=MatrixKind.BF16)
+    embed, made, lower, *others = phases()
     with pytest.raises(ValueError, match="doesn't fit"):
-        decoder(phases(), halves)
+        decoder((embed, dataclasses.replace(made, forms=2), lower, *others))
 
 
 def test_steps_that_do_not_fit() -> None:

@@ -18,6 +18,7 @@ from penstock_kernels.triton.linear import (
     gguf_linear,
     gguf_rows,
     gguf_weights,
+    low_rank,
     per_head,
     weight_only,
 )
@@ -94,6 +95,7 @@ def attend(
     group: int = 4,
     invariant: bool = False,
     sinks: bool = False,
+    spans: bool = False,
 ) -> None:
     choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
     plan = plans.plan_attention(
@@ -104,6 +106,7 @@ def attend(
         group=group,
         choice=choice,
         device=CPU,
+        last_seen=np.full(101, 999) if spans else None,
     )
     caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
     paged.paged_attention(
@@ -224,6 +227,28 @@ def fp8() -> None:
         fp8_linear.fp8_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), scales)
 
 
+def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -> None:
+    """Of queries, keys and values of an 8B model, and of its way down; in 4 places."""
+    shape = tiles.LOW_RANK_MANY if many else tiles.LOW_RANK
+    count = 256 if many else 2
+    for parts, inputs in (((4096, 1024, 1024), 4096), ((4096,), 14336)):
+        width, outputs = len(parts) * rank, sum(parts)
+        numbers = rows(4, width * inputs + outputs * rank, dtype=dtype)
+        low_rank.add_low_rank(
+            rows(count, inputs, dtype=dtype),
+            rows(count, outputs, dtype=dtype),
+            low_rank.LowRankFactors(
+                numbers[:, : width * inputs].unflatten(1, (width, inputs)),
+                numbers[:, width * inputs :].unflatten(1, (outputs, rank)),
+                torch.zeros(4, 7, dtype=torch.int32)[:, 1],
+                parts,
+            ),
+            low_rank.AdapterTiles(
+                shape, *(torch.zeros(each, dtype=torch.int32) for each in (count, 4, 4, 4))
+            ),
+        )
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "norms": norms,
     "gates": gates,
@@ -240,6 +265,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-fp8": partial(attend, cache=FP8),
     "attention-invariant": partial(attend, invariant=True),
     "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
+    "attention-chunks": partial(attend, reach=paged.Reach(chunk=8192)),
+    "attention-spans": partial(attend, spans=True),
+    "attention-spans-256": partial(attend, 256, reach=paged.Reach(window=1024), spans=True),
     "latents": latents,
     "latents-invariant": partial(latents, heads=16, invariant=True),
     "latents-float32": partial(latents, torch.float32, heads=20),
@@ -253,6 +281,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "encoder-256": partial(encode, 1024, 4, torch.float16, bias=True),
     "logits": logits,
     "copies": copies,
+    "adapters": adapters,
+    "adapters-64": partial(adapters, 64, many=True),
+    "adapters-float32": partial(adapters, 64, torch.float32),
     "linear": products,
     "linear-float32": partial(products, torch.float32),
     "int8-32": partial(quantised, 8, 32),

@@ -2,8 +2,8 @@
 
 `python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
 call in `calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't
-compile or asks for more than an SM has.  --once: each kernel is compiled once for each set of
-features that are on and off, not for every type and size.  Not under TRITON_INTERPRET.
+compile or asks for more than an SM has.  --once: each kernel is compiled until each of its features
+was on once and off once, not for every set of them, type and size.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Compiler:
             if special and isinstance(whole, int) and whole % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         name = kernel.fn.__name__
-        key: object = (name, repr(signature), repr(constants), repr(attributes))
+        new: set[object] = {(name, repr(signature), repr(constants), repr(attributes))}
         if self._once:
-            key = name, *(bool(value) for value in constants.values())
-        if key in self.seen:
+            new = {name, *((name, each, bool(value)) for each, value in constants.items())}
+        if new <= self.seen:
             return
-        self.seen.add(key)
+        self.seen |= new
         source = ASTSource(kernel, signature, constants, attributes)
         built = triton.compile(source, target=HOPPER, options=options)
         self.report(kernel.fn.__name__, built)

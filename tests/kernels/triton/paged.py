@@ -21,6 +21,8 @@ class Sequence:
     query: Tensor
     key: Tensor
     value: Tensor
+    last_seen: np.ndarray | None = None
+    """[tokens] int64; None: a token sees itself and those before it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,16 @@ def run_step(
         tables.append(table)
     counts = np.array([count for _, _, count in work])
     query = torch.cat([one.query[start : start + count] for one, start, count in work])
+    seen = None
+    if any(one.last_seen is not None for one, *_ in work):
+        seen = np.concatenate(
+            [
+                (np.arange(start + count) if one.last_seen is None else one.last_seen)[
+                    start : start + count
+                ]
+                for one, start, count in work
+            ]
+        )
     plan = plan_attention(
         tables,
         counts,
@@ -78,6 +90,7 @@ def run_step(
         group=query.shape[1] // kv_heads,
         choice=case.choice,
         device=device,
+        last_seen=seen,
     )
     padding = torch.full((2, *query.shape[1:]), float("nan"), dtype=query.dtype)
     caches = [rows.to(kept).to(device).transpose(0, 1) for rows in (keys, values)]
@@ -104,6 +117,11 @@ def dense(one: Sequence, reach: Reach = FULL, sinks: Tensor | None = None) -> Te
     if reach.soft_cap:
         scores = reach.soft_cap * torch.tanh(scores / reach.soft_cap)
     hidden = torch.ones(length, length).triu(1).bool()
+    at = torch.arange(length)
+    if one.last_seen is not None:
+        hidden = at > torch.from_numpy(one.last_seen)[:, None]
+    if reach.chunk:
+        hidden |= at < (at // reach.chunk * reach.chunk)[:, None]
     if reach.window:
         hidden |= torch.ones(length, length).tril(-reach.window).bool()
     scores = scores.masked_fill(hidden, float("-inf"))

@@ -5,6 +5,7 @@ Splits and tiles are smaller than those that serve, so that short sequences have
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -49,13 +50,32 @@ def test_prefill_and_decode(
     assert error(parts[2], decoded, 126) < BOUNDS[dtype]
 
 
-@pytest.mark.parametrize("reach", [Reach(1), Reach(40), Reach(64, 3.0), Reach(0, 3.0)], ids=str)
+@pytest.mark.parametrize(
+    "reach", [Reach(1), Reach(40), Reach(64, 3.0), Reach(0, 3.0), Reach(chunk=48)], ids=str
+)
 def test_window_and_soft_cap(reach: Reach, device: torch.device) -> None:
     one = sequence(3, 135, (4, 2, 64), torch.float32)
     case = Case(WIDE, 32, reach)
     parts = run_step([(one, 100, 35), (one, 134, 1), (one, 30, 3)], case, device)
     for part, start in zip(parts, (100, 134, 30), strict=True):
         assert error(part, one, start, reach) < BOUNDS[torch.float32], start
+
+
+@pytest.mark.parametrize("reach", [FULL, Reach(40)], ids=str)
+def test_rows_that_see_further_than_themselves(reach: Reach, device: torch.device) -> None:
+    """Two spans; one is longer than a tile, and one lies at a step's end. Whole, in chunks and
+    beside a text, in few rows and in many."""
+    one = sequence(3, 135, (4, 2, 64), torch.float32)
+    one.last_seen = np.arange(135)
+    one.last_seen[20:90], one.last_seen[125:135] = 89, 134
+    text = sequence(4, 70, (4, 2, 64), torch.float32)
+    case = Case(SAME, 32, reach)
+    whole, beside = run_step([(one, 0, 135), (text, 65, 5)], case, device)
+    assert error(whole, one, 0, reach) < BOUNDS[torch.float32]
+    assert error(beside, text, 65, reach) < BOUNDS[torch.float32]
+    parts = [run_step([(one, start, end - start)], case, device)[0]
+             for start, end in ((0, 15), (15, 100), (100, 124), (124, 135))]  # fmt: skip
+    assert torch.equal(torch.cat(parts), whole)
 
 
 @pytest.mark.parametrize("reach", [FULL, Reach(40)], ids=str)
@@ -96,6 +116,7 @@ def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
         ((3, 1, 64), FULL, torch.float32),
         ((2, 2, 80), Reach(37, 5.0), torch.float32),
         ((4, 1, 128), FULL, torch.bfloat16),
+        ((2, 2, 64), Reach(chunk=40), torch.float32),
     ],
     ids=str,
 )

@@ -16,7 +16,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media.expansion import ids_with_runs, with_one, with_runs
 from penstock.media.layout import layout
-from penstock.media_facts import FrameSampling, MediaFacts, MediaKind, VideoFrames
+from penstock.media_facts import FixedFrames, FrameSampling, MediaFacts, MediaKind, VideoFrames
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer
 from tests.shared.media.processors import FAMILIES, tokenizer, write_folder
@@ -68,6 +68,19 @@ def video_of(found: MediaFacts) -> VideoFrames:
     preparation = found.kinds["video"].preparation
     assert isinstance(preparation, VideoFrames)
     return preparation
+
+
+def test_onevisions_frames_have_the_size_of_its_tower(tmp_path: Path) -> None:
+    """Of a folder that is older than video processors."""
+    found = facts(tmp_path, family="llava_onevision")
+    video = found.kinds["video"].preparation
+    assert isinstance(video, FixedFrames)
+    assert (video.height, video.width, video.rows) == (24, 24, 4)
+    assert video.sampling == FrameSampling(num_frames=32)
+    one = layout(found, "video", (56, 84, 16, 8, 1, *range(0, 16, 5)))
+    assert (one.rows, one.grid) == (4 * 4 + 1, ())
+    with pytest.raises(UnsupportedModel, match="what the vision tower has"):
+        facts(tmp_path, family="llava_onevision", size={"height": 30, "width": 30})
 
 
 def test_a_folder_of_a_release(tmp_path: Path) -> None:

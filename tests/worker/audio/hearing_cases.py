@@ -31,7 +31,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import AudioModel, open_audio_tower
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.forward.cpu.backend import CPUForward
+from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.models.decoder import DecoderModel
@@ -248,9 +248,9 @@ def runner_of(
 ) -> StepRunner[Any]:
     """backend: that computes the decoder."""
     forward: ReferenceForward | CPUForward
-    if backend == "cpu":
-        cpu = CPUModel(ours.config, ours.files, "float32", positions=POSITIONS)
-        forward = cast("CPUForward", cpu.forward(block_size=16, num_blocks=128, threads=2))
+    if backend != "reference":
+        own = CPUModel(ours.config, ours.files, "float32", positions=POSITIONS, backend=backend)
+        forward = cast("CPUForward", own.forward(block_size=16, num_blocks=128, threads=2))
     else:
         shape = CacheShape.of(ours.config, 16, ours.decoder.dtype)
         forward = ReferenceForward(ours.decoder, ReferenceAttention(shape, 128))

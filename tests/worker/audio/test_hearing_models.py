@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from penstock_worker.audio.model import MEL, UnfitSound
+from penstock_worker.media.pieces import DividedEncoding
 from tests.worker.audio.hearing_cases import (
     CASES,
     Heard,
@@ -41,6 +42,11 @@ def test_encodings_equal_transformers(case: str) -> None:
     for each in sounds(case):
         found = ours.tower.encode({MEL: each.mel})
         assert found.shape == (each.item.rows, ours.config.hidden_size)
+        work = ours.tower.check({MEL: each.mel}, each.item.rows, ())
+        divided = DividedEncoding("a", ours.tower.pieces({MEL: each.mel}))
+        for until in range(0, work, max(work // 5, 1)):
+            divided.advance(until)
+        assert torch.equal(divided.finish(), found)
         given = their_features(case, [each])
         with torch.inference_mode():
             if case == "voxtral":

@@ -11,7 +11,7 @@ import torch
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock_worker.forward import triton
+from penstock_worker.forward import triton_build
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
 from penstock_worker.metrics.phases import Unwatched
@@ -93,7 +93,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         made.append(Counted(able=bool(made)))
         return made[-1]
 
-    monkeypatch.setattr(triton, "captures_of", captures)
+    monkeypatch.setattr(triton_build, "captures_of", captures)
     return made
 
 

@@ -22,10 +22,10 @@ from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import EagerCaptures
 from penstock_worker.forward.decode_inputs import decodes_text, rotary_positions
 from penstock_worker.forward.graphs import Buckets
-from penstock_worker.forward.interface import Batch, Forward, Unable
+from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.triton import recipe as on_device
-from penstock_worker.forward.triton_limits import ranks_that_see
+from penstock_worker.forward.triton_limits import ranks_with_towers
 from penstock_worker.loading.device import load_on_device
 from penstock_worker.loading.load import load
 from penstock_worker.media.interface import BatchMedia
@@ -40,7 +40,7 @@ from tests.worker.vision.vision_cases import CASES, prepared_folder
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
-BLOCKS, POSITIONS = 12, 96
+BLOCKS, POSITIONS = 16, 96
 SIZES = {"num_kv_blocks": BLOCKS, "max_model_len": POSITIONS, "max_num_batched_tokens": 40}
 
 
@@ -72,11 +72,16 @@ class Stepping:
         file.write_bytes(shown.content)
         answers: SimpleQueue[Any] = SimpleQueue()
         held.receive(message_of(shown.item, str(file)), (), answers.put)
-        assert answers.get(timeout=60) == MediaReady(shown.item.name)
+        assert isinstance(answers.get(timeout=60), MediaReady)
         self.length = len(tokens)
-        slots = [new(0, tokens, media, [3, 1, 5]), msgspec.structs.replace(
-            new(1, words(6, 7), media, [0]), media=None
-        )]  # fmt: skip
+        # Each further KV group has blocks of its own.
+        further = len(recipe.kv_groups) - 1
+        mine = [3, 1, 5, *range(6, 6 + 3 * further)]
+        beside = [0, *(2, 4, 15)[:further]]
+        slots = [
+            new(0, tokens, media, mine),
+            msgspec.structs.replace(new(1, words(6, 7), media, beside), media=None),
+        ]
         plan = Plan(1, 0, [], slots, [work(0, 0, tokens)], encode=[shown.item.name])
         held.encode(plan)
         vocab = prepared.config.vocab_size
@@ -96,10 +101,11 @@ class Stepping:
             self.slots[number].token_ids.append(token)
 
 
-@pytest.mark.parametrize("case", ["qwen3-vl", "llava"])
+@pytest.mark.parametrize("case", ["gemma3", "qwen3-vl", "llava", "llama4"])
 def test_logits_are_the_references(case: str, tmp_path: Path) -> None:
-    """A chunk that ends within the picture; the rest beside another prompt; and a decode of both,
-    which is captured, and turns by the positions behind the picture."""
+    """A chunk that ends within the picture, or in front of one whose rows see one another; the rest
+    beside another prompt; and a decode of both, which is captured, and turns by the positions
+    behind the picture."""
     prepared = prepared_folder(case, tmp_path)
     with torch.inference_mode():
         ours, true = (
@@ -107,9 +113,10 @@ def test_logits_are_the_references(case: str, tmp_path: Path) -> None:
             for name in ("triton", "reference")
         )
         length = ours.length
+        first = 5 if ours.media.whole_spans else 8
         for works in (
-            [(0, 0, 8)],
-            [(1, 0, 6), (0, 8, length - 8)],
+            [(0, 0, first)],
+            [(1, 0, 6), (0, first, length - first)],
             [(0, length, 1), (1, 6, 1)],
         ):
             if works[0][1] == length:
@@ -135,7 +142,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
     answers: SimpleQueue[Any] = SimpleQueue()
     (tmp_path / "item").write_bytes(shown.content)
     loaded.runner.media.receive(message_of(shown.item, str(tmp_path / "item")), (), answers.put)
-    assert answers.get(timeout=60) == MediaReady(shown.item.name)
+    assert isinstance(answers.get(timeout=60), MediaReady)
     first = work(0, 0, tokens[:8])
     plan = Plan(1, 0, [], [new(0, tokens, media, [0, 1])], [first], encode=[shown.item.name])
     (result,) = loaded.runner.execute(plan).slots
@@ -144,7 +151,7 @@ def test_a_worker_says_that_it_takes_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize("case", ["qwen2.5-vl", "qwen3-vl", "idefics3"])
+@pytest.mark.parametrize("case", ["qwen2.5-vl", "qwen3-vl", "idefics3", "gemma3", "llama4"])
 def test_nothing_is_mixed_up_between_host_and_device(case: str, tmp_path: Path) -> None:
     """On a simulated GPU, with shapes only: tower, rows and positions are there."""
     prepared = prepared_folder(case, tmp_path)
@@ -170,18 +177,17 @@ def test_nothing_is_mixed_up_between_host_and_device(case: str, tmp_path: Path) 
             np.zeros(1, np.int64),
             np.array([len(tokens)]),
             media=media,
+            more_tables=([np.arange(BLOCKS)],) * (len(recipe.kv_groups) - 1),
         )
         assert parts.forward.logits(batch, np.array([len(tokens) - 1])).is_cuda
         held.close()
 
 
-def test_pictures_that_the_kernels_cant_show_are_refused(tmp_path: Path) -> None:
+def test_several_gpus_take_no_pictures(tmp_path: Path) -> None:
     prepared = prepared_folder("gemma3", tmp_path)
-    with pytest.raises(Unable, match="rows see one another; with --language-model-only"):
-        on_device(prepared, asked_of(tmp_path), 1)
     seeing = prepared.decoder
-    assert ranks_that_see(seeing, RankPlace()) is None
-    assert "2 GPUs share it" in (ranks_that_see(seeing, RankPlace(tensor=2)) or "")
+    assert ranks_with_towers(seeing, RankPlace()) is None
+    assert "2 GPUs share it" in (ranks_with_towers(seeing, RankPlace(tensor=2)) or "")
 
 
 def test_which_decodes_are_captured() -> None:

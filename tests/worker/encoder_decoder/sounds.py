@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,9 @@ def runner_of(
     """Has the encodings of these sounds, by transformers' encoder; further ones it makes."""
     blocks, slots = 2048 // block_size, 8
     forward: Any
-    if backend == "cpu":
-        forward = ours.cpu.forward(block_size=block_size, num_blocks=blocks, threads=2)
+    if backend != "reference":
+        own = replace(ours.cpu, backend=backend)
+        forward = own.forward(block_size=block_size, num_blocks=blocks, threads=2)
     else:
         shape = CacheShape.of(ours.config, block_size, torch.float32)
         cache = EncoderDecoderCache(ReferenceAttention(shape, blocks), ROWS)

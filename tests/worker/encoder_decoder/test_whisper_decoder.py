@@ -54,7 +54,7 @@ def test_prompts_and_answers_equal_transformers(case: str, backend: str, tmp_pat
     runner = runner_of(theirs, ours, [], observer=seen, backend=backend)
     for sound in SOUNDS:
         message = message_of(theirs, sound, tmp_path / name_of(sound))
-        assert answered(runner, message) == MediaReady(name_of(sound))
+        assert isinstance(answered(runner, message), MediaReady)
     driver = Driver(runner, num_blocks=128, slots=8, budget=29)
     driver.encode = [name_of(sound) for sound in SOUNDS]
     jobs = [job_of(sound, text, WANTED) for sound, text in asked]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.model_config import PoolingConfig
+from penstock.pooling_config import PoolingConfig
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.loading.load import load
 from penstock_worker.machine import model_check

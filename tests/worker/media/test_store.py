@@ -21,11 +21,13 @@ from penstock_worker.media.unfit import UnfitItem
 
 ARRAYS = {"pixels": np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)}
 CONTENT = write(ARRAYS)
+WORK = 7
 
 
-def check(tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> None:
+def check(tensors: Mapping[str, np.ndarray], rows: int, grid: tuple[int, ...]) -> int:
     if rows != 4:
         raise UnfitItem(f"it becomes 4 rows, and {rows} were announced")
+    return WORK
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_file_is_ready_and_is_taken_once(store: MediaStore, tmp_path: Path) ->
     file, answers = tmp_path / "item", Answers()
     file.write_bytes(CONTENT)
     store.load(message(str(file)), answers.tell)
-    assert answers.next() == MediaReady("a" * 64)
+    assert answers.next() == MediaReady("a" * 64, WORK)
     file.unlink()
     taken = store.take("a" * 64)
     assert taken is not None
@@ -71,7 +73,7 @@ def test_chunks_are_ready_with_the_last(store: MediaStore) -> None:
     for start in range(0, len(CONTENT), 50):
         store.add(LoadMediaChunk("a" * 64, start), CONTENT[start : start + 50])
         last = start + 50 >= len(CONTENT)
-        told = MediaReady("a" * 64) if last else MediaTaken("a" * 64, start + 50)
+        told = MediaReady("a" * 64, WORK) if last else MediaTaken("a" * 64, start + 50)
         assert answers.next() == told
 
 
@@ -160,6 +162,8 @@ def test_an_item_that_is_dropped_while_it_is_read_is_not_told(
     real = tmp_path / "real"
     real.write_bytes(CONTENT)
     store.load(message(str(real), name="b"), answers.tell)
-    assert answers.next() == MediaReady("b" * 64)  # one thread reads, so the first one is done
+    assert answers.next() == MediaReady(
+        "b" * 64, WORK
+    )  # one thread reads, so the first one is done
     assert gone._told.empty() or isinstance(gone.next(), MediaFailed)
     assert store.take("a" * 64) is None

@@ -468,7 +468,7 @@ ON_DEVICE = (
     "qwen2-moe",
     "glm45-groups",
     "glm",
-    "ministral3",
+    "llama4",
     "smollm3-own-pattern",
     "glm4-a-quarter",
     "cohere2",
@@ -484,6 +484,8 @@ ON_DEVICE = (
     "gemma4-alike",
     "gemma3n-three-streams",
     "gemma3n",
+    "ministral3",
+    "llama4-plain",
 )
 """Cases that the CUDA kernels compute in Triton's interpreter, which is slow. Those that run
 without --long (at 0, 2, 5, 10, 13, 18 and 23) have most of the mechanisms."""
@@ -497,6 +499,7 @@ BITS_ON_DEVICE = (
     "qwen2-moe",
     "gemma3n",
     "gemma4-shared-kv",
+    "llama4",
 )
 """Of these, cases whose rows are compared bit by bit."""
 

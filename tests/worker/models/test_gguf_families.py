@@ -84,6 +84,13 @@ def some_experts(writer: Writer, config: Any) -> None:
     writer.add_expert_used_count(config.num_experts_per_tok)
 
 
+def behind_a_tower(writer: Writer, config: Any) -> None:
+    """Text has three equal numbers in the place of a position."""
+    experts(writer, config)
+    writer.add_rope_dimension_sections([4, 2, config.head_dim // 2 - 6, 0])
+    writer.add_num_deepstack_layers(2)
+
+
 def minimax_m2(writer: Writer, config: Any) -> None:
     some_experts(writer, config)
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -185,6 +192,7 @@ CONVERSIONS = {
         rms=False,
     ),
     "qwen3-moe-all": Conversion(ARCH.QWEN3MOE, experts),
+    "qwen3-vl-moe-text": Conversion(ARCH.QWEN3VLMOE, behind_a_tower),
     "nemotron": Conversion(ARCH.NEMOTRON, plus_one=True, rms=False),
     "arcee-plain": Conversion(ARCH.ARCEE, permuted=True),
     "olmoe": Conversion(ARCH.OLMOE, some_experts),
@@ -206,6 +214,7 @@ OWN: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2-all": ("Starcoder2", {**CASES["starcoder2"][1], "sliding_window": None}),
     "qwen3-moe-all": ("Qwen3Moe", {**CASES["qwen3-moe"][1], "mlp_only_layers": []}),
 }
+OWN["qwen3-vl-moe-text"] = OWN["qwen3-moe-all"]
 OWN |= {
     "arcee-plain": ("Arcee", {**CASES["arcee"][1], "mlp_bias": False}),
     "ernie45-plain": ("Ernie4_5", {**CASES["ernie45"][1], "use_bias": False}),
@@ -273,7 +282,7 @@ def write(path: Path, theirs: Any, how: Conversion) -> None:
     (writer.add_layer_norm_rms_eps if how.rms else writer.add_layer_norm_eps)(eps)
     how.says(writer, config)
     names = gguf.get_tensor_name_map(how.architecture, config.num_hidden_layers)
-    tied = config.tie_word_embeddings
+    tied = getattr(config, "tie_word_embeddings", False)
     for theirs_name, whole in theirs.state_dict().items():
         if tied and theirs_name == "lm_head.weight":
             continue

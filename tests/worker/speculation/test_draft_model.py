@@ -21,8 +21,9 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import SampleRequest, choose
 from penstock_worker.speculation.draft_loading import BesideDraft
-from penstock_worker.speculation.draft_model import DraftLimits, DraftModel
+from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
+from penstock_worker.speculation.draft_sampling import DraftLimits
 from testing.model_configs import llama_config
 from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
-import torch
-import transformers
 from torch import Tensor
 
-from tests.worker.models.test_gguf_families import CONVERSIONS, adjacent, write
+from tests.worker.models.test_gguf_families import CONVERSIONS, Conversion, adjacent, write
 
 Writer = gguf.GGUFWriter
 ARCH = gguf.MODEL_ARCH.MMPROJ
+
+
+def sections(writer: Writer, config: Any) -> None:
+    writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
+
+
+def qwen3_vl_text(writer: Writer, config: Any) -> None:
+    sections(writer, config)
+    writer.add_num_deepstack_layers(2)
+
+
 TEXT_HALVES = {
-    "llama": ("LlamaForCausalLM", "llama-plain"),
-    "mistral": ("MistralForCausalLM", "llama-plain"),
-    "gemma3_text": ("Gemma3ForCausalLM", "gemma3-of-six"),
+    "llama": CONVERSIONS["llama-plain"],
+    "mistral": CONVERSIONS["llama-plain"],
+    "qwen2": CONVERSIONS["qwen2-plain"],
+    "gemma3_text": CONVERSIONS["gemma3-of-six"],
+    "qwen2_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
+    "qwen2_5_vl_text": Conversion(gguf.MODEL_ARCH.QWEN2VL, sections),
+    "qwen3_vl_text": Conversion(gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_text),
 }
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.3, 0.25]
 
@@ -43,12 +57,41 @@ def pixtral(writer: Writer, config: Any) -> None:
         writer.add_vision_spatial_merge_size(config.spatial_merge_size)
 
 
+def llava(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(config.vision_config.hidden_act == "gelu")
+
+
+def qwen2_5_vl(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_silu(True)
+    writer.add_vision_n_wa_pattern(config.vision_config.fullatt_block_indexes[0] + 1)
+    writer.add_vision_window_size(config.vision_config.window_size)
+
+
+def qwen3_vl(writer: Writer, config: Any) -> None:
+    vision = config.vision_config
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_spatial_merge_size(vision.spatial_merge_size)
+    tapped = vision.deepstack_visual_indexes
+    writer.add_vision_is_deepstack_layers([layer in tapped for layer in range(vision.depth)])
+
+
+def internvl(writer: Writer, config: Any) -> None:
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_projector_scale_factor(round(1 / config.downsample_ratio))
+    writer.add_vision_preproc_max_tiles(6)
+
+
 KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
     "gemma3": ("gemma3", gemma3),
     "idefics3": ("idefics3", idefics3),
     "smolvlm": ("idefics3", idefics3),
-    "llava": ("pixtral", pixtral),
+    "llava": ("mlp", llava),
+    "pixtral": ("pixtral", pixtral),
     "mistral3": ("pixtral", pixtral),
+    "qwen2_vl": ("qwen2vl_merger", lambda writer, config: None),
+    "qwen2_5_vl": ("qwen2.5vl_merger", qwen2_5_vl),
+    "qwen3_vl": ("qwen3vl_merger", qwen3_vl),
+    "internvl": ("internvl", internvl),
 }
 """By the model_type of the whole: clip.projector_type, and the family's own keys."""
 
@@ -56,36 +99,131 @@ KINDS: dict[str, tuple[str, Callable[[Writer, Any], None]]] = {
 def write_keys(writer: Writer, config: Any) -> None:
     """All but the tensors."""
     vision = config.vision_config
-    kind, own = KINDS[config.model_type]
+    kind, own = KINDS[kind_of(config)]
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type(kind)
     writer.add_vision_projection_dim(config.text_config.hidden_size)
-    writer.add_vision_image_size(vision.image_size)
-    writer.add_vision_patch_size(vision.patch_size)
-    writer.add_vision_embedding_length(vision.hidden_size)
-    writer.add_vision_feed_forward_length(vision.intermediate_size)
-    writer.add_vision_block_count(vision.num_hidden_layers)
-    writer.add_vision_head_count(vision.num_attention_heads)
+    image, patch = (_side(getattr(vision, key, 560)) for key in ("image_size", "patch_size"))
+    writer.add_vision_image_size(image)
+    writer.add_vision_patch_size(patch)
+    writer.add_vision_embedding_length(getattr(vision, "embed_dim", vision.hidden_size))
+    # Of Qwen2-VL it is another size.
+    writer.add_vision_feed_forward_length(getattr(vision, "intermediate_size", vision.hidden_size))
+    writer.add_vision_block_count(layers_of(config))
+    writer.add_vision_head_count(_first(vision, "num_attention_heads", "num_heads"))
     writer.add_vision_attention_layernorm_eps(getattr(vision, "layer_norm_eps", 1e-5))
     writer.add_vision_image_mean(MEAN)
     writer.add_vision_image_std(STD)
     own(writer, config)
 
 
+def kind_of(config: Any) -> str:
+    return str("pixtral" if config.vision_config.model_type == "pixtral" else config.model_type)
+
+
+def layers_of(config: Any) -> int:
+    """LLaVA's file leaves out what is behind the layer whose output is taken."""
+    count: int = _first(config.vision_config, "num_hidden_layers", "depth")
+    if kind_of(config) == "llava":
+        count += 1 + config.vision_feature_layer
+    return count
+
+
+def _first(section: Any, *keys: str) -> Any:
+    return next(getattr(section, key) for key in keys if hasattr(section, key))
+
+
+def _side(size: Any) -> int:
+    return int(size if isinstance(size, int) else size[0])
+
+
 def write_mmproj(path: Path, theirs: Any) -> None:
     config = theirs.config
     writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
     write_keys(writer, config)
-    names = gguf.get_tensor_name_map(ARCH, config.vision_config.num_hidden_layers)
-    for name, tensor in theirs.state_dict().items():
+    names = gguf.get_tensor_name_map(ARCH, 128)
+    for name, whole in theirs.state_dict().items():
         if "language_model" in name or "text_model" in name or name.startswith("lm_head"):
             continue
         if ".head." in name:
             continue  # pools, and isn't written
-        found = names.get_name(_as_released(name), try_suffixes=(".weight", ".bias"))
-        assert found is not None, name
-        writer.add_tensor(found, _as_written(name, tensor, config).contiguous().float().numpy())
-    _finish(writer)
+        for inner, tensor in _parts(_as_released(name), whole, config):
+            found = names.get_name(inner, try_suffixes=(".weight", ".bias")) or inner
+            assert found.startswith(("v.", "mm.")), name
+            written = _as_written(name, tensor, config)
+            writer.add_tensor(found, written.contiguous().float().numpy())
+    finish(writer)
+
+
+def _parts(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in the place of one."""
+    kind = kind_of(config)
+    if kind == "llava":
+        yield from _of_old_llava(name, tensor, layers_of(config))
+    elif "patch_embed.proj.weight" in name:
+        yield "v.patch_embd.weight", tensor[:, :, 0]
+        yield "v.patch_embd.weight.1", tensor[:, :, 1]
+    elif "patch_embed.proj.bias" in name:
+        yield "v.patch_embd.bias", tensor
+    elif ".attn.qkv." in name and kind != "qwen3_vl":
+        for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+            yield name.replace("qkv", part), rows
+    elif kind == "qwen3_vl" and "merger" in name:
+        yield _of_merger(name, config.vision_config.deepstack_visual_indexes), tensor
+    elif kind == "internvl":
+        yield _of_internvl(name), tensor
+    else:
+        yield name, tensor
+
+
+def _of_merger(name: str, tapped: list[int]) -> str:
+    module, tail = name.removeprefix("visual.").split(".", 1)
+    if module == "merger":
+        inner = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
+        key, kind = tail.split(".")
+        return f"{inner[key]}.{kind}"
+    number, key, kind = tail.split(".")
+    return f"v.deepstack.{tapped[int(number)]}.{key.removeprefix('linear_')}.{kind}"
+
+
+def _of_internvl(name: str) -> str:
+    if "multi_modal_projector" in name:
+        key, kind = name.split(".")[-2:]
+        number = {"layer_norm": 0, "linear_1": 1, "linear_2": 3}[key]
+        return f"mm.model.mlp.{number}.{kind}"
+    unnamed = "lambda_" in name or "position_embedding" in name
+    return f"model.{name}.weight" if unnamed else f"model.{name}"
+
+
+def _of_old_llava(name: str, tensor: Tensor, layers: int) -> Iterator[tuple[str, Tensor]]:
+    """Of the converter in tools/mtmd/legacy-models, which calls fc1 ffn_down."""
+    name = name.removeprefix("vision_tower.vision_model.")
+    if name.startswith("post_layernorm"):
+        return
+    if name.startswith("encoder.layers.") and int(name.split(".")[2]) >= layers:
+        return
+    for theirs, ours in (
+        ("multi_modal_projector.linear_1", "mm.0"),
+        ("multi_modal_projector.linear_2", "mm.2"),
+        ("pre_layrnorm", "v.pre_ln"),
+        ("encoder.layers", "v.blk"),
+        ("embeddings.class_embedding", "v.class_embd"),
+        ("embeddings.patch_embedding", "v.patch_embd"),
+        ("embeddings.position_embedding", "v.position_embd"),
+        ("_proj", ""),
+        ("self_attn.", "attn_"),
+        ("layer_norm", "ln"),
+        ("mlp.fc1", "ffn_down"),
+        ("mlp.fc2", "ffn_up"),
+    ):
+        name = name.replace(theirs, ours)
+    yield name, tensor
+
+
+INTERNVL = (
+    "vision_tower.embeddings.patch_embeddings",
+    "vision_tower.embeddings.position_embeddings",
+)
 
 
 def _as_released(name: str) -> str:
@@ -97,7 +235,15 @@ def _as_released(name: str) -> str:
         return f"model.{name}"
     if name.startswith("vision_model."):
         return f"model.{name}"
-    if name.startswith(("vision_tower.embeddings", "vision_tower.encoder", "vision_tower.post_")):
+    if name.startswith(
+        (
+            "vision_tower.embeddings.class",
+            "vision_tower.embeddings.p",
+            "vision_tower.encoder.layers",
+            "vision_tower.post_",
+            "vision_tower.pre_",
+        )
+    ) and not name.startswith(INTERNVL):
         return name.replace("vision_tower.", "vision_tower.vision_model.", 1)
     return name
 
@@ -110,19 +256,27 @@ def _as_written(name: str, tensor: Tensor, config: Any) -> Tensor:
     return tensor
 
 
+@dataclass(frozen=True)
+class TextHalf:
+    """The decoder, as `write` takes a model."""
+
+    config: Any
+    weights: dict[str, Tensor]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.weights
+
+
 def write_text_half(path: Path, theirs: Any) -> None:
     """The decoder's file."""
     config = theirs.config.text_config
-    name, case = TEXT_HALVES[config.model_type]
-    half = getattr(transformers, name)(config).eval()
     inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
-    half.model.load_state_dict(inner.state_dict())
-    with torch.no_grad():
-        half.lm_head.weight.copy_(theirs.lm_head.weight)
-    write(path, half, CONVERSIONS[case])
+    weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
+    half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
+    write(path, half, TEXT_HALVES[config.model_type])
 
 
-def _finish(writer: Writer) -> None:
+def finish(writer: Writer) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -35,7 +35,7 @@ from penstock.protocol.to_worker import LoadMedia
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
-from penstock_worker.forward.cpu.backend import CPUForward
+from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
@@ -247,7 +247,8 @@ def load(runner: StepRunner[Any], folder: Path, *shown: Prepared) -> None:
         path = folder / each.item.name
         path.write_bytes(each.content)
         answer = answered(runner, message_of(each.item, str(path)))
-        assert answer == MediaReady(each.item.name), answer
+        assert isinstance(answer, MediaReady), answer
+        assert answer.name == each.item.name
 
 
 def answered(runner: StepRunner[Any], message: LoadMedia) -> MediaReady | MediaFailed:

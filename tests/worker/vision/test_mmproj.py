@@ -15,7 +15,18 @@ import torch
 
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
-from penstock.media_facts import Pixels, RowImages, ScannedImages, TiledImages
+from penstock.media_facts import (
+    CanvasImages,
+    FixedImages,
+    FrameSampling,
+    ImagePreparation,
+    PatchImages,
+    Pixels,
+    RowImages,
+    ScannedImages,
+    TiledImages,
+    VideoFrames,
+)
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.gguf_config import read_config
@@ -42,7 +53,8 @@ def known(pixels: int) -> Pixels:
     )
 
 
-PREPARED = {
+QWEN = PatchImages(pixels=known(3), min_pixels=3136, max_pixels=12_845_056, patch=4, merge=2)
+PREPARED: dict[str, ImagePreparation] = {
     "gemma3": ScannedImages(
         pixels=known(2),
         height=32,
@@ -54,6 +66,11 @@ PREPARED = {
     "smolvlm": TiledImages(pixels=known(1), longest_edge=96, tile=24, rows=4),
     "pixtral": RowImages(pixels=known(3), longest_edge=64, patch=4),
     "mistral3": RowImages(pixels=known(3), longest_edge=64, patch=8),
+    "llava": FixedImages(pixels=known(3), height=28, width=28, rows=16, shortest_edge=28),
+    "qwen2-vl": QWEN,
+    "qwen2.5-vl": QWEN,
+    "qwen3-vl": msgspec.structs.replace(QWEN, min_pixels=65_536, max_pixels=16_777_216),
+    "internvl": CanvasImages(pixels=known(3), tile=24, rows=4, most=6),
 }
 
 
@@ -150,7 +167,9 @@ def pair(folder: Path, **changes: Any) -> tuple[Path, Path]:
     } | changes
     writer = gguf.GGUFWriter(str(folder / "mmproj.gguf"), values.pop("architecture", "clip"))
     for key, value in values.items():
-        if isinstance(value, (bool, str)):
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, (bool, str)):
             (writer.add_bool if isinstance(value, bool) else writer.add_string)(key, value)
         else:
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
@@ -186,8 +205,23 @@ def test_a_pair_is_prepared_and_known_again(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"architecture": "llama"}, "is no mmproj file"),
-    "nothing to see with": ({"clip.has_vision_encoder": False}, "nothing to see with"),
-    "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; gemma3"),
+    "nothing to see with": ({"clip.has_vision_encoder": False}, "nothing to see or hear with"),
+    "both towers": ({"clip.has_audio_encoder": True}, "holds both a tower that sees"),
+    "ears in the place of eyes": ({"clip.projector_type": "voxtral"}, "'voxtral' is not served"),
+    "a factor of InternVL's": (
+        {"clip.projector_type": "internvl", "clip.vision.projector.scale_factor": 4},
+        "a divisor of 6",
+    ),
+    "LLaVA without CLIP": ({"clip.projector_type": "mlp"}, "without a class token"),
+    "LLaVA with several layers": (
+        {"clip.projector_type": "mlp", "clip.vision.feature_layer": [1, 2]},
+        "several layers' outputs",
+    ),
+    "LLaVA-NeXT": (
+        {"clip.projector_type": "mlp", "clip.vision.image_grid_pinpoints": [24, 48]},
+        "LLaVA-NeXT",
+    ),
+    "another projector": ({"clip.projector_type": "ldp"}, "'ldp' is not served; mlp, gemma3"),
     "another decoder": ({"clip.projector_type": "gemma3"}, "belongs to Gemma 3"),
     "another size": ({"clip.vision.projection_dim": 32}, "rows of 32 numbers"),
     "a factor that doesn't divide": ({"clip.vision.projector.scale_factor": 4}, "a divisor of 6"),
@@ -202,6 +236,49 @@ def test_what_is_not_served_is_refused_by_name(case: str, tmp_path: Path) -> Non
     text, mmproj = pair(tmp_path, **changes)
     with pytest.raises(UnsupportedModel, match=message):
         prepare(str(text), cache_dir=tmp_path / "cache", mmproj=str(mmproj))
+
+
+def test_where_a_vocabulary_has_no_token_for_pictures_the_unknown_one_stands(
+    tmp_path: Path,
+) -> None:
+    """Vicuna's, which LLaVA 1.5 has."""
+    theirs, _ = both("llava")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    plain = tokenizer().to_str().replace("<image>", "<unk>").encode()
+    _, media = read_mmproj(mmproj, read_config(GGUFFile(text)), plain)
+    facts = media.kinds["image"]
+    assert (facts.placeholder, facts.token) == ("<image>", "<unk>")
+
+
+def test_qwens_videos_are_prepared_as_of_a_release(tmp_path: Path) -> None:
+    theirs, _ = both("qwen3-vl")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    _, media = read_mmproj(mmproj, read_config(GGUFFile(text)), vocabulary())
+    assert media.kinds["video"].preparation == VideoFrames(
+        pixels=known(3),
+        min_pixels=4096,
+        max_pixels=25_165_824,
+        patch=4,
+        merge=2,
+        sampling=FrameSampling(num_frames=0, fps=2.0, spread="ends"),
+        of_all=True,
+        stamped=("<|vision_start|>", "<|vision_end|>"),
+    )
+
+
+def test_a_tower_that_needs_places_of_three_numbers(tmp_path: Path) -> None:
+    theirs, _ = both("qwen2-vl")
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    config = read_config(GGUFFile(text))
+    plain = msgspec.structs.replace(config.ropes[0], sections=())
+    with pytest.raises(UnsupportedModel, match="positions of three numbers"):
+        read_mmproj(mmproj, msgspec.structs.replace(config, ropes=(plain,)), vocabulary())
 
 
 def test_a_model_whose_vocabulary_has_no_place_for_pictures(tmp_path: Path) -> None:

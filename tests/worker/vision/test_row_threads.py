@@ -6,12 +6,23 @@ import pytest
 import torch
 from torch.nn import functional
 
+from penstock_worker.media.pieces import MILLION, Pieces
 from penstock_worker.vision.model import VisionModel, open_tower
 from penstock_worker.vision.rows import CHUNK, RowThreads
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.vision_cases import CASES, both
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def _paused(pieces: Pieces[torch.Tensor], works: list[int]) -> torch.Tensor:
+    """The result. Between pieces, other products are made."""
+    while True:
+        try:
+            works.append(next(pieces))
+        except StopIteration as done:
+            return done.value
+        torch.randn(40, 30) @ torch.randn(30, 20)
 
 
 @pytest.mark.slow
@@ -26,6 +37,10 @@ def test_encodings_have_the_same_bits_on_any_number_of_threads(case: str, size: 
             read = tower.read(shown.inputs)
             assert len(read.patches) > 3 * CHUNK
             found += [tower.encode(read), tower.encode(read)]
+            works: list[int] = []
+            found.append(_paused(tower.pieces(read), works))
+            said = tower.check(shown.inputs, shown.item.rows, shown.item.grid)
+            assert 0.7 < sum(works) / (said * MILLION) < 1.3
     assert len(found[0]) == shown.item.rows
     assert all(torch.equal(each, found[0]) for each in found[1:])
 

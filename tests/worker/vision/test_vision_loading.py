@@ -72,7 +72,7 @@ def test_an_item_in_chunks_becomes_a_token(folder: Path) -> None:
     media.receive(LoadMediaChunk(name, 0), [shown.content[:100]], answers.put)
     assert answers.get(timeout=60) == MediaTaken(name, 100)
     media.receive(LoadMediaChunk(name, 100), [shown.content[100:]], answers.put)
-    assert answers.get(timeout=60) == MediaReady(name)
+    assert isinstance(answers.get(timeout=60), MediaReady)
     tokens, spans = prompt_of([words(5, 1), shown])
     assert spans is not None
     plan = Plan(1, 0, [], [new(0, tokens, spans, [0, 1])], [work(0, 0, tokens)], encode=[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.from_worker import MediaFailed, Result
-from penstock.protocol.to_worker import DropMedia, NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import DropMedia, NewSequence, PartlyEncoded, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.parallel.errors import GroupLost
@@ -226,3 +227,55 @@ def test_an_item_isnt_blamed_for_what_the_machine_lacks(
     monkeypatch.setattr(type(both(CASE)[1].tower), "encode", lost)
     with pytest.raises(becomes):
         step(runner, prompts_with(shown), encode=[shown.item.name])
+
+
+def test_an_encoding_that_is_divided_over_steps_has_the_same_bits(
+    runner: StepRunner[Any], shown: Prepared, tmp_path: Path
+) -> None:
+    """Wherever it is divided; a new session forgets what was begun, and a drop too."""
+    held, name, found = media_of(runner), shown.item.name, []
+    for cuts in ((), (1,), (1, 2, 3, 5, 9), (10**6,)):
+        load(runner, tmp_path, shown)
+        for number, until in enumerate(cuts, 1):
+            begun = step(runner, [], number, partly=[PartlyEncoded(name, until)])
+            assert begun.encode_seconds > 0
+            assert name not in held._rows
+        step(runner, [], len(cuts) + 1, encode=[name])
+        found.append(held._rows[name])
+        load(runner, tmp_path, shown)
+        step(runner, [], len(cuts) + 2, dropped_media=[name], partly=[PartlyEncoded(name, 1)])
+        if cuts:
+            step(runner, [], len(cuts) + 3, dropped_media=[name])
+        else:
+            runner.reset()
+        assert held._begun is None
+        runner.reset()
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_one_item_at_a_time_is_begun(runner: StepRunner[Any], tmp_path: Path) -> None:
+    one, other = (picture(CASES[CASE].preparation, 1, seed) for seed in (1, 2))
+    load(runner, tmp_path, one, other)
+    step(runner, [], partly=[PartlyEncoded(one.item.name, 1)])
+    with pytest.raises(PlanError, match="before"):
+        step(runner, [], 2, partly=[PartlyEncoded(other.item.name, 1)])
+
+
+def test_an_encoding_that_fails_halfway_is_told_once(
+    runner: StepRunner[Any], shown: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    load(runner, tmp_path, shown)
+
+    def breaks(*ignored: Any) -> Iterator[int]:
+        yield 10**6
+        raise ValueError("it doesn't fit")
+
+    monkeypatch.setattr(type(both(CASE)[1].tower), "pieces", breaks)
+    store = media_of(runner)._store
+    assert store is not None
+    store._items[shown.item.name].tell = told.append
+    for number in (1, 2, 3):
+        step(runner, [], number, partly=[PartlyEncoded(shown.item.name, number)])
+    step(runner, [], 4, encode=[shown.item.name])
+    assert [(each.name, each.code) for each in told] == [(shown.item.name, "unfit")]

@@ -13,8 +13,8 @@ inline void product(Thread& t, const PkPhase& p) {
     alignas(64) float out[2][16 * pk::ROWS];
     const int first = unit * together, count = tiles - first < together ? tiles - first : together;
     tile_products(matrix, first, count, a, row, rows, out[0]);
+    add_raised(t, p, 0, first, count, row, rows, out[0]);
     for (int i = 0; i < count; i++) {
-      add_raised(t, p, 0, first + i, row, rows, out[i]);
       for (int r = 0; r < rows; r++) {
         float* target = t.row(p.target, row + r) + p.first + 16 * (first + i);
         const V scaled = mul(load(out[i] + 16 * r), scale);
@@ -44,10 +44,8 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
   if (tiles == 1) __builtin_memset(out, 0, sizeof out);
   if (gate) tile_products(*gate, 2 * unit, tiles, a, row, rows, out[0]);
   tile_products(up, 2 * unit, tiles, a, row, rows, out[2]);
-  for (int i = 0; i < tiles; i++) {
-    if (gate) add_raised(t, p, 0, 2 * unit + i, row, rows, out[i]);
-    add_raised(t, p, 1, 2 * unit + i, row, rows, out[2 + i]);
-  }
+  if (gate) add_raised(t, p, 0, 2 * unit, tiles, row, rows, out[0]);
+  add_raised(t, p, 1, 2 * unit, tiles, row, rows, out[2]);
   const auto value = [&](V g, V u) {
     if (p.activation == PK_CLAMPED_SWIGLU) return clamped_swiglu(g, u);
     return gate ? mul(activate(p.activation, g), u) : activate(p.activation, u);

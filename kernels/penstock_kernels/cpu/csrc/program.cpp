@@ -165,7 +165,7 @@ class Reader {
     if ((p.source != PK_INPUT && p.source != PK_INNER) || !p.waits) return false;
     lowered_ = p.low_rank;
     const int at = p.source - PK_INPUT;
-    return p.width > 0 && p.width == width_[at] && (forms_[at] & pk::form_of(m_.low_kind));
+    return p.width > 0 && p.width == width_[at] && (forms_[at] & pk::FLOATS);
   }
 
   // Whether the matrix can multiply what INPUT or INNER holds.

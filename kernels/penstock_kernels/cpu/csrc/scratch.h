@@ -38,7 +38,7 @@ struct Scratch {
   float* floats[PK_INPUT];     // by PkBuffer
   float* partials;
   Activations input, inner;
-  Activations low[3];          // what A of adapters gives, for the three matrices of a phase
+  float* low[3];               // [rows, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
   Cursor* cursors;             // of each phase and thread
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
@@ -118,7 +118,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
   at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
   at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
-  for (int i = 0; b.num_runs && i < 3; i++) at = s.low[i].place(at, b.rows, m.low_rank);
+  for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], static_cast<size_t>(b.rows) * m.low_rank);
   if (most.experts) {
     const int places = b.rows * static_cast<int>(most.active);
     at = s.places.input.place(at, places, m.widths[PK_INPUT]);

@@ -213,11 +213,11 @@ typedef int32_t (*PkExchange)(int32_t phase, float* values, int32_t rows, int32_
 
 // A model: what a step does, in order.  widths: of the buffers; 0 for one that isn't used.
 // low_rank: numbers that the products with an adapter's A may have, a multiple of 32; 0: there are no adapters.
-// low_targets: of each adapter.  low_kind: of A and B, F32 or BF16.
+// low_targets: of each adapter.
 // block_size: tokens per KV block, a multiple of 16.  outputs: numbers of a row that ROWS gives.  exchange: null
 // where no phase needs it.  state_numbers, last_numbers: of a sequence, in all recurrent layers (see PkStates).
 struct PkProgram {
-  int32_t num_phases, vocab, block_size, cache, threads, outputs, low_rank, low_targets, low_kind, reserved;
+  int32_t num_phases, vocab, block_size, cache, threads, outputs, low_rank, low_targets;
   int32_t widths[PK_BUFFERS];
   const PkPhase* phases;
   PkExchange exchange;

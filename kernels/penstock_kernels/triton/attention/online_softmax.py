@@ -1,9 +1,11 @@
-"""One step of the online softmax (Milakov and Gimelshein, 2018), whose scores come tile by tile."""
+"""Steps of the online softmax (Milakov and Gimelshein, 2018), whose scores come tile by tile."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from penstock_kernels.triton.rounding import LOG2_E
 
 
 @triton.jit
@@ -22,3 +24,31 @@ def online_softmax_step(scores, top, total):
     keep = tl.exp2(top - peak)
     weights = tl.exp2(scores - peak[:, None])
     return peak, keep, weights, tl.fma(total, keep, tl.sum(weights, 1))
+
+
+@triton.jit
+def fold(top, total, mixed, peak, weight, values):
+    """Combines two partial softmaxes. Written with fma, so that fusing isn't up to the compiler."""
+    both = tl.maximum(top, peak)
+    keep = tl.exp2(top - both)
+    add = tl.exp2(peak - both)
+    total = tl.fma(total, keep, weight * add)
+    if len(mixed.shape) == 2:
+        keep = tl.broadcast_to(keep[:, None], mixed.shape)
+        add = tl.broadcast_to(add[:, None], mixed.shape)
+    else:
+        keep = tl.broadcast_to(keep, mixed.shape)
+        add = tl.broadcast_to(add, mixed.shape)
+    return both, total, tl.fma(mixed, keep, values * add)
+
+
+@triton.jit
+def with_sink(top, total, mixed, sink):
+    """Adds a score that has no value, after all others: `sink`, a natural logarithm."""
+    score = sink * LOG2_E
+    both = tl.maximum(top, score)
+    keep = tl.exp2(top - both)
+    total = tl.fma(total, keep, tl.exp2(score - both))
+    if len(mixed.shape) == 2:
+        keep = keep[:, None]
+    return total, mixed * keep

@@ -18,7 +18,7 @@ chunks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -39,6 +39,9 @@ class Reach:
     """A query sees its own key and the window - 1 before it; 0 for all before it."""
     soft_cap: float = 0.0
     """Scores become soft_cap * tanh(score / soft_cap); 0 leaves them as they are."""
+    chunk: int = 0
+    """A query sees the keys of its chunk of so many positions up to its own; 0: all. Not with a
+    window."""
 
 
 FULL = Reach()
@@ -141,8 +144,7 @@ class _Call:
         weights = self._partial(at_once, kv_heads, splits, rows)
         for begin in range(0, count, at_once):
             part = slice(begin, begin + at_once)
-            some = replace(tiles, sequences=tiles.sequences[part], firsts=tiles.firsts[part])
-            self._launch(some, shape, rows, splits, (values, peaks, weights))
+            self._launch(tiles.part(part), shape, rows, splits, (values, peaks, weights))
 
     def _launch(
         self,
@@ -156,16 +158,19 @@ class _Call:
         plan, reach = self.plan, self.reach
         kv_heads, head_dim = self.kv_heads, self.value_size
         count = tiles.sequences.shape[0]
-        where = (
-            tiles.sequences, tiles.firsts, plan.query_starts, plan.query_lens, plan.seq_lens
-        )  # fmt: skip
+        ends = tiles.firsts if tiles.ends is None else tiles.ends
+        last_seen = plan.query_starts if plan.last_seen is None else plan.last_seen
+        tile = tiles.sequences, tiles.firsts, ends
+        where = plan.query_starts, plan.query_lens, plan.seq_lens
         common = {
             "GROUP": plan.group,
             "HEAD_DIM": head_dim,
             "DIM_BLOCK": triton.next_power_of_2(head_dim),
             "SPLIT": shape.split,
             "PARTIAL_ROWS": rows,
-            "WINDOW": reach.window > 0,
+            "WINDOW": self._limit > 0,
+            "CHUNKS": reach.chunk > 0,
+            "SPANS": plan.last_seen is not None,
             "SINKS": self.sinks is not None,
         }
         sinks = self.out if self.sinks is None else self.sinks
@@ -178,11 +183,13 @@ class _Call:
             *partials,
             sinks,
             plan.tables,
+            *tile,
+            last_seen,
             *where,
             scale,
             cap,
             self.scales.value,
-            reach.window,
+            self._limit,
             plan.tables.stride(0),
             self.query.stride(0),
             self.head_stride,
@@ -202,9 +209,10 @@ class _Call:
                 *partials,
                 sinks,
                 self.out,
+                *tile,
                 *where,
                 self.scales.value,
-                reach.window,
+                self._limit,
                 splits,
                 QUERIES=shape.rows // plan.group,
                 num_warps=1,
@@ -214,9 +222,14 @@ class _Call:
     def _splits(self, tiles: TileList, shape: AttentionTiles) -> int:
         """Returns the largest number of splits that a tile reaches."""
         whole = triton.cdiv(tiles.end, shape.split)
-        if not self.reach.window:
+        if not self._limit or tiles.ends is not None:
             return whole
-        return min(whole, triton.cdiv(self.reach.window + tiles.queries, shape.split) + 1)
+        return min(whole, triton.cdiv(self._limit + tiles.queries, shape.split) + 1)
+
+    @property
+    def _limit(self) -> int:
+        """Of a window, or of a chunk."""
+        return self.reach.window or self.reach.chunk
 
     def _partial(self, *sizes: int) -> Tensor:
         return torch.empty(sizes, dtype=torch.float32, device=self.query.device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock_kernels.triton.attention.online_softmax import online_softmax_step
-from penstock_kernels.triton.rounding import LOG2_E, LOWEST, round_to, tanh, tile_dot
+from penstock_kernels.triton.attention.online_softmax import fold, online_softmax_step, with_sink
+from penstock_kernels.triton.rounding import LOWEST, round_to, tanh, tile_dot
 
 
 @triton.jit
@@ -14,34 +14,6 @@ def _operand(x, dtype: tl.constexpr):
     if x.dtype == dtype:
         return x
     return round_to(x.to(tl.float32), dtype)
-
-
-@triton.jit
-def _fold(top, total, mixed, peak, weight, values):
-    """Combines two partial softmaxes. Written with fma, so that fusing isn't up to the compiler."""
-    both = tl.maximum(top, peak)
-    keep = tl.exp2(top - both)
-    add = tl.exp2(peak - both)
-    total = tl.fma(total, keep, weight * add)
-    if len(mixed.shape) == 2:
-        keep = tl.broadcast_to(keep[:, None], mixed.shape)
-        add = tl.broadcast_to(add[:, None], mixed.shape)
-    else:
-        keep = tl.broadcast_to(keep, mixed.shape)
-        add = tl.broadcast_to(add, mixed.shape)
-    return both, total, tl.fma(mixed, keep, values * add)
-
-
-@triton.jit
-def _with_sink(top, total, mixed, sink):
-    """Adds a score that has no value, after all others: `sink`, a natural logarithm."""
-    score = sink * LOG2_E
-    both = tl.maximum(top, score)
-    keep = tl.exp2(top - both)
-    total = tl.fma(total, keep, tl.exp2(score - both))
-    if len(mixed.shape) == 2:
-        keep = keep[:, None]
-    return total, mixed * keep
 
 
 @triton.jit
@@ -55,10 +27,22 @@ def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
 
 
 @triton.jit
+def _first_seen(position, window, CHUNKS: tl.constexpr):
+    """Returns the first key that a query sees: `window` is the size of a window that ends with it,
+    or of chunks of positions."""
+    if CHUNKS:
+        first = position // window * window
+    else:
+        first = position - window + 1
+    return first
+
+
+@triton.jit
 def _attend_split(
     q,
     q_turning,
     position,
+    last,
     split,
     low,
     end,
@@ -76,10 +60,12 @@ def _attend_split(
     KEYS: tl.constexpr,
     SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
     """Returns row maxima, sums and weighted values over the keys of one split in [low, end).
-    `key_head` is where the part of keys begins that TURNING numbers lie in front of."""
+    `last` is the last key that each row sees. `key_head` is where the part of keys begins that
+    TURNING numbers lie in front of."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
@@ -107,9 +93,9 @@ def _attend_split(
             scores = cap * tanh(scores * scale)
         else:
             scores = scores * scale
-        seen = at[None, :] <= position[:, None]
+        seen = at[None, :] <= last[:, None]
         if WINDOW:
-            seen = seen & (at[None, :] > position[:, None] - window)
+            seen = seen & (at[None, :] >= _first_seen(position, window, CHUNKS)[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         top, keep, weights, total = online_softmax_step(scores, top, total)
         value = key
@@ -133,6 +119,8 @@ def attend(
     tables,
     tile_sequences,
     tile_firsts,
+    tile_ends,
+    last_seen,
     query_starts,
     query_lens,
     seq_lens,
@@ -155,12 +143,16 @@ def attend(
     SPLIT: tl.constexpr,
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    SPANS: tl.constexpr,
     SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if this program has one split;
     0 if it has all splits. HEAD_DIM is the size of a value. If TURNING isn't 0, a key is so many
-    numbers and then its value, and values aren't read anywhere else."""
+    numbers and then its value, and values aren't read anywhere else. With SPANS a row sees keys up
+    to the one that `last_seen` has for it, and a tile those before its place in `tile_ends`;
+    otherwise a row sees none behind its own."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     QUERIES: tl.constexpr = ROWS // GROUP
     sequence, first, queries, before = _query_tile(
@@ -174,10 +166,14 @@ def attend(
     end = before + tl.minimum(first + QUERIES, queries)
     low = 0
     if WINDOW:
-        low = tl.maximum(0, before + first - window + 1)
+        low = tl.maximum(0, _first_seen(before + first, window, CHUNKS))
     column = tl.arange(0, DIM_BLOCK)
     mask = real[:, None] & (column < HEAD_DIM)[None, :]
     query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
+    last = position
+    if SPANS:
+        last = tl.load(last_seen + query_row, mask=real, other=-1)
+        end = tl.load(tile_ends + tile)
     own = query + query_row[:, None] * query_stride + head[:, None] * (TURNING + HEAD_DIM)
     q = tl.load(own + (TURNING + column)[None, :], mask=mask, other=0.0)
     q_turning = q
@@ -192,9 +188,9 @@ def attend(
         split = low // SPLIT + tl.program_id(2)
         if split * SPLIT < end:
             top, total, mixed = _attend_split(
-                q, q_turning, position, split, low, end, key_head, value_head, table, slot_stride,
-                scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW,
-                SOFT_CAP,
+                q, q_turning, position, last, split, low, end, key_head, value_head, table,
+                slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
+                WINDOW, CHUNKS, SOFT_CAP,
             )  # fmt: skip
             part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * tl.num_programs(2)
             place = (part + tl.program_id(2)) * PARTIAL_ROWS + row
@@ -207,13 +203,13 @@ def attend(
         mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
         for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
             peak, weight, values = _attend_split(
-                q, q_turning, position, split, low, end, key_head, value_head, table, slot_stride,
-                scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT, WINDOW,
-                SOFT_CAP,
+                q, q_turning, position, last, split, low, end, key_head, value_head, table,
+                slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
+                WINDOW, CHUNKS, SOFT_CAP,
             )  # fmt: skip
-            top, total, mixed = _fold(top, total, mixed, peak, weight, values)
+            top, total, mixed = fold(top, total, mixed, peak, weight, values)
         if SINKS:
-            total, mixed = _with_sink(top, total, mixed, tl.load(sinks + head))
+            total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
         # Padding rows see arbitrary keys, or none, so that their total may be 0.
         share = value_scale / tl.where(real, total, 1.0)
         result = round_to(mixed * share[:, None], out.dtype.element_ty)
@@ -231,6 +227,7 @@ def combine(
     out,
     tile_sequences,
     tile_firsts,
+    tile_ends,
     query_starts,
     query_lens,
     seq_lens,
@@ -244,6 +241,8 @@ def combine(
     SPLIT: tl.constexpr,
     PARTIAL_ROWS: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    SPANS: tl.constexpr,
     SINKS: tl.constexpr,
 ):
     """Folds the partial results of one row of a tile, in the order of its splits. A decode's
@@ -263,8 +262,11 @@ def combine(
         # The splits that the tile wrote, some of which this row may not attend to.
         begin = 0
         if WINDOW:
-            begin = tl.maximum(0, before + first - window + 1) // SPLIT
-        end = tl.cdiv(before + tl.minimum(first + QUERIES, queries), SPLIT)
+            begin = tl.maximum(0, _first_seen(before + first, window, CHUNKS)) // SPLIT
+        end = before + tl.minimum(first + QUERIES, queries)
+        if SPANS:
+            end = tl.load(tile_ends + tile)
+        end = tl.cdiv(end, SPLIT)
         part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
         place = part * PARTIAL_ROWS + row
         top = LOWEST
@@ -274,10 +276,10 @@ def combine(
             peak = tl.load(partial_peaks + place)
             weight = tl.load(partial_weights + place)
             values = tl.load(partial_values + place * HEAD_DIM + column, mask=mask, other=0.0)
-            top, total, mixed = _fold(top, total, mixed, peak, weight, values)
+            top, total, mixed = fold(top, total, mixed, peak, weight, values)
             place += PARTIAL_ROWS
         if SINKS:
-            total, mixed = _with_sink(top, total, mixed, tl.load(sinks + head))
+            total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:

@@ -26,6 +26,14 @@ class TileList:
     end: int
     """No query sees a key at or after this position. It bounds the grid, and may be larger than
     necessary."""
+    ends: Tensor | None = None
+    """[tiles] int32: where the plan has `last_seen`, the first position that no query of the tile
+    sees."""
+
+    def part(self, chosen: slice) -> TileList:
+        """Returns some of the tiles."""
+        ends = None if self.ends is None else self.ends[chosen]
+        return TileList(self.sequences[chosen], self.firsts[chosen], self.queries, self.end, ends)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class DeviceAttentionPlan:
     """Tokens per KV block."""
     group: int
     """Query heads that share a KV head."""
+    last_seen: Tensor | None = None
+    """[rows]: the last position that each row sees; None: its own."""
 
     def covers(self, rows: int) -> bool:
         """Returns whether each of `rows` query rows has a tile of its own, as in a decode. The
@@ -80,6 +90,7 @@ def plan_attention(
     group: int,
     choice: AttentionChoice,
     device: torch.device,
+    last_seen: np.ndarray | None = None,
 ) -> DeviceAttentionPlan:
     """Lays out a step on the host, and copies it to the device without waiting.
 
@@ -87,6 +98,8 @@ def plan_attention(
     `query_lens`: [seqs], queries per sequence, at least 1; they are its last tokens.
     `seq_lens`: [seqs], tokens whose K and V are in the cache, including the queries.
     `group`: query heads per KV head.
+    `last_seen`: [queries] the last position that each query sees, below its sequence's length and
+    not before its own; None: its own.
 
     Unlike the reference, it needs no slot of zeros.
     """
@@ -95,6 +108,7 @@ def plan_attention(
     for row, table in zip(tables, block_tables, strict=True):
         row[: len(table)] = table
     is_few = query_lens <= choice.split_queries
+    starts = np.cumsum(query_lens) - query_lens
 
     def send(values: np.ndarray) -> Tensor:
         host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
@@ -103,16 +117,20 @@ def plan_attention(
     def tiles(chosen: np.ndarray, shape: AttentionTiles) -> TileList | None:
         if not chosen.any():
             return None
-        sequences, firsts = _tiles_of(
-            chosen.nonzero()[0], query_lens, seq_lens, tile_queries(shape, group)
-        )
+        per_tile = tile_queries(shape, group)
+        sequences, firsts = _tiles_of(chosen.nonzero()[0], query_lens, seq_lens, per_tile)
         # Either one or the maximum, because the kernels are compiled for each number.
-        queries = 1 if query_lens[chosen].max() == 1 else tile_queries(shape, group)
-        return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()))
+        queries = 1 if query_lens[chosen].max() == 1 else per_tile
+        ends = None
+        if last_seen is not None:
+            begins = starts[sequences] + firsts
+            behind = begins + np.minimum(query_lens[sequences] - firsts, per_tile)
+            ends = send(_most(last_seen, begins, behind) + 1)
+        return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()), ends)
 
     return DeviceAttentionPlan(
         send(tables),
-        send(np.cumsum(query_lens) - query_lens),
+        send(starts),
         send(query_lens),
         send(seq_lens),
         tiles(is_few, choice.few),
@@ -120,7 +138,13 @@ def plan_attention(
         choice,
         block_size,
         group,
+        None if last_seen is None else send(last_seen),
     )
+
+
+def _most(values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns the largest value of each range."""
+    return np.array([values[range_].max() for range_ in map(slice, begins, ends)])
 
 
 def _tiles_of(

@@ -38,6 +38,8 @@ from penstock_worker.forward.interface import require_adaptable
 _ADAPTED = (PhaseKind.HEADS, PhaseKind.PRODUCT, PhaseKind.GATE_UP)
 _EACH = 3
 """Matrices of a phase."""
+_FLOATS = 1
+"""The form of inputs that factors read, whatever their kind (PackedMatrix.form)."""
 
 
 @dataclass
@@ -61,11 +63,10 @@ class AdaptedPhases:
     ) -> Iterator[Phase]:
         """`number`: the layer's in the program."""
         matrices = self._matrices(weights, self.first_layer + number)
-        form = 1 if self.kind is MatrixKind.F32 else 2
         for phase in phases:
             if phase.kind in (PhaseKind.MAKE_INPUT, PhaseKind.GATE_UP, PhaseKind.EXCHANGE):
                 # What the factors read as well, besides the matrices.
-                phase = replace(phase, forms=phase.forms | form if phase.forms else 0)
+                phase = replace(phase, forms=phase.forms | _FLOATS if phase.forms else 0)
             own = [self._name(each, matrices) for each in phase.matrices]
             if phase.kind not in _ADAPTED or not any(own):
                 yield phase

@@ -11,12 +11,9 @@ cache's dtype can be chosen independently.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from penstock import mechanisms as mechanism
 from penstock.kv_layout import kv_layout
@@ -25,38 +22,37 @@ from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
     Decoder,
     DecoderShape,
-    DecoderStep,
     halves_of,
 )
 from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
-from penstock_worker.forward.cpu.adapters import adapted_rows, adapters_of
+from penstock_worker.forward.cpu.adapters import adapters_of
 from penstock_worker.forward.cpu.cross_layers import compile_stored
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
-from penstock_worker.forward.cpu.media import TOWER_DTYPE, given_rows
+from penstock_worker.forward.cpu.forward import CPUForward
+from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.obstacles import (
-    encoder_obstacle,
     experts_obstacle,
     recurrent_obstacle,
 )
 from penstock_worker.forward.cpu.program import compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, RankSplit, split_obstacle
+from penstock_worker.forward.cpu.taps import CPUTaps
+from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.interface import (
-    Batch,
     Forward,
     Recipe,
-    StepCancelled,
     Unable,
     require,
 )
+from penstock_worker.forward.taps import taps_for
 from penstock_worker.media.loading import ModelMedia
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import head_ranges, shard_of
 from penstock_worker.states.planning import groups_with_states, program_states
-from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -115,68 +111,6 @@ MECHANISMS = frozenset(
 """What these kernels have beyond Llama's layers (see penstock.mechanisms)."""
 
 
-class CPUForward:
-    """Adapts a Decoder to the interface `Forward`."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        join_logits: Callable[[np.ndarray], None] | None = None,
-        ends: CPUStageEnds | None = None,
-        states: ProgramStates | None = None,
-    ) -> None:
-        """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
-        those of a pipeline stage. `states`: those of recurrent layers."""
-        self._decoder = decoder
-        self._join_logits = join_logits
-        self._ends = ends
-        self._states = states
-
-    @property
-    def layers_done(self) -> int:
-        return self._decoder.layers_done
-
-    def cancel(self) -> None:
-        self._decoder.cancel()
-
-    def count_layer(self) -> None:
-        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
-        self._decoder.count_layer()
-        if self._decoder.cancelled:
-            raise StepCancelled
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        return self._decoder.kv_blocks()
-
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        tables = [table for group in (batch.tables, *batch.more_tables) for table in group]
-        lengths = np.array([0, *map(len, tables)])
-        step = DecoderStep(
-            tokens=_int32(batch.tokens),
-            first_row=_int32(np.cumsum([0, *batch.counts])),
-            starts=_int32(batch.starts),
-            tables=_int32(np.concatenate(tables)),
-            first_block=_int32(np.cumsum(lengths)[:-1]),
-            given=given_rows(batch.media),
-            adapted=adapted_rows(batch.adapters, batch.counts),
-        )
-        if self._ends is not None:
-            self._ends.receive(len(batch.tokens))
-            if not self._ends.ranks.place.last:
-                rows = rows[:0]
-        with nullcontext() if self._states is None else self._states.moved_on(batch) as states:
-            logits = self._decoder.logits(replace(step, states=states), _int32(rows))
-            if self._decoder.cancelled:
-                raise StepCancelled
-        if self._join_logits is not None and len(rows):
-            self._join_logits(logits)
-        return torch.from_numpy(logits)
-
-
-def _int32(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=np.int32)
-
-
 def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
     """Raises ImportError without the library, Unable for a model that it can't run, and
     StartupError for settings that no backend can follow."""
@@ -192,21 +126,23 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     media = ModelMedia(prepared, setup, ranks, TOWER_DTYPE, threads=threads)
     adapters = adapters_of(config, setup, dtype)
     split = RankSplit(shard, ranks) if ranks.place.tensor > 1 else WHOLE
+    taken = taps_for(config, setup)
 
     def build() -> Callable[[int], Forward]:
         weights = open_weights(prepared.weights, config, torch.float32)
         loader = CPUWeights(config, weights, kind_of(dtype), threads)
         see, join, ends = media.load(), None, None
+        taps = None if taken is None else CPUTaps(taken, config.hidden_size)
         stored = None
         adapted = None if adapters is None else adapters.phases(split, shard.layers)
         if ranks.place.ranks == 1:
             read = loader.read(setup.max_model_len)
-            program = compile_program(config, read, places=places, adapted=adapted)
+            program = compile_program(config, read, split, None, places, adapted, taps)
             stored = compile_stored(config, read, places) if config.encoder_rows else None
         else:
             ends = CPUStageEnds(ranks, config.hidden_size) if ranks.place.pipeline > 1 else None
             read = replace(loader, split=split, shard=shard).read(setup.max_model_len)
-            program = compile_program(shard.staged, read, split, ends, places, adapted)
+            program = compile_program(shard.staged, read, split, ends, places, adapted, taps)
             join = split.join_logits if isinstance(split, RankSplit) else None
         if adapters is not None:
             adapters.targets = program.low_rank
@@ -215,7 +151,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
             if states is not None:
                 states.allocate(decoder.kv_blocks())
-            made = CPUForward(decoder, join, ends, states)
+            made = CPUForward(decoder, join, ends, states, taps)
             see(made.count_layer)
             if stored is None:
                 return made
@@ -234,6 +170,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
         states=states,
         media=media.encodings,
         adapters=adapters,
+        taps=taken,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock_worker.attention.encoded import Division
+from penstock_worker.forward.decoded_part import decoded_part
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.media.interface import BatchMedia
 
@@ -45,20 +46,9 @@ class CPUEncoderDecoder:
         places, found = division.find(rows)
         logits = torch.zeros(len(rows), self.vocab)
         if len(division.decoded):
-            decoded = self.decoder.logits(_decoded(batch, division, self.encoder_rows), found)
+            decoded = self.decoder.logits(decoded_part(batch, division, self.encoder_rows), found)
             logits[torch.from_numpy(places)] = decoded
         return logits
-
-
-def _decoded(batch: Batch, division: Division, encoder_rows: int) -> Batch:
-    """The part of the batch that a decoder computes."""
-    having = division.counts.nonzero()[0].tolist()
-    return Batch(
-        tokens=batch.tokens[division.decoded],
-        tables=[batch.tables[at] for at in having],
-        starts=np.maximum(batch.starts, encoder_rows)[having],
-        counts=division.counts[having],
-    )
 
 
 def _encoded(batch: Batch, division: Division) -> Batch:

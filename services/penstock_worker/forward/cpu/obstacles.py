@@ -20,15 +20,6 @@ def experts_obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def encoder_obstacle(config: ModelConfig) -> str | None:
-    """Returns which decoders beside an encoder the kernels can't compute, or None: a decoder's
-    tokens are a chunk of positions as long as the encoder's."""
-    rows, positions = config.encoder_rows, config.learned_positions
-    if rows and positions > rows:
-        return f"a decoder of {positions} positions beside {rows} rows of an encoder"
-    return None
-
-
 def recurrent_obstacle(config: ModelConfig) -> str | None:
     """Returns which recurrent layers the kernels can't compute, or None."""
     for spec in {layer.recurrent for layer in config.layers}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from penstock.kv_layout import layers_that_read, one_group
 from penstock.layer_spec import LayerSpec
@@ -21,31 +22,44 @@ from penstock_kernels.cpu.program import (
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
+from penstock_worker.forward.cpu.head_layers import HeadLayerPhases
 from penstock_worker.forward.cpu.latent_layers import LatentLayerPhases
 from penstock_worker.forward.cpu.layer_inputs import finished, inputs_of_layers
 from penstock_worker.forward.cpu.layers import LayerPhases
 from penstock_worker.forward.cpu.media import taken, tapped
 from penstock_worker.forward.cpu.recurrent_layers import RecurrentLayerPhases
-from penstock_worker.forward.cpu.split import WHOLE, CPUStageEnds, Split
+from penstock_worker.forward.cpu.split import WHOLE, Split
 from penstock_worker.forward.cpu.stream_layers import StreamLayerPhases, begun, ended
+from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.cpu.weights import LayerWeights, ModelWeights
+
+
+class ProgramEnds(Protocol):
+    """What stands in the place of an embedding, or of a head."""
+
+    def begin(self) -> Iterator[Phase]:
+        """In front of the layers."""
+
+    def end(self) -> Iterator[Phase]:
+        """Behind them."""
 
 
 def compile_program(
     config: ModelConfig,
     weights: ModelWeights,
     split: Split = WHOLE,
-    ends: CPUStageEnds | None = None,
+    ends: ProgramEnds | None = None,
     places: Sequence[tuple[int, int]] | None = None,
     adapted: AdaptedPhases | None = None,
+    taps: CPUTaps | None = None,
 ) -> Program:
     """Returns what a step does on this rank. `config` has the rank's layers, and the whole model's
-    sizes. `ends`: of a pipeline stage. `places`: each layer's KV group, and its place in the
-    group's blocks; None: all layers are in one group. `adapted`: what adapters may change;
-    None: nothing."""
+    sizes. `ends`: of a pipeline stage, or of a head that drafts. `places`: each layer's KV group,
+    and its place in the group's blocks; None: all layers are in one group. `adapted`: what adapters
+    may change; None: nothing. `taps`: take residuals out of it."""
     # A layer's attention to an encoder, if it has one, lies where its own does.
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
-    phases = [*_phases(config, weights, split, ends, adapted=adapted)]
+    phases = [*_phases(config, weights, split, ends, adapted=adapted, taps=taps)]
     if weights.head is not None:
         phases.append(split.logits(_logits(config, weights.head, weights.norm)))
     elif ends is not None:
@@ -87,10 +101,11 @@ def _phases(
     config: ModelConfig,
     weights: ModelWeights,
     split: Split = WHOLE,
-    ends: CPUStageEnds | None = None,
+    ends: ProgramEnds | None = None,
     *,
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
+    taps: CPUTaps | None = None,
 ) -> Iterator[Phase]:
     """Everything but what is made of the last layer's rows."""
     if weights.embedding is not None:
@@ -114,6 +129,8 @@ def _phases(
         yield from inputs_of_layers(config, weights.layer_inputs)
     if weights.streams is not None and config.streams is not None:
         yield from begun(config, config.streams, weights.streams)
+    if taps is not None:
+        yield from taps.behind(0)
     kinds: list[Attention] = []
     for number, layer in enumerate(_at_their_states(weights.layers)):
         spec = config.layer(number)
@@ -130,6 +147,8 @@ def _phases(
         *others, last = whole
         yield from others
         yield replace(last, ends_layer=True)
+        if taps is not None:
+            yield from taps.behind(number + 1)
     if weights.streams is not None and config.streams is not None:
         yield from ended(config, config.streams, weights.streams)
 
@@ -137,6 +156,8 @@ def _phases(
 def _kind(weights: LayerWeights) -> type[LayerPhases]:
     if weights.cross is not None:
         return CrossLayerPhases
+    if weights.beside_embedding:
+        return HeadLayerPhases
     if weights.streams is not None:
         return StreamLayerPhases
     if weights.beside is not None:

@@ -78,7 +78,8 @@ class CPUWeights:
         layers = [self._layer(number) for number in numbers]
         embedding = embedding_norm = None
         if first or (last and config.tie_word_embeddings):
-            embedding = self._ends_matrix("embed_tokens", self._embedding_kind())
+            rows, kind = config.embedding_rows, self._embedding_kind()
+            embedding = self._ends_matrix("embed_tokens", rows, kind)
         if first and config.embedding_norm:
             embedding_norm = self._norms.norm("embedding_norm", config.hidden_size)
         layer_inputs = self._further.layer_inputs(self._embedding_kind(looked_up=True))
@@ -102,7 +103,7 @@ class CPUWeights:
 
     def _head(self, embedding: PackedMatrix | None) -> PackedMatrix:
         if not self.config.tie_word_embeddings or embedding is None:
-            head = self._ends_matrix("lm_head", self.kind)
+            head = self._ends_matrix("lm_head", self.config.vocab_size, self.kind)
         else:
             self.weights.ignore("lm_head.weight")
             head = embedding
@@ -111,8 +112,8 @@ class CPUWeights:
         bias = self._vector("lm_head.bias", self.config.vocab_size)
         return head.with_bias(self._part("lm_head", bias))
 
-    def _ends_matrix(self, name: str, kind: MatrixKind | None) -> PackedMatrix:
-        return self._matrix(name, self.config.vocab_size, self.config.hidden_size, kind=kind)
+    def _ends_matrix(self, name: str, rows: int, kind: MatrixKind | None) -> PackedMatrix:
+        return self._matrix(name, rows, self.config.hidden_size, kind=kind)
 
     def _part(self, name: str, values: np.ndarray) -> np.ndarray:
         """Returns the part of a vector that belongs to the outputs of a matrix that are packed."""
@@ -154,18 +155,19 @@ class CPUWeights:
     def _attention(self, spec: AttentionSpec, own: KVHeadsSpec, at: str) -> LayerWeights:
         """own: its key and value heads."""
         hidden, further = self.config.hidden_size, self._further
+        inputs = self.config.attention_inputs
         queries, keys = self.config.num_heads * own.size, own.count * own.size
         matrix, bias = partial(self._matrix, kind=self.kind), spec.qkv_bias
         gate = key = value = None
         if spec.output_gate:
-            both = matrix(f"{at}.{QUERIES_AND_GATES}", 2 * queries, hidden, bias=bias)
+            both = matrix(f"{at}.{QUERIES_AND_GATES}", 2 * queries, inputs, bias=bias)
             query, gate = both.part(range(queries)), both.part(range(queries, 2 * queries))
         else:
-            query = matrix(f"{at}.q_proj", queries, hidden, bias=bias)
+            query = matrix(f"{at}.q_proj", queries, inputs, bias=bias)
         if spec.reads is None:
-            key = matrix(f"{at}.k_proj", keys, hidden, bias=bias)
+            key = matrix(f"{at}.k_proj", keys, inputs, bias=bias)
             if not spec.values_of_keys:
-                value = matrix(f"{at}.v_proj", keys, hidden, bias=bias)
+                value = matrix(f"{at}.v_proj", keys, inputs, bias=bias)
         else:
             further.leave_keys(at)
         return LayerWeights(

@@ -170,6 +170,8 @@ class LayerWeights:
     """Of a model with several residuals."""
     cross: CrossWeights | None = None
     """Of an encoder-decoder model."""
+    beside_embedding: bool = False
+    """Whether attention reads what stands in MIXED: of a head that drafts (see HeadConfig)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sequences that wait for items of their media, beside the queue."""
+"""Sequences that wait for something of their own, beside the queue: media, or an adapter."""
 
 from __future__ import annotations
 
@@ -90,6 +90,29 @@ class ParkedSequences:
         )
         counted = [sum(part) for part in zip(*self._waiting_of.values(), strict=True)]
         if self.part_of() != waiting or (counted or [0, 0, 0]) != [*waiting]:
-            raise BrokenState(f"{counted} are counted of those that wait for media, {waiting}")
+            raise BrokenState(f"{counted} are counted of those that wait aside, {waiting}")
         if not self.line.keys() <= self._parked.keys():
             raise BrokenState("somebody is in line for items who doesn't wait")
+
+
+class KeepsParked:
+    """What managers of such sequences say of them."""
+
+    _parked: ParkedSequences
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that it has taken out of the queue."""
+        return len(self._parked)
+
+    def parked(self) -> list[Sequence]:
+        """All of them, in the order in which they came."""
+        return self._parked.all()
+
+    def first_parked(self, count: int) -> list[Sequence]:
+        """The first `count` of them."""
+        return self._parked.first(count)
+
+    def part_of(self, tenant: str | None = None) -> Part:
+        """What waits here; of one tenant, if one is named."""
+        return self._parked.part_of(tenant)

@@ -1,0 +1,151 @@
+"""/v1/batches, as OpenAI has it: make, look at, list and cancel. The work is the runner's."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock_gateway.batches.request import BatchRequest, check, window_seconds
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.keys.caller import current
+from penstock_gateway.request.endpoint import JsonEndpoint
+from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.service import Service
+from penstock_gateway.storage.pages import AFTER, Page, asked_limit, limit_schema, page_of
+from penstock_gateway.storage.records import BatchRecord, BatchWork
+from penstock_gateway.storage.store import Store, new_id
+
+TAG = "batches"
+MOST, USUAL = 100, 20
+"""Batches of one page."""
+
+CREATE = Operation(
+    method="POST",
+    path="/v1/batches",
+    summary="Has the requests of a file answered, behind everything that somebody waits for",
+    tag=TAG,
+    body=BatchRequest,
+    reply=BatchRecord,
+)
+LIST = Operation(
+    method="GET",
+    path="/v1/batches",
+    summary="The caller's batches, the latest first",
+    tag=TAG,
+    reply=Page[BatchRecord],
+    statuses=(404,),
+    query={"limit": limit_schema(MOST, USUAL), "after": AFTER},
+)
+ONE = Operation(
+    method="GET",
+    path="/v1/batches/{id}",
+    summary="How far a batch is",
+    tag=TAG,
+    reply=BatchRecord,
+    statuses=(404,),
+)
+CANCEL = Operation(
+    method="POST",
+    path="/v1/batches/{id}/cancel",
+    summary="Ends a batch; what is answered already is kept",
+    tag=TAG,
+    reply=BatchRecord,
+    statuses=(404, 409),
+)
+
+
+class CreateEndpoint(JsonEndpoint[BatchRequest]):
+    """Answers as soon as the batch is on record."""
+
+    request_type = BatchRequest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        store, owner = self._service.stored(), tenant_of(scope)
+        request = await self.read(scope, receive)
+        check(request)
+        record = await self._made(store, owner, request)
+        await send_json(send, 200, msgspec.json.encode(record))
+
+    async def _made(self, store: Store, owner: str, request: BatchRequest) -> BatchRecord:
+        file = await store.files.find(owner, request.input_file_id)
+        if file is None or file.purpose != "batch":
+            raise HTTPError(
+                404,
+                f"there is no file {clip(request.input_file_id)} with the purpose batch",
+                param="input_file_id",
+                code="file_not_found",
+            )
+        now, settings, key = int(time.time()), store.settings, current.get().key
+        life = request.output_expires_after
+        work = BatchWork(
+            record=BatchRecord(
+                id=new_id("batch"),
+                endpoint=request.endpoint,
+                input_file_id=file.id,
+                completion_window=request.completion_window,
+                status="validating",
+                created_at=now,
+                expires_at=now + window_seconds(request.completion_window),
+                metadata=request.metadata,
+            ),
+            owner=owner,
+            key_digest="" if key is None else key.sha256.lower(),
+            keep_seconds=86_400 * settings.batch_result_days if life is None else life.seconds,
+        )
+        if not await store.batches.add(work, settings.max_open_batches):
+            raise HTTPError(
+                429,
+                f"{settings.max_open_batches} batches haven't ended yet, the most that is allowed",
+                type="rate_limit_error",
+                code="too_many_batches",
+            )
+        return work.record
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """All four; 404 where the server keeps no files."""
+
+    async def batches(request: Request) -> Response:
+        limit = asked_limit(request, most=MOST, usual=USUAL)
+        after = request.query_params.get("after")
+        owner = tenant_of(request.scope)
+        found = await service.stored().batches.page(owner, limit=limit, after=after)
+        return _json(page_of(found, limit))
+
+    async def batch(request: Request) -> Response:
+        name, owner = request.path_params["id"], tenant_of(request.scope)
+        return _json(_there(await service.stored().batches.find(owner, name), name))
+
+    async def cancel(request: Request) -> Response:
+        name, owner = request.path_params["id"], tenant_of(request.scope)
+        record = _there(await service.stored().batches.cancel(owner, name), name)
+        if record.status not in ("cancelling", "cancelled"):
+            raise HTTPError(
+                409,
+                f"the batch {name} is {record.status} and can't be cancelled",
+                code="batch_ended",
+            )
+        return _json(record)
+
+    return [
+        CREATE.route(CreateEndpoint(service)),
+        LIST.route(batches),
+        ONE.route(batch),
+        CANCEL.route(cancel),
+    ]
+
+
+def _there(record: BatchRecord | None, name: str) -> BatchRecord:
+    if record is None:
+        raise HTTPError(404, f"there is no batch {clip(name)}", code="batch_not_found")
+    return record
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

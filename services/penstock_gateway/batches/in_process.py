@@ -1,0 +1,72 @@
+"""Asking this process's own application, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Scope
+
+from penstock_gateway.keys.access import CALLER
+from penstock_gateway.keys.caller import Caller
+
+
+@dataclass(slots=True)
+class OwnAnswer:
+    """What the application answered. retry_after: seconds, where it says so."""
+
+    status: int = 500
+    request_id: str = ""
+    retry_after: float | None = None
+    body: bytearray = field(default_factory=bytearray)
+
+
+async def ask(app: ASGIApp, path: str, body: bytes, caller: Caller) -> OwnAnswer:
+    """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request."""
+    answer = OwnAnswer()
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        # Until it is cancelled, which is when the answer is there.
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            _read_headers(answer, message.get("headers", ()))
+        else:
+            answer.body += message.get("body", b"")
+
+    await app(_scope(path, body, caller), receive, send)
+    return answer
+
+
+def _scope(path: str, body: bytes, caller: Caller) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ],
+        "client": None,
+        "server": None,
+        CALLER: caller,
+    }
+
+
+def _read_headers(answer: OwnAnswer, headers: list[tuple[bytes, bytes]]) -> None:
+    for name, value in headers:
+        if name == b"x-request-id":
+            answer.request_id = value.decode("latin-1")
+        elif name == b"retry-after" and value.isdigit():
+            answer.retry_after = float(value)

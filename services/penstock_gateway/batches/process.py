@@ -1,0 +1,72 @@
+"""The process that works through batches: a gateway without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from contextlib import suppress
+
+from penstock import logs
+from penstock.client import EngineClient
+from penstock.config.settings import ServeConfig
+from penstock.errors import StartupError
+from penstock_gateway.adapters.loading import AdapterFolders
+from penstock_gateway.app import create_app
+from penstock_gateway.batches.runner import Runner
+from penstock_gateway.service import Service
+from penstock_gateway.storage.store import Store
+
+log = logs.get(__name__)
+
+
+def main(engine_endpoint: str, config: ServeConfig) -> None:
+    """Works until SIGTERM or SIGINT. Raises StartupError."""
+    store = Store.of(config.storage)
+    if store is None:
+        raise StartupError("batches need --data-dir")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    gc.freeze()
+    try:
+        asyncio.run(_work(engine_endpoint, config, store))
+    finally:
+        store.close()
+
+
+async def _work(engine_endpoint: str, config: ServeConfig, store: Store) -> None:
+    stopped = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+    engine = config.engine
+    client = EngineClient(
+        engine_endpoint,
+        name="batches",
+        settings=engine.transport,
+        routing=config.gateway.routing,
+    )
+    adapters = AdapterFolders(allowed=engine.lora.lora_allowed_folder, cache=engine.model.cache_dir)
+    app = create_app(
+        client, config.gateway, gateways=config.gateways, media=engine.media, adapters=adapters
+    )
+    service: Service = app.state.service
+    await client.start()
+    watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
+    runner = Runner(store, app, service.ring, longest_line=config.gateway.max_body_bytes)
+    running = asyncio.create_task(runner.run())
+    waiting = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        for task in (running, waiting, watching):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        await client.close()
+        service.media.close()
+        if service.tracing is not None:
+            await service.tracing.close()
+    log.info("left")

@@ -1,0 +1,119 @@
+"""A batch's file: whether every line of it is a request, and the lines one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock_gateway.batches.request import BODY, LINE, MAX_CUSTOM_ID, BatchLine
+from penstock_gateway.storage.records import BatchError
+
+MAX_ERRORS = 100
+"""That are told of a file."""
+
+
+class NumberedLine(msgspec.Struct, frozen=True):
+    """number: from 0. Empty lines have one, too, and are none."""
+
+    number: int
+    line: BatchLine
+
+
+class BatchFile:
+    """A file of requests for one endpoint. longest: bytes of a line."""
+
+    def __init__(self, path: Path, endpoint: str, *, most_lines: int, longest: int) -> None:
+        self._path = path
+        self._endpoint = endpoint
+        self._most_lines = most_lines
+        self._longest = longest
+
+    def check(self) -> tuple[int, list[BatchError]]:
+        """How many requests it holds, and what is wrong with it: the first errors. Reads all of it.
+        Raises OSError."""
+        errors: list[BatchError] = []
+        seen: set[str] = set()
+        count = 0
+        for number, raw in self._raw():
+            count += 1
+            if count > self._most_lines:
+                errors.append(
+                    BatchError(
+                        code="too_many_lines",
+                        message=f"the file has more than {self._most_lines} requests, the most "
+                        "that is allowed",
+                    )
+                )
+                break
+            error = self._check_line(raw, seen)
+            if error is not None:
+                errors.append(msgspec.structs.replace(error, line=number + 1))
+                if len(errors) >= MAX_ERRORS:
+                    break
+        if not count:
+            errors.append(BatchError(code="empty_file", message="the file holds no request"))
+        return count, errors
+
+    def lines(self, answered: set[int]) -> Iterator[NumberedLine]:
+        """Those that have no answer, of a file without errors. Raises OSError."""
+        for number, raw in self._raw():
+            if number not in answered:
+                yield NumberedLine(number, LINE.decode(raw))
+
+    def _raw(self) -> Iterator[tuple[int, bytes]]:
+        with self._path.open("rb") as file:
+            number = 0
+            # One byte more than is allowed is enough to see that a line is too long.
+            while raw := file.readline(self._longest + 2):
+                if raw.strip():
+                    yield number, raw
+                    if len(raw) > self._longest + 1:
+                        return
+                number += 1
+
+    def _check_line(self, raw: bytes, seen: set[str]) -> BatchError | None:
+        if len(raw) > self._longest + 1:
+            return BatchError(
+                code="line_too_long",
+                message=f"the line has more than {self._longest} bytes, the most that a request "
+                "may have",
+            )
+        try:
+            line = LINE.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return BatchError(code="invalid_line", message=f"the line is no request: {error}"[:500])
+        return self._check_fields(line) or _check_id(line.custom_id, seen)
+
+    def _check_fields(self, line: BatchLine) -> BatchError | None:
+        if line.method != "POST":
+            return _wrong("method", f"method is {line.method[:40]!r}; allowed: POST")
+        if line.url != self._endpoint:
+            return _wrong("url", f"url is {line.url[:100]!r}; the batch's is {self._endpoint}")
+        try:
+            body = BODY.decode(line.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _wrong("body", f"body must be an object: {error}"[:500])
+        if body.get("stream"):
+            return _wrong("body.stream", "body.stream must be false: a batch has whole answers")
+        if body.get("background"):
+            return _wrong("body.background", "body.background must be false: the batch is it")
+        return None
+
+
+def _check_id(custom_id: str, seen: set[str]) -> BatchError | None:
+    if not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
+        return _wrong("custom_id", f"custom_id must have 1 to {MAX_CUSTOM_ID} characters")
+    if custom_id in seen:
+        return BatchError(
+            code="duplicate_custom_id",
+            message=f"custom_id {custom_id[:100]!r} is that of another line, too",
+            param="custom_id",
+        )
+    seen.add(custom_id)
+    return None
+
+
+def _wrong(param: str, message: str) -> BatchError:
+    return BatchError(code="invalid_request", message=message, param=param)

@@ -1,0 +1,256 @@
+"""One batch on its way: checked, answered line by line, and written out.
+
+An answer is in the database before the next line takes its place, under the line's number: so a
+process that dies loses nothing but the lines that it was at, which are asked again, and no line
+has two answers. One that is asked again has the same answer, where the request is greedy or has a
+seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
+
+import msgspec
+from starlette.types import ASGIApp
+
+from penstock import logs
+from penstock_gateway.batches.in_process import OwnAnswer, ask
+from penstock_gateway.batches.reading import BatchFile, NumberedLine
+from penstock_gateway.batches.results import error_line, result_line
+from penstock_gateway.keys.caller import Caller
+from penstock_gateway.storage.records import (
+    BatchError,
+    BatchStatus,
+    BatchWork,
+    FileRecord,
+    RequestCounts,
+)
+from penstock_gateway.storage.store import Store, new_id
+
+log = logs.get(__name__)
+
+LOOK_EVERY = 1.0
+"""Seconds between looks at whether the batch is cancelled; each holds it for longer."""
+LONGEST_PAUSE = 10.0
+"""Seconds before a line that found no room is asked again."""
+READ_AT_ONCE = 32
+"""Lines that are read in one go."""
+RETRIED = (429, 503)
+"""What says: later."""
+
+
+class Lost(Exception):
+    """Another runner holds the batch now."""
+
+
+class FileGone(Exception):
+    """The batch's file can't be read."""
+
+
+class BatchRun:
+    """One batch that this process holds.
+
+    app: answers the lines.  caller: who asks; None: the key that made the batch isn't known any
+    more.  room: of all batches here together, for lines that are open.
+    """
+
+    def __init__(
+        self,
+        work: BatchWork,
+        store: Store,
+        runner: str,
+        *,
+        app: ASGIApp,
+        caller: Callable[[], Caller | None],
+        room: asyncio.Semaphore,
+        longest_line: int,
+    ) -> None:
+        self._work = work
+        self._record = work.record
+        self._store = store
+        self._batches = store.batches
+        self._runner = runner
+        self._app = app
+        self._caller = caller
+        self._room = room
+        self._file = BatchFile(
+            store.contents.path(work.record.input_file_id),
+            work.record.endpoint,
+            most_lines=store.settings.max_batch_lines,
+            longest=longest_line,
+        )
+
+    async def run(self) -> None:
+        """Until the batch has ended. Raises Lost, in a group or alone, where another has it."""
+        working = asyncio.create_task(self._through())
+        holding = asyncio.create_task(self._hold())
+        try:
+            await asyncio.wait((working, holding), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return
+            ended = holding.result()
+        finally:
+            for task in (working, holding):
+                task.cancel()
+            await asyncio.gather(working, holding, return_exceptions=True)
+        await self._write_out(ended)
+
+    async def _hold(self) -> BatchStatus:
+        """How the batch ends before all of its lines are answered."""
+        while True:
+            status = await self._batches.hold(self._runner, self._record.id)
+            if status is None:
+                raise Lost
+            if status == "cancelling":
+                return "cancelled"
+            if status != "finalizing" and time.time() >= self._record.expires_at:
+                return "expired"
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _through(self) -> None:
+        name, status = self._record.id, self._record.status
+        if status == "cancelling":
+            await asyncio.get_running_loop().create_future()  # `_hold` sees it
+        if status == "validating":
+            count, errors = await asyncio.to_thread(self._checked)
+            if errors:
+                await self._refuse(errors)
+                return
+            _held(await self._batches.begin(self._runner, name, count))
+        if status != "finalizing":
+            if not await self._answer_all(await self._batches.answered(name)):
+                await self._refuse([_GONE])
+                return
+            _held(await self._batches.finalize(self._runner, name))
+        await self._write_out("completed")
+
+    async def _refuse(self, errors: list[BatchError]) -> None:
+        log.info("batch refused", batch=self._record.id, errors=len(errors))
+        _held(await self._batches.refuse(self._runner, self._record.id, errors))
+
+    def _checked(self) -> tuple[int, list[BatchError]]:
+        try:
+            return self._file.check()
+        except OSError:
+            return 0, [_GONE]
+
+    async def _answer_all(self, answered: set[int]) -> bool:
+        """False: the file is gone."""
+        lines = self._file.lines(answered)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while read := await asyncio.to_thread(_some, lines):
+                    for line in read:
+                        await self._room.acquire()
+                        answering = group.create_task(self._answer(line))
+                        answering.add_done_callback(lambda _: self._room.release())
+        except* FileGone:
+            gone = True
+        else:
+            gone = False
+        return not gone
+
+    async def _answer(self, numbered: NumberedLine) -> None:
+        line = numbered.line
+        caller = self._caller()
+        if caller is None:
+            message = "the API key that made the batch is not known any more"
+            result = error_line(line.custom_id, "invalid_api_key", message)
+            await self._keep(numbered.number, result, ok=False)
+            return
+        answer = await self._asked(line.body, caller)
+        result = result_line(line.custom_id, answer)
+        await self._keep(numbered.number, result, ok=answer.status == 200)
+
+    async def _asked(self, body: msgspec.Raw, caller: Caller) -> OwnAnswer:
+        pause = 0.1
+        while True:
+            answer = await ask(self._app, self._record.endpoint, bytes(body), caller)
+            if answer.status not in RETRIED or not _passes(answer):
+                return answer
+            await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    async def _keep(self, number: int, line: str, *, ok: bool) -> None:
+        _held(await self._batches.answer(self._runner, self._record.id, number, line, ok=ok))
+
+    async def _write_out(self, status: BatchStatus) -> None:
+        """The files, and the end."""
+        if status == "expired":
+            await self._expire()
+        files: list[FileRecord] = []
+        ended = False
+        try:
+            for ok, purpose in ((True, "batch_output"), (False, "batch_error")):
+                file = await asyncio.to_thread(self._write_file, ok, purpose)
+                if file is not None:
+                    files.append(file)
+            found = await self._batches.find(self._work.owner, self._record.id)
+            counts = found.request_counts if found is not None else RequestCounts()
+            ended = await self._batches.end(self._runner, self._work, status, counts, files)
+            _held(ended)
+        finally:
+            if not ended:
+                for file in files:
+                    self._store.contents.remove(file.id)
+        log.info(
+            f"batch {status}",
+            batch=self._record.id,
+            completed=counts.completed,
+            failed=counts.failed,
+        )
+
+    def _write_file(self, ok: bool, purpose: str) -> FileRecord | None:
+        """Under an id of its own each time: who writes it, too, writes another one."""
+        lines = self._batches.lines(self._record.id, ok=ok)
+        first = next(lines, None)
+        if first is None:
+            return None
+        file_id = new_id("file")
+        size = self._store.contents.write(file_id, chain((first,), lines))
+        now = int(time.time())
+        return FileRecord(
+            id=file_id,
+            bytes=size,
+            created_at=now,
+            filename=f"{self._record.id}_{'output' if ok else 'error'}.jsonl",
+            purpose=purpose,
+            expires_at=now + self._work.keep_seconds,
+        )
+
+    async def _expire(self) -> None:
+        """Lines that were never answered are told of as errors."""
+        answered = await self._batches.answered(self._record.id)
+        message = "the batch's completion window ended before this line was answered"
+        lines = self._file.lines(answered)
+        with suppress(FileGone):
+            while read := await asyncio.to_thread(_some, lines):
+                for line in read:
+                    told = error_line(line.line.custom_id, "batch_expired", message)
+                    await self._keep(line.number, told, ok=False)
+
+
+def _held(held: bool) -> None:
+    if not held:
+        raise Lost
+
+
+_GONE = BatchError(code="file_not_found", message="the batch's file is gone")
+
+
+def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
+    try:
+        return list(islice(lines, READ_AT_ONCE))
+    except OSError as error:
+        raise FileGone(error.strerror) from error
+
+
+def _passes(answer: OwnAnswer) -> bool:
+    """Whether another time is another matter: a request that a tenant's limits never let in isn't
+    helped by waiting."""
+    return answer.status == 503 or answer.retry_after is not None

@@ -1,0 +1,105 @@
+"""Works through the batches of everybody, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import ASGIApp
+
+from penstock import logs
+from penstock_gateway.batches.run import BatchRun, Lost
+from penstock_gateway.keys.caller import Caller
+from penstock_gateway.keys.ring import KeyRing
+from penstock_gateway.storage.records import BatchWork
+from penstock_gateway.storage.store import Store, new_id
+
+log = logs.get(__name__)
+
+AT_ONCE = 8
+"""Batches that are worked on together, so that a short one isn't behind a long one's end."""
+LOOK_EVERY = 0.25
+"""Seconds between looks for a new batch."""
+SWEEP_EVERY = 60.0
+"""Seconds between looks for files whose time is over."""
+
+
+class Runner:
+    """app: answers lines.  ring: the API keys; None: there are none.  longest_line: bytes."""
+
+    def __init__(
+        self, store: Store, app: ASGIApp, ring: KeyRing | None, *, longest_line: int
+    ) -> None:
+        self._store = store
+        self._app = app
+        self._ring = ring
+        self._longest_line = longest_line
+        self._name = new_id("runner")
+        self._room = asyncio.Semaphore(store.settings.batch_concurrency)
+        self._running: dict[asyncio.Task[None], BatchWork] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled. Then what it holds is anybody's, as far as it has come."""
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            while True:
+                if not await self._take_one():
+                    await asyncio.sleep(LOOK_EVERY)
+        finally:
+            tasks = [sweeping, *self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._store.batches.let_go(self._name)
+
+    async def _take_one(self) -> bool:
+        """False: there is nothing to take, or no room for it."""
+        if len(self._running) >= AT_ONCE:
+            return False
+        busy = {work.record.id: work.owner for work in self._running.values()}
+        work = await self._store.batches.claim(self._name, busy)
+        if work is None:
+            return False
+        task = asyncio.create_task(self._work(work))
+        self._running[task] = work
+        task.add_done_callback(self._running.pop)
+        return True
+
+    async def _work(self, work: BatchWork) -> None:
+        run = BatchRun(
+            work,
+            self._store,
+            self._name,
+            app=self._app,
+            caller=lambda: self._caller_of(work),
+            room=self._room,
+            longest_line=self._longest_line,
+        )
+        try:
+            await run.run()
+        except* Lost:
+            log.warning("another process has the batch", batch=work.record.id)
+        except* Exception:
+            # It stays claimed for a while, and is then taken up again.
+            log.error("batch interrupted", batch=work.record.id, exception=True)
+
+    def _caller_of(self, work: BatchWork) -> Caller | None:
+        if self._ring is None:
+            return Caller(None, tenant=work.owner, background=True)
+        key = self._ring.known(bytes.fromhex(work.key_digest)) if work.key_digest else None
+        return None if key is None else Caller(key, background=True)
+
+    async def _sweep(self) -> None:
+        """Removes what has expired, and what is left over from processes that died."""
+        while True:
+            try:
+                contents = self._store.contents
+                for file_id in await self._store.files.expired():
+                    await asyncio.to_thread(contents.remove, file_id)
+                if self._store.responses is not None:
+                    await self._store.responses.forget_expired()
+                known = await self._store.files.ids()
+                for path in await asyncio.to_thread(contents.abandoned, known):
+                    path.unlink(missing_ok=True)
+            except Exception:
+                log.error("expired files can't be removed", exception=True)
+            await asyncio.sleep(SWEEP_EVERY)

@@ -1,0 +1,165 @@
+"""/v1/files, as OpenAI has it: upload, list, look at, download and delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from penstock_gateway.files.upload import FileForm, receive_file
+from penstock_gateway.http.errors import HTTPError, clip, leaving
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.http.replies import send_json
+from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.service import Service
+from penstock_gateway.storage.pages import (
+    AFTER,
+    Page,
+    asked_choice,
+    asked_limit,
+    limit_schema,
+    page_of,
+)
+from penstock_gateway.storage.records import FileRecord
+
+TAG = "batches"
+MOST, USUAL = 10_000, 10_000
+"""Files of one page."""
+UPLOAD_SECONDS = 600.0
+"""That a file may take on its way in."""
+PURPOSES = ("batch", "batch_output", "batch_error")
+
+
+class FileDeleted(msgspec.Struct, frozen=True, tag_field="object", tag="file"):
+    id: str
+    deleted: bool = True
+
+
+UPLOAD = Operation(
+    method="POST",
+    path="/v1/files",
+    summary="Takes a file of requests, for a batch",
+    tag=TAG,
+    body=FileForm,
+    body_type="multipart/form-data",
+    reply=FileRecord,
+)
+LIST = Operation(
+    method="GET",
+    path="/v1/files",
+    summary="The caller's files",
+    tag=TAG,
+    reply=Page[FileRecord],
+    statuses=(404,),
+    query={
+        "limit": limit_schema(MOST, USUAL),
+        "after": AFTER,
+        "order": ("By age.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+        "purpose": ("Only files of this one.", {"type": "string", "enum": list(PURPOSES)}),
+    },
+)
+ONE = Operation(
+    method="GET",
+    path="/v1/files/{id}",
+    summary="What is known of a file",
+    tag=TAG,
+    reply=FileRecord,
+    statuses=(404,),
+)
+CONTENT = Operation(
+    method="GET",
+    path="/v1/files/{id}/content",
+    summary="A file's contents",
+    tag=TAG,
+    media_type="application/octet-stream",
+    statuses=(404,),
+)
+DELETE = Operation(
+    method="DELETE",
+    path="/v1/files/{id}",
+    summary="Deletes a file",
+    tag=TAG,
+    reply=FileDeleted,
+    statuses=(404, 409),
+)
+
+
+class UploadEndpoint:
+    """An ASGI application: it reads the body itself."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        store = self._service.stored()
+        if self._service.draining:
+            raise leaving()
+        with self._service.answering():
+            record = await receive_file(store, tenant_of(scope), scope, receive, UPLOAD_SECONDS)
+        await send_json(send, 200, msgspec.json.encode(record))
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """All five; 404 where the server keeps no files."""
+
+    async def files(request: Request) -> Response:
+        limit = asked_limit(request, most=MOST, usual=USUAL)
+        order = asked_choice(request, "order", ("asc", "desc"))
+        found = await service.stored().files.page(
+            tenant_of(request.scope),
+            limit=limit,
+            order="asc" if order == "asc" else "desc",
+            after=request.query_params.get("after"),
+            purpose=asked_choice(request, "purpose", PURPOSES),
+        )
+        return _json(page_of(found, limit))
+
+    async def file(request: Request) -> Response:
+        return _json(await _find(service, request))
+
+    async def content(request: Request) -> Response:
+        record = await _find(service, request)
+        pieces = service.stored().contents.read(record.id)
+
+        async def parts() -> AsyncIterator[bytes]:
+            while part := await asyncio.to_thread(next, pieces, b""):
+                yield part
+
+        size = {"content-length": str(record.bytes)}
+        return StreamingResponse(parts(), headers=size, media_type="application/octet-stream")
+
+    async def delete(request: Request) -> Response:
+        record, store = await _find(service, request), service.stored()
+        if await store.batches.uses(record.id):
+            raise HTTPError(
+                409,
+                f"a batch that hasn't ended reads the file {record.id}; cancel it first",
+                code="file_in_use",
+            )
+        await store.files.remove(tenant_of(request.scope), record.id)
+        await asyncio.to_thread(store.contents.remove, record.id)
+        return _json(FileDeleted(record.id))
+
+    return [
+        UPLOAD.route(UploadEndpoint(service)),
+        LIST.route(files),
+        ONE.route(file),
+        CONTENT.route(content),
+        DELETE.route(delete),
+    ]
+
+
+async def _find(service: Service, request: Request) -> FileRecord:
+    file_id = request.path_params["id"]
+    record = await service.stored().files.find(tenant_of(request.scope), file_id)
+    if record is None:
+        raise HTTPError(404, f"there is no file {clip(file_id)}", code="file_not_found")
+    return record
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,146 @@
+"""A file on its way in: written to the disk as it comes, within the owner's bounds."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock.errors import InvalidRequest, TooLarge
+from penstock_gateway.http.errors import HTTPError
+from penstock_gateway.request.body import feed_body
+from penstock_gateway.request.decoding import convert
+from penstock_gateway.request.multipart import Form, FormReader, boundary_of
+from penstock_gateway.storage.records import FileRecord
+from penstock_gateway.storage.store import Store, new_id
+
+FILE = "file"
+PURPOSES = ("batch",)
+MAX_NAME = 512
+"""Characters of a file's name."""
+FORM_BYTES = 65_536
+"""Of a form beside its file."""
+LONGEST_LIFE = 3650 * 86_400
+SHORTEST_LIFE = 3600
+
+
+class FileForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The form, as OpenAI has it. file: JSON Lines, a request a line."""
+
+    file: str
+    purpose: str
+    expires_after_anchor: str | None = msgspec.field(default=None, name="expires_after[anchor]")
+    expires_after_seconds: int | None = msgspec.field(default=None, name="expires_after[seconds]")
+
+
+async def receive_file(
+    store: Store, owner: str, scope: Scope, receive: Receive, patience: float
+) -> FileRecord:
+    """Keeps the file that a form brings.
+
+    patience: seconds that its sender may take for it.  Raises InvalidRequest, ClientGone, and
+    HTTPError: 400, 408, 413, or 429 where the owner has no room left."""
+    settings = store.settings
+    count, held = await store.files.totals(owner)
+    if count >= settings.max_stored_files:
+        raise no_room(f"{count} files are stored, the most that is allowed")
+    most = min(settings.max_file_bytes, settings.max_stored_bytes - held)
+    file_id = new_id("file")
+    writer = store.contents.writer(file_id)
+
+    def take(size: int) -> None:
+        if writer.size + size <= most:
+            return
+        if most < settings.max_file_bytes:
+            raise no_room(
+                f"files may have {settings.max_stored_bytes} bytes together, of which {held} are "
+                "in use"
+            )
+        raise TooLarge(f"{FILE} has more than {most} bytes, the most that is allowed", param=FILE)
+
+    try:
+        reader = FormReader(boundary_of(_content_type(scope)), FILE, take, writer.write)
+        limit = settings.max_file_bytes + FORM_BYTES
+        await feed_body(scope, receive, reader.feed, limit=limit, timeout=patience)
+        record = _record(file_id, read_form(reader.finish()), writer.size)
+        writer.keep()
+    finally:
+        writer.close()
+    try:
+        await store.files.add(owner, record)
+    except BaseException:
+        store.contents.remove(file_id)
+        raise
+    return record
+
+
+def read_form(form: Form) -> FileForm:
+    """Raises InvalidRequest."""
+    if not form.has_file:
+        raise InvalidRequest(f"{FILE} is missing", param=FILE, code="missing_required_parameter")
+    values: dict[str, str] = {FILE: form.file_name[:MAX_NAME] or FILE}
+    for name, value in form.fields:
+        if name in values:
+            raise InvalidRequest(f"{name[:100]} is there twice", param=name[:100])
+        values[name] = value
+    asked = convert(values, FileForm, strict=False)
+    if asked.purpose not in PURPOSES:
+        raise InvalidRequest(
+            f"purpose is {asked.purpose[:40]!r}; allowed: {', '.join(PURPOSES)}",
+            param="purpose",
+            code="unsupported_value",
+        )
+    _check_life(asked)
+    return asked
+
+
+def _check_life(asked: FileForm) -> None:
+    anchor, seconds = asked.expires_after_anchor, asked.expires_after_seconds
+    if anchor is None and seconds is None:
+        return
+    if anchor != "created_at" or seconds is None:
+        raise InvalidRequest(
+            "expires_after must have the anchor created_at, and seconds", param="expires_after"
+        )
+    check_seconds(seconds, "expires_after[seconds]")
+
+
+def check_seconds(seconds: int, param: str) -> None:
+    """Raises InvalidRequest for a file's life that is too short or too long."""
+    if not SHORTEST_LIFE <= seconds <= LONGEST_LIFE:
+        raise InvalidRequest(
+            f"{param} is {seconds}; it must lie in [{SHORTEST_LIFE}, {LONGEST_LIFE}]", param=param
+        )
+
+
+def no_room(reason: str) -> HTTPError:
+    """429: it is the owner's to make room."""
+    return HTTPError(
+        429,
+        f"{reason}; delete some with DELETE /v1/files/{{id}}",
+        type="rate_limit_error",
+        code="storage_full",
+    )
+
+
+def _record(file_id: str, asked: FileForm, size: int) -> FileRecord:
+    if not size:
+        raise InvalidRequest(f"{FILE} is empty", param=FILE)
+    now = int(time.time())
+    life = asked.expires_after_seconds
+    return FileRecord(
+        id=file_id,
+        bytes=size,
+        created_at=now,
+        filename=asked.file,
+        purpose=asked.purpose,
+        expires_at=None if life is None else now + life,
+    )
+
+
+def _content_type(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return bytes(value)
+    return b""

@@ -1,0 +1,1 @@
+"""What outlives a process: records in a database, contents in files."""

@@ -1,0 +1,100 @@
+"""Contents of files: each under its id, in one folder that is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.errors import StartupError
+
+_ID = re.compile(r"file-[0-9a-f]{32}")
+_PART = ".part"
+ABANDONED_SECONDS = 24 * 3600.0
+"""After which a file that nothing leads to is taken to be left over from a process that died."""
+CHUNK = 1 << 18
+"""Bytes that are read at once."""
+
+
+class Contents:
+    """A folder. Names in it are ids that we made: what a client calls its file is a record's
+    business."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartupError(f"--data-dir: {folder} can't be made: {error.strerror}") from None
+
+    def path(self, file_id: str) -> Path:
+        """Raises ValueError for what is no id of ours."""
+        if not _ID.fullmatch(file_id):
+            raise ValueError(f"not the id of a file: {file_id[:100]!r}")
+        return self._folder / file_id
+
+    def writer(self, file_id: str) -> ContentsWriter:
+        """A file that is there once it is kept, and not before."""
+        return ContentsWriter(self.path(file_id))
+
+    def write(self, file_id: str, parts: Iterable[bytes]) -> int:
+        """Writes a whole file, in place of the one there may be; its length in bytes."""
+        writer = self.writer(file_id)
+        try:
+            for part in parts:
+                writer.write(part)
+            writer.keep()
+        finally:
+            writer.close()
+        return writer.size
+
+    def read(self, file_id: str) -> Iterator[bytes]:
+        """Its bytes in pieces. Raises FileNotFoundError."""
+        with self.path(file_id).open("rb") as file:
+            while part := file.read(CHUNK):
+                yield part
+
+    def remove(self, file_id: str) -> None:
+        """No error where it is gone."""
+        self.path(file_id).unlink(missing_ok=True)
+
+    def abandoned(self, known: Iterable[str]) -> list[Path]:
+        """What no record leads to, for a day."""
+        leads, limit = set(known), time.time() - ABANDONED_SECONDS
+        found: list[Path] = []
+        for path in self._folder.iterdir():
+            with suppress(OSError):
+                if path.name not in leads and path.stat().st_mtime < limit:
+                    found.append(path)
+        return found
+
+
+class ContentsWriter:
+    """Writes beside the file's place, and moves it there when all of it is on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(f"{path.name}{_PART}-{os.urandom(8).hex()}")
+        self._file = os.fdopen(
+            os.open(self._part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+        )
+        self.size = 0
+        """Bytes so far."""
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.size += len(data)
+
+    def keep(self) -> None:
+        """The file is there from now on."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._part, self._path)
+
+    def close(self) -> None:
+        """What wasn't kept is gone."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)

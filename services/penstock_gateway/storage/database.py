@@ -1,0 +1,119 @@
+"""The database: SQLite in a file, or PostgreSQL by its URL, both through SQLAlchemy.
+
+Every piece of work is one short transaction, in a thread that does nothing else, so that no event
+loop waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from penstock.errors import StartupError
+from penstock_gateway.storage import tables
+
+Done = TypeVar("Done")
+
+BUSY_SECONDS = 30.0
+"""How long a transaction waits for another process's."""
+_LAYOUT_LOCK = 0x70656E73
+"""Of PostgreSQL's advisory locks: who makes the tables."""
+
+
+class Database:
+    """One process's way to the records.  Raises StartupError where there is none, or one of another
+    layout."""
+
+    def __init__(self, url: str) -> None:
+        self._sqlite = url.startswith("sqlite:")
+        self._engine = _engine_of(url, sqlite_file=self._sqlite)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        try:
+            self.transaction(self._make_tables)
+        except SQLAlchemyError as error:
+            # Its text holds the address, and may hold a password.
+            reason = type(error.__cause__ or error).__name__
+            raise StartupError(f"--database-url: the database can't be used ({reason})") from None
+
+    async def run(self, work: Callable[[Connection], Done]) -> Done:
+        """What `work` returns, done in one transaction: wholly, or not at all where it raises."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self.transaction, work)
+
+    def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
+        """Inserts a row. False: one with its key is there already, and stays as it is."""
+        make = sqlite.insert if self._sqlite else postgresql.insert
+        return (
+            connection.execute(make(table).values(**values).on_conflict_do_nothing()).rowcount > 0
+        )
+
+    def close(self) -> None:
+        """After it, nothing runs any more."""
+        self._thread.shutdown()
+        self._engine.dispose()
+
+    def transaction(self, work: Callable[[Connection], Done]) -> Done:
+        """As `run`, for a thread that may wait."""
+        with self._engine.begin() as connection:
+            return work(connection)
+
+    def _make_tables(self, connection: Connection) -> None:
+        if not self._sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LAYOUT_LOCK})"))
+        tables.metadata.create_all(connection)
+        version = connection.scalar(select(tables.layout.c.version))
+        if version is None:
+            connection.execute(insert(tables.layout).values(id=1, version=tables.VERSION))
+        elif version != tables.VERSION:
+            raise StartupError(
+                f"the database has layout {version}; this version of Penstock reads "
+                f"{tables.VERSION}"
+            )
+
+
+def _engine_of(url: str, *, sqlite_file: bool) -> Engine:
+    if not sqlite_file:
+        try:
+            return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                f"--database-url needs the package {error.name}: pip install 'psycopg[binary]'"
+            ) from None
+    file = Path(url.removeprefix("sqlite:///"))
+    _make_private(file)
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin_at_once)
+    return engine
+
+
+def _make_private(file: Path) -> None:
+    """SQLite makes what lies beside its file with the same mode."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StartupError(f"--data-dir: {file} can't be written: {error.strerror}") from None
+
+
+def _set_up(connection: sqlite3.Connection, _: object) -> None:
+    # Python's module would begin transactions by itself, and later than `begin` says.
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_at_once(connection: Connection) -> None:
+    """With the lock for writing: one that gets it later may find that what it read has changed,
+    and fails."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

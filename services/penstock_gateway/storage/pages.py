@@ -1,0 +1,63 @@
+"""Lists in pages, as OpenAI's API has them: ?limit=…&after=ID."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.storage.records import BatchRecord, FileRecord
+
+Item = TypeVar("Item", FileRecord, BatchRecord)
+
+AFTER: tuple[str, dict[str, Any]] = ("The id of the last one that is known.", {"type": "string"})
+
+
+def limit_schema(most: int, usual: int) -> tuple[str, dict[str, Any]]:
+    """What OpenAPI says of `limit`."""
+    bounds = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    return "How many at the most.", bounds
+
+
+class Page(msgspec.Struct, Generic[Item], tag_field="object", tag="list", kw_only=True):
+    """has_more: there are others behind last_id."""
+
+    data: list[Item]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+def page_of(found: Sequence[Item], limit: int) -> Page[Item]:
+    """found: one more than `limit`, where there are more."""
+    items = list(found[:limit])
+    return Page(
+        data=items,
+        first_id=items[0].id if items else None,
+        last_id=items[-1].id if items else None,
+        has_more=len(found) > limit,
+    )
+
+
+def asked_limit(request: Request, *, most: int, usual: int) -> int:
+    """Raises InvalidRequest."""
+    stated = request.query_params.get("limit")
+    if stated is None:
+        return usual
+    if not stated.isascii() or not stated.isdigit() or not 1 <= int(stated[:9]) <= most:
+        raise InvalidRequest(
+            f"limit is {clip(stated)}; it must be a whole number in [1, {most}]", param="limit"
+        )
+    return int(stated)
+
+
+def asked_choice(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+    """A parameter that has one of some values; None: it isn't there. Raises InvalidRequest."""
+    stated = request.query_params.get(name)
+    if stated is not None and stated not in allowed:
+        raise InvalidRequest(f"{name} is {clip(stated)}; allowed: {', '.join(allowed)}", param=name)
+    return stated

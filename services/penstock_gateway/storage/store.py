@@ -1,0 +1,58 @@
+"""Records and contents of one system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penstock.config.storage_settings import StorageSettings
+from penstock.errors import StartupError
+from penstock_gateway.storage.contents import Contents
+
+FILES = "files"
+DATABASE = "penstock.db"
+
+
+class Store:
+    """What a process needs of it.  Raises StartupError."""
+
+    def __init__(self, settings: StorageSettings, data_dir: str) -> None:
+        try:
+            from penstock_gateway.storage.batch_records import BatchRecords
+            from penstock_gateway.storage.database import Database
+            from penstock_gateway.storage.file_records import FileRecords
+            from penstock_gateway.storage.response_records import ResponseRecords
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                f"--data-dir needs the package {error.name}: pip install 'penstock[storage]'"
+            ) from None
+        folder = Path(data_dir).expanduser().absolute()
+        self.settings = settings
+        self.contents = Contents(folder / FILES)
+        self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
+        self.files = FileRecords(self._database)
+        self.batches = BatchRecords(self._database)
+        self.responses: ResponseRecords | None = None
+        """None: no responses are kept."""
+        if settings.stored_response_hours:
+            self.responses = ResponseRecords(
+                self._database,
+                most=settings.max_stored_responses,
+                seconds=3600 * settings.stored_response_hours,
+            )
+
+    @classmethod
+    def of(cls, settings: StorageSettings) -> Store | None:
+        """None: there is none."""
+        if settings.data_dir is None and settings.stored_response_hours:
+            raise StartupError("--stored-response-hours needs --data-dir")
+        return None if settings.data_dir is None else cls(settings, settings.data_dir)
+
+    def close(self) -> None:
+        """Nothing is written after it."""
+        self._database.close()
+
+
+def new_id(kind: str) -> str:
+    """An id that nobody guesses."""
+    return f"{kind}-{os.urandom(16).hex()}"

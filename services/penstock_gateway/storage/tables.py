@@ -1,0 +1,103 @@
+"""The tables, of files, batches and responses. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+VERSION = 1
+"""Of this layout. A database of another one is refused."""
+
+metadata = MetaData()
+
+layout = Table(
+    "penstock_layout",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+)
+
+files = Table(
+    "penstock_files",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("purpose", String(32), nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, index=True),
+    Index("penstock_files_by_owner", "owner", "created_at", "id"),
+)
+"""owner: a tenant."""
+
+batches = Table(
+    "penstock_batches",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("key_digest", String(64), nullable=False),
+    Column("endpoint", String(64), nullable=False),
+    Column("input_file_id", String(64), nullable=False),
+    Column("completion_window", String(16), nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("status", String(16), nullable=False, index=True),
+    Column("errors", Text, nullable=False),
+    Column("output_file_id", String(64)),
+    Column("error_file_id", String(64)),
+    Column("keep_seconds", BigInteger, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("in_progress_at", BigInteger),
+    Column("finalizing_at", BigInteger),
+    Column("completed_at", BigInteger),
+    Column("failed_at", BigInteger),
+    Column("expired_at", BigInteger),
+    Column("cancelling_at", BigInteger),
+    Column("cancelled_at", BigInteger),
+    Column("runner", String(64), nullable=False),
+    Column("held_until", Float, nullable=False),
+    Index("penstock_batches_by_owner", "owner", "created_at", "id"),
+)
+"""key_digest: the SHA-256 of the API key that made it, empty where there are no keys.  metadata,
+errors: JSON.  keep_seconds: how long its results are kept.  runner, held_until: which process works
+on it, and until when nobody else may."""
+
+answers = Table(
+    "penstock_answers",
+    metadata,
+    Column("batch_id", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("ok", Boolean, nullable=False),
+    Column("line", Text, nullable=False),
+)
+"""Lines of results, as they will stand in a file, of batches that haven't ended.  number: of the
+line in the batch's file, from 0: the key that makes a second answer to it impossible."""
+
+responses = Table(
+    "penstock_responses",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("id", String(160), primary_key=True),
+    Column("previous_id", String(160)),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+    Column("items", Text, nullable=False),
+    Column("response", Text, nullable=False),
+    Index("penstock_responses_by_age", "owner", "created_at"),
+)
+"""items: a JSON list, what the request brought itself.  response: as it was answered. A client may
+choose an id, so it is the owner's only."""

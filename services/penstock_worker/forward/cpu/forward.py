@@ -1,0 +1,91 @@
+"""The forward pass of the CPU backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_kernels.cpu.decoder import Decoder, DecoderStep
+from penstock_worker.forward.cpu.adapters import adapted_rows
+from penstock_worker.forward.cpu.media import given_rows
+from penstock_worker.forward.cpu.split import CPUStageEnds
+from penstock_worker.forward.cpu.taps import CPUTaps
+from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.states.program_states import ProgramStates
+
+
+class CPUForward:
+    """Adapts a Decoder to the interface `Forward`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        join_logits: Callable[[np.ndarray], None] | None = None,
+        ends: CPUStageEnds | None = None,
+        states: ProgramStates | None = None,
+        taps: CPUTaps | None = None,
+    ) -> None:
+        """`join_logits` completes logits by the columns that other ranks have computed. `ends`:
+        those of a pipeline stage. `states`: those of recurrent layers. `taps`: what keeps the
+        residuals of a step."""
+        self._decoder = decoder
+        self._join_logits = join_logits
+        self._ends = ends
+        self._states = states
+        self._taps = taps
+
+    @property
+    def layers_done(self) -> int:
+        return self._decoder.layers_done
+
+    def cancel(self) -> None:
+        self._decoder.cancel()
+
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
+        self._decoder.count_layer()
+        if self._decoder.cancelled:
+            raise StepCancelled
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._decoder.kv_blocks()
+
+    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
+        step = step_of(batch)
+        if self._ends is not None:
+            self._ends.receive(len(batch.tokens))
+            if not self._ends.ranks.place.last:
+                rows = rows[:0]
+        with nullcontext() if self._states is None else self._states.moved_on(batch) as states:
+            logits = self._decoder.logits(replace(step, states=states), _int32(rows))
+            if self._decoder.cancelled:
+                raise StepCancelled
+        if self._taps is not None:
+            self._taps.keep()
+        if self._join_logits is not None and len(rows):
+            self._join_logits(logits)
+        return torch.from_numpy(logits)
+
+
+def step_of(batch: Batch) -> DecoderStep:
+    """Returns what the kernels get of a batch."""
+    tables = [table for group in (batch.tables, *batch.more_tables) for table in group]
+    lengths = np.array([0, *map(len, tables)])
+    return DecoderStep(
+        tokens=_int32(batch.tokens),
+        first_row=_int32(np.cumsum([0, *batch.counts])),
+        starts=_int32(batch.starts),
+        tables=_int32(np.concatenate(tables)),
+        first_block=_int32(np.cumsum(lengths)[:-1]),
+        given=given_rows(batch.media),
+        adapted=adapted_rows(batch.adapters, batch.counts),
+    )
+
+
+def _int32(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=np.int32)

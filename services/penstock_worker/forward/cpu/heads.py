@@ -1,0 +1,206 @@
+"""Heads that draft, on the CPU kernels: a program of one layer, with what is in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.families.eagle3 import NUM_TAPS
+from penstock.kv_layout import kv_layout
+from penstock.model_config import HeadConfig, WeightFiles
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu.decoder import Decoder, halves_of
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
+from penstock_kernels.cpu.program import Phase
+from penstock_worker.forward.cpu.backend import shapes_of
+from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
+from penstock_worker.forward.cpu.forward import step_of
+from penstock_worker.forward.cpu.head_programs import (
+    BesideEntry,
+    JoinedEntry,
+    RowsProgram,
+    all_given,
+    multiplied,
+    normed,
+    normed_embedding,
+)
+from penstock_worker.forward.cpu.norms import NormReader
+from penstock_worker.forward.cpu.packing import CPUPacking
+from penstock_worker.forward.cpu.program import ProgramEnds, compile_program
+from penstock_worker.forward.cpu.reading import CPUWeights
+from penstock_worker.forward.cpu.taps import CPUTaps
+from penstock_worker.forward.cpu.weights import ModelWeights
+from penstock_worker.forward.heads import HeadForward, HeadRecipe, in_served_vocabulary
+from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.models.taps import Taps
+from penstock_worker.weights.heads import drafted_ids
+from penstock_worker.weights.weights import Weights
+
+
+@dataclass(frozen=True)
+class _Front:
+    """What lies in front of the layer."""
+
+    entry: ProgramEnds
+    to_hidden: RowsProgram
+    """Of what was taken of the model."""
+    embed: RowsProgram | None = None
+    """Of EAGLE-3: normed embeddings."""
+    hidden_norm: RowsProgram | None = None
+    """Of EAGLE-3."""
+
+
+class CPUHead:
+    """Adapts a Decoder to the interface `HeadForward`."""
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        decoder: Decoder,
+        taps: Taps,
+        front: _Front,
+        keep: CPUTaps,
+        ids: Tensor | None,
+    ) -> None:
+        """`taps`, `keep`: get the layer's own result. `ids`: see `in_served_vocabulary`."""
+        self._config = config
+        self._decoder = decoder
+        self._taps = taps
+        self._front = front
+        self._keep = keep
+        self._ids = ids
+
+    @property
+    def layers_done(self) -> int:
+        return self._decoder.layers_done
+
+    def cancel(self) -> None:
+        self._decoder.cancel()
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._decoder.kv_blocks()
+
+    @property
+    def like(self) -> Tensor:
+        return torch.empty(0, self._config.hidden_size)
+
+    def hidden(self, taken: Tensor) -> Tensor:
+        rows = np.zeros(len(taken), dtype=np.int32)
+        return torch.from_numpy(self._front.to_hidden(rows, taken.numpy()))
+
+    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        step = replace(step_of(batch), given=all_given(self._given(batch.tokens, hidden.numpy())))
+        logits = self._decoder.logits(step, np.ascontiguousarray(rows, dtype=np.int32))
+        if self._decoder.cancelled:
+            raise StepCancelled
+        self._keep.keep()
+        found = self._taps.taken(len(batch.tokens))[torch.from_numpy(rows)]
+        served = self._config.served_vocab
+        return in_served_vocabulary(torch.from_numpy(logits), self._ids, served), found
+
+    def _given(self, tokens: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        front = self._front
+        if front.embed is None or front.hidden_norm is None:
+            return hidden
+        normed = front.hidden_norm(tokens, hidden)
+        residual = normed if self._config.normed_residual else hidden
+        return np.concatenate([front.embed(tokens), normed, residual], 1)
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Reads a head's weights."""
+
+    config: HeadConfig
+    weights: Weights
+    kind: MatrixKind | None
+    setup: Setup
+    threads: int
+
+    def load(self) -> tuple[ModelWeights, _Front, Tensor | None]:
+        """Returns the layer and its ends, what lies in front, and `CPUHead.ids`."""
+        packing = CPUPacking(self.weights, self.threads)
+        norms = NormReader(self.config, packing)
+        return (self._beside if self.config.beside else self._joined)(packing, norms)
+
+    def _read(self) -> ModelWeights:
+        positions = min(self.setup.max_model_len, self.config.max_position)
+        return CPUWeights(self.config, self.weights, self.kind, self.threads).read(positions)
+
+    def _beside(
+        self, packing: CPUPacking, norms: NormReader
+    ) -> tuple[ModelWeights, _Front, Tensor | None]:
+        config, width = self.config, self.config.hidden_size
+        taken = NUM_TAPS * config.served_hidden
+        matrix = packing.matrix("fc", width, taken, kind=self.kind)
+        hidden_norm = norms.norm("layers.0.hidden_norm", width)
+        ids = drafted_ids(self.weights, config)
+        read = self._read()
+        (layer,) = read.layers
+        if read.embedding is None or layer.attention_norm is None:
+            raise ValueError("a head has an embedding, and a norm of it")
+        front = _Front(
+            BesideEntry(width),
+            self._rows(multiplied(matrix)),
+            self._rows(normed_embedding(read.embedding, layer.attention_norm, width)),
+            self._rows(normed(hidden_norm, width)),
+        )
+        return replace(read, layers=[replace(layer, beside_embedding=True)]), front, ids
+
+    def _joined(
+        self, packing: CPUPacking, norms: NormReader
+    ) -> tuple[ModelWeights, _Front, Tensor | None]:
+        width = self.config.hidden_size
+        found = [norms.norm(name, width) for name in ("enorm", "hnorm", "served_norm")]
+        matrix = packing.tensor("eh_proj.weight", (width, 2 * width))
+        halves = [self._packed(matrix[:, :width]), self._packed(matrix[:, width:])]
+        read = self._read()
+        if read.embedding is None:
+            raise ValueError("a head has an embedding")
+        entry = JoinedEntry(width, read.embedding, found[0], found[1], *halves)
+        return read, _Front(entry, self._rows(normed(found[2], width))), None
+
+    def _packed(self, matrix: np.ndarray) -> PackedMatrix:
+        """Half a matrix is never packed to whole numbers."""
+        kind = MatrixKind.F32 if self.kind is MatrixKind.F32 else MatrixKind.BF16
+        rows = np.ascontiguousarray(matrix)
+        outputs, inputs = rows.shape
+        return pack("F32", rows.view(np.uint8), (outputs, inputs), kind=kind, threads=self.threads)
+
+    def _rows(self, phases: Iterator[Phase]) -> RowsProgram:
+        return RowsProgram(phases, self.setup.block_size, self.threads)
+
+
+def head_recipe(
+    config: HeadConfig,
+    files: WeightFiles,
+    opening: Callable[[torch.dtype], Weights],
+    setup: Setup,
+    threads: int,
+) -> HeadRecipe:
+    """`files`: the head's. `opening` opens its weights. `setup`: its own. Raises Unable for a head
+    that the kernels can't compute, and StartupError for settings that can't be followed."""
+    shapes, layout = shapes_of(config, setup), kv_layout(config, setup.max_model_len)
+    dtype = dtype_of(setup, files.dtype)
+    cache = cache_of(setup.kv_cache_dtype, dtype)
+
+    def build() -> Callable[[int], HeadForward]:
+        loader = _Loader(config, opening(torch.float32), kind_of(dtype), setup, threads)
+        read, front, ids = loader.load()
+        taps = Taps((1,))
+        keep = CPUTaps(taps, config.hidden_size)
+        layers = replace(read, embedding=None)
+        program = compile_program(config, layers, ends=front.entry, taps=keep)
+
+        def with_blocks(blocks: int) -> HeadForward:
+            decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
+            return CPUHead(config, decoder, taps, front, keep, ids)
+
+        return with_blocks
+
+    block_bytes = sum(halves_of(shapes, cache)) * layout.page_layers(range(1))
+    return HeadRecipe(dtype, block_bytes, build)

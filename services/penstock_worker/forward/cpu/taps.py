@@ -1,0 +1,42 @@
+"""Phases that take residuals out of a program's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+
+from penstock_kernels.cpu.program import Buffer, Phase, PhaseKind
+from penstock_worker.models.taps import Taps
+
+
+class CPUTaps:
+    """Of a program that computes one step at a time."""
+
+    def __init__(self, taps: Taps, width: int) -> None:
+        """`width`: the model's hidden size."""
+        self._taps = taps
+        self._width = width
+        self._found: dict[int, np.ndarray] = {}
+
+    def behind(self, layers: int) -> Iterator[Phase]:
+        """What follows so many layers."""
+        if layers in self._taps.behind:
+            yield Phase(
+                kind=PhaseKind.EXCHANGE,
+                source=Buffer.RESIDUAL,
+                width=self._width,
+                part=True,
+                exchange=partial(self._take, layers),
+                alone=True,
+            )
+
+    def keep(self) -> None:
+        """A step is done."""
+        self._taps.keep({layers: torch.from_numpy(rows) for layers, rows in self._found.items()})
+        self._found = {}
+
+    def _take(self, layers: int, values: np.ndarray) -> None:
+        self._found[layers] = np.array(values)

@@ -1,0 +1,67 @@
+"""The interface between a proposer and the backends that compute heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_worker.forward.interface import Batch
+
+UNLIKELY = -1e30
+"""The logit of an id that a head never drafts: finite, and below all others."""
+
+
+class HeadForward(Protocol):
+    """The weights and the KV cache of a head. Its row i is made of the model's hidden state at
+    position i and of the token behind it, and says what follows that token."""
+
+    @property
+    def layers_done(self) -> int:
+        """As Forward's."""
+
+    def cancel(self) -> None:
+        """As Forward's."""
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        """As Forward's."""
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of no rows, [0, hidden], of the dtype of hidden states."""
+
+    def hidden(self, taken: Tensor) -> Tensor:
+        """Maps what was taken of the model, [rows, width], to hidden states as `step` reads them,
+        [rows, hidden]."""
+
+    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Computes every row of the batch, of which `hidden` has the hidden states, and stores its
+        keys and values. `batch.tokens` are the tokens behind.
+
+        `rows` is [n] int64 and may be empty. Returns their logits, [n, ids of the model] float32,
+        and hidden states to go on with, [n, hidden].
+        """
+
+
+@dataclass(frozen=True)
+class HeadRecipe:
+    """How a head will be computed."""
+
+    dtype: str  # For logs.
+    block_bytes: int
+    build: Callable[[], Callable[[int], HeadForward]]
+    """As Recipe's."""
+
+
+def in_served_vocabulary(logits: Tensor, ids: Tensor | None, count: int) -> Tensor:
+    """Maps a head's logits, [rows, own ids], to [rows, count], the served model's ids. `ids`: those
+    of the head's own; None: they are the same."""
+    if ids is None:
+        return logits
+    found = torch.full((len(logits), count), UNLIKELY, dtype=logits.dtype)
+    found[:, ids] = logits
+    return found

@@ -1,0 +1,87 @@
+"""Heads that draft, in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from penstock.kv_layout import kv_layout
+from penstock.model_config import HeadConfig, WeightFiles
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.dtype import cache_dtype, compute_dtype
+from penstock_worker.forward.heads import HeadForward, HeadRecipe, in_served_vocabulary
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.models.draft_head import DraftHeadModel
+from penstock_worker.weights.weights import Weights
+
+
+class ReferenceHead(LayerByLayer):
+    """Adapts a DraftHeadModel to the interface `HeadForward`."""
+
+    def __init__(self, model: DraftHeadModel, attention: ReferenceAttention) -> None:
+        super().__init__()
+        self._model = model
+        self._attention = attention
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._attention.kv_blocks()
+
+    @property
+    def like(self) -> Tensor:
+        return torch.empty(0, self._model.config.hidden_size, dtype=self._model.dtype)
+
+    def hidden(self, taken: Tensor) -> Tensor:
+        return self._model.to_hidden(_padded(taken.to(self._model.dtype)))[: len(taken)]
+
+    def step(self, batch: Batch, hidden: Tensor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        model, count = self._model, len(batch.tokens)
+        padding = (0, padded_rows(count) - count)
+        layout = BatchLayout(batch.tables, batch.starts, batch.counts)
+        found = model.hidden(
+            torch.from_numpy(np.pad(batch.tokens, padding)),
+            _padded(hidden),
+            torch.from_numpy(np.pad(layout.positions, padding)),
+            self._attention.plan(layout),
+        )[torch.from_numpy(rows)]
+        self._count_layer()
+        logits = in_served_vocabulary(model.logits(found), model.ids, model.config.served_vocab)
+        return logits, found
+
+
+def _padded(rows: Tensor) -> Tensor:
+    return pad(rows, (0, 0, 0, padded_rows(len(rows)) - len(rows)))
+
+
+def head_recipe(
+    config: HeadConfig,
+    files: WeightFiles,
+    opening: Callable[[torch.dtype], Weights],
+    setup: Setup,
+    threads: int,
+) -> HeadRecipe:
+    """`files`: the head's. `opening` opens its weights. `setup`: its own. Raises StartupError for
+    settings that can't be followed."""
+    dtype = compute_dtype(setup.dtype, files)
+    cache = cache_dtype(setup.kv_cache_dtype, dtype)
+    layout = kv_layout(config, setup.max_model_len)
+    shape = CacheShape.of(config, setup.block_size, cache, layout)
+
+    def build() -> Callable[[int], HeadForward]:
+        positions = min(setup.max_model_len, config.max_position)
+        model = DraftHeadModel(config, opening(dtype), positions)
+
+        def with_blocks(blocks: int) -> HeadForward:
+            return ReferenceHead(model, ReferenceAttention(shape, blocks))
+
+        return with_blocks
+
+    name = str(dtype).removeprefix("torch.")
+    return HeadRecipe(name, ReferenceAttention.block_bytes(shape), build)

@@ -1,0 +1,111 @@
+"""A head that drafts, as layers: what is in front of one layer, the layer, its norm and its own
+output head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.families.eagle3 import NUM_TAPS
+from penstock.model_config import HeadConfig
+from penstock_worker.attention.interface import StepAttention
+from penstock_worker.layers.attention import SelfAttention
+from penstock_worker.layers.decoder_layer import (
+    ATTENTION_NORM,
+    FEED_FORWARD_NORM,
+    load_layer,
+)
+from penstock_worker.layers.feed_forward import FeedForward
+from penstock_worker.layers.finished_layer import Layer
+from penstock_worker.layers.parts import DecoderOps, Parts
+from penstock_worker.layers.reference_ops import REFERENCE
+from penstock_worker.layers.rotary import Rotary
+from penstock_worker.layers.step import Step
+from penstock_worker.layers.vocabulary import Head, LogitsRule, TokenEmbedding
+from penstock_worker.models.decoder import EMBEDDING, HEAD
+from penstock_worker.parallel.ranks import ALONE
+from penstock_worker.parallel.shard import shard_of
+from penstock_worker.weights.heads import drafted_ids
+from penstock_worker.weights.weights import Weights
+
+
+class JoinedFront:
+    """A product joins embedding and hidden state, each normed by itself (DeepSeek-AI, "DeepSeek-V3
+    technical report", 2024, section 2.2)."""
+
+    def __init__(self, parts: Parts) -> None:
+        width = parts.config.hidden_size
+        self._embedding_norm = parts.norm("enorm", width)
+        self._hidden_norm = parts.norm("hnorm", width)
+        self._join = parts.product([("eh_proj", width)], 2 * width, bias=False)
+        self.to_hidden = parts.norm("served_norm", width)
+        self._layer: Layer = load_layer(parts, 0)
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
+        """Maps [rows, hidden] of each to the layer's residual."""
+        both = torch.cat((self._embedding_norm(embedded), self._hidden_norm(hidden)), 1)
+        residual = self._join(both)
+        update = self._layer(None, residual, step)
+        return residual if update is None else residual + update
+
+
+class BesideFront:
+    """Attention reads embedding and hidden state side by side, each normed by itself (Li et al.,
+    "EAGLE-3", 2025)."""
+
+    def __init__(self, parts: Parts, config: HeadConfig) -> None:
+        width = config.hidden_size
+        taken = NUM_TAPS * config.served_hidden
+        self.to_hidden = parts.product([("fc", width)], taken, bias=False)
+        self._embedding_norm = parts.norm(f"layers.0.{ATTENTION_NORM}", width)
+        self._hidden_norm = parts.norm("layers.0.hidden_norm", width)
+        self._attention = SelfAttention.load(parts, 0)
+        self._norm = parts.norm(f"layers.0.{FEED_FORWARD_NORM}", width)
+        self._feed_forward = FeedForward.load(parts, 0)
+        self._normed_residual = config.normed_residual
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
+        """As JoinedFront's."""
+        normed = self._hidden_norm(hidden)
+        residual = normed.clone() if self._normed_residual else hidden.clone()
+        both = torch.cat((self._embedding_norm(embedded), normed), 1)
+        update = self._feed_forward(self._norm.added(self._attention(both, step), residual))
+        return residual + update
+
+
+class DraftHeadModel:
+    """Loads its weights when it is constructed, and is read-only from then on."""
+
+    def __init__(
+        self, config: HeadConfig, weights: Weights, positions: int, ops: DecoderOps = REFERENCE
+    ) -> None:
+        """Raises UnsupportedModel for weights that don't fit the configuration."""
+        self.config = config
+        self.dtype = weights.dtype
+        shard, width = shard_of(config, ALONE.place), config.hidden_size
+        parts = Parts(config, weights, ops, shard)
+        self._rotaries = [Rotary.load(spec, weights, positions) for spec in config.ropes]
+        table = ops.table(weights.take_matrix([(EMBEDDING, (config.served_vocab, width))]))
+        self._embed = TokenEmbedding(table, shard, ALONE)
+        self._front = BesideFront(parts, config) if config.beside else JoinedFront(parts)
+        self.ids = drafted_ids(weights, config) if config.beside else None
+        self._norm = parts.norm("norm", width)
+        head = ops.head(weights.take_matrix([(HEAD, (config.vocab_size, width))]))
+        self._head = Head(head, shard, ALONE, LogitsRule.of(config, None))
+        weights.finish()
+
+    def to_hidden(self, taken: Tensor) -> Tensor:
+        """Maps what was taken of the served model, [rows, width], to hidden states."""
+        return self._front.to_hidden(taken)
+
+    def hidden(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor, attention: StepAttention
+    ) -> Tensor:
+        """Maps `tokens` at `positions`, each [rows] int64, and hidden states, [rows, hidden], to
+        the layer's output, [rows, hidden]."""
+        rotations = tuple(rotary.at(positions) for rotary in self._rotaries)
+        return self._front(self._embed(tokens), hidden, Step(rotations, attention))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Maps [rows, hidden] to logits of its own ids, [rows, vocab] float32."""
+        return self._head(self._norm(hidden))

@@ -1,0 +1,31 @@
+"""What a pass gives besides logits: each row's residual behind some of the layers.
+
+Heads draft from it (see speculation.draft_head).
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+
+class Taps:
+    """Where residuals are taken, and those of the last pass of each thread."""
+
+    def __init__(self, behind: tuple[int, ...]) -> None:
+        """`behind`: numbers of layers; 0 is the embedding."""
+        self.behind = behind
+        self._last = threading.local()
+
+    def keep(self, residuals: dict[int, Tensor]) -> None:
+        """Keeps a pass's residuals, [rows, hidden] each, by the number of layers before them."""
+        self._last.found = [residuals[number] for number in self.behind]
+
+    def taken(self, rows: int) -> Tensor:
+        """Returns those of this thread's last pass, once: [rows, hidden of all taps side by side].
+        What was padded behind `rows` is left out."""
+        found = [each[:rows] for each in self._last.found]
+        self._last.found = []
+        return found[0] if len(found) == 1 else torch.cat(found, 1)

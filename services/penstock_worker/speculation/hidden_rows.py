@@ -1,0 +1,89 @@
+"""Hidden states of the served model that its head hasn't read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock_worker.forward.interface import Batch
+
+
+@dataclass
+class _Held:
+    """Of a slot: from position `first` on, with the tokens that they were computed of."""
+
+    first: int
+    tokens: np.ndarray
+    rows: Tensor
+
+
+class HiddenRows:
+    """By slot, the hidden states of positions that lie behind one another, up to the last one that
+    was computed. A head reads them soon, so there are few: those of one step, and some more of each
+    slot. Threads may call it at once, for different slots."""
+
+    def __init__(self, like: Tensor) -> None:
+        """`like`: a tensor of no rows, [0, hidden], of the hidden states' dtype."""
+        self._like = like
+        self._held: dict[int, _Held] = {}
+
+    def note(self, batch: Batch, hidden: Tensor) -> None:
+        """Takes note of a pass over these rows, [rows, hidden], some of which may be drafts'. What
+        was held of the same positions, and of later ones, is forgotten."""
+        ends = np.cumsum(batch.counts)
+        for number, start, count, end in zip(
+            batch.slots, batch.starts.tolist(), batch.counts.tolist(), ends.tolist(), strict=True
+        ):
+            own = slice(end - count, end)
+            self._append(number, start, batch.tokens[own], hidden[own])
+
+    def _append(self, number: int, start: int, tokens: np.ndarray, rows: Tensor) -> None:
+        held = self._held.get(number)
+        if held is None or not held.first <= start <= held.first + len(held.tokens):
+            self._held[number] = _Held(start, tokens, rows.clone())
+            return
+        kept = start - held.first
+        held.tokens = np.concatenate((held.tokens[:kept], tokens))
+        held.rows = torch.cat((held.rows[:kept], rows))
+
+    def read(self, number: int, token_ids: Sequence[int], start: int, stop: int) -> Tensor:
+        """Returns those of positions [start, stop) of a slot with these tokens, [stop - start,
+        hidden]; zeros for those that aren't held."""
+        found = self._like.new_zeros(stop - start, self._like.shape[1])
+        held = self._held.get(number)
+        if held is not None:
+            low = max(start, held.first)
+            high = min(stop, held.first + _right(held, token_ids))
+            if low < high:
+                found[low - start : high - start] = held.rows[low - held.first : high - held.first]
+        return found
+
+    def forget(self, number: int, before: int | None = None) -> None:
+        """Forgets those of positions below `before`; None: all of the slot's."""
+        held = self._held.get(number)
+        if held is None or before is None:
+            self._held.pop(number, None)
+        elif before > held.first:
+            gone = min(before - held.first, len(held.tokens))
+            self._held[number] = _Held(
+                held.first + gone, held.tokens[gone:], held.rows[gone:].clone()
+            )
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    @property
+    def count(self) -> int:
+        """Rows that are held."""
+        return sum(len(held.tokens) for held in list(self._held.values()))
+
+
+def _right(held: _Held, token_ids: Sequence[int]) -> int:
+    """Returns how many are of the slot's tokens, and not of drafts that were wrong."""
+    own = np.array(token_ids[held.first : held.first + len(held.tokens)], dtype=np.int64)
+    wrong = np.flatnonzero(held.tokens[: len(own)] != own)
+    return int(wrong[0]) if len(wrong) else len(own)

@@ -1,0 +1,123 @@
+"""The tensors of heads that draft, by our names.
+
+A head has `layers.0`, `norm`, `lm_head` and `embed_tokens` as a model of one layer has them. One of
+EAGLE-3 has `fc` in front, and norms `layers.0.hidden_norm` and `layers.0.input_layernorm` of the
+two halves of what its attention reads; `ids`, int64, are differences between the served model's
+ids and its own. One of the checkpoint's own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and
+`served_norm`, that behind the served model's last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from penstock.errors import StartupError, UnsupportedModel
+from penstock.families import FAMILIES
+from penstock.families.family import TensorNames
+from penstock.model_config import HeadConfig, ModelConfig, WeightFiles
+from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.safetensors import safetensors_tensors
+from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
+
+EMBEDDING, HEAD, NORM = "embed_tokens.weight", "lm_head.weight", "norm.weight"
+SERVED_NORM, IDS = "served_norm.weight", "ids"
+
+_OF_MTP = {
+    "enorm.weight": "enorm.weight",
+    "hnorm.weight": "hnorm.weight",
+    "eh_proj.weight": "eh_proj.weight",
+    "embed_tokens.weight": EMBEDDING,
+    "shared_head.head.weight": HEAD,
+    "shared_head.norm.weight": NORM,
+}
+"""What stands beside the layer, behind `layers.N.`."""
+_MIDDLE = "midlayer."
+"""What SpecForge's files call the layer."""
+
+
+def mtp_weights(
+    files: WeightFiles, served: ModelConfig, config: HeadConfig, dtype: torch.dtype
+) -> Weights:
+    """Opens the first layer behind the model's last. Raises StartupError if the files have none
+    that drafts."""
+    if files.format != "safetensors":
+        raise StartupError(
+            f"speculative_config: method mtp is not served with {files.format} files; with"
+            " safetensors it is"
+        )
+    found = safetensors_tensors(files.files, quantised=files.quantised)
+    at = f"layers.{served.num_layers}."
+    own = {
+        _OF_MTP.get(name.removeprefix(at), f"layers.0.{name.removeprefix(at)}"): stored
+        for name, stored in found.items()
+        if name.startswith(at)
+    }
+    if "eh_proj.weight" not in own:
+        raise StartupError(
+            f"speculative_config: method mtp needs a head of the checkpoint's own, and it has no"
+            f" {at}eh_proj; method suffix is allowed with every model"
+        )
+    head = EMBEDDING if served.tie_word_embeddings else HEAD
+    _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
+    names = replace(FAMILIES[config.architecture].hub_names, layers_for_drafts=False)
+    return Weights(by_our_names(own, names, config), dtype)
+
+
+def eagle3_weights(
+    files: WeightFiles,
+    served: tuple[WeightFiles, ModelConfig],
+    config: HeadConfig,
+    dtype: torch.dtype,
+) -> Weights:
+    """Opens a head's own files. What they lack is the served model's embedding."""
+    found = safetensors_tensors(files.files, quantised=files.quantised)
+    own = {_of_eagle3(name): stored for name, stored in found.items() if name != "t2d"}
+    if EMBEDDING not in own:
+        others, model = served
+        whole = open_weights(others, model, dtype)
+        own[EMBEDDING] = whole.stored(EMBEDDING, (model.vocab_size, model.hidden_size))
+    return Weights(by_our_names(own, TensorNames(), config), dtype)
+
+
+def drafted_ids(weights: Weights, config: HeadConfig) -> torch.Tensor | None:
+    """Takes the served model's ids of all of a head's own, [vocab] int64; None: they are the same.
+    Raises UnsupportedModel."""
+    if not weights.has(IDS):
+        if config.vocab_size != config.served_vocab:
+            raise UnsupportedModel(
+                f"the head has {config.vocab_size} of {config.served_vocab} ids, and no tensor d2t,"
+                " which says which"
+            )
+        return None
+    stored = weights.stored(IDS, (config.vocab_size,))
+    if stored.format != "I64":
+        raise UnsupportedModel(f"tensor {stored.name} is {stored.format}; I64 is needed")
+    differences = np.frombuffer(stored.data.tobytes(), dtype="<i8")
+    ids = differences + np.arange(config.vocab_size)
+    if ids.min() < 0 or ids.max() >= config.served_vocab or len(np.unique(ids)) < len(ids):
+        raise UnsupportedModel(
+            f"tensor {stored.name} names ids from {ids.min()} to {ids.max()}; each is allowed once,"
+            f" below {config.served_vocab}"
+        )
+    return torch.from_numpy(ids.copy())
+
+
+def _of_eagle3(name: str) -> str:
+    if name == "d2t":
+        return IDS
+    return f"layers.0.{name.removeprefix(_MIDDLE)}" if name.startswith(_MIDDLE) else name
+
+
+def _share(
+    own: dict[str, StoredTensor], found: Mapping[str, StoredTensor], names: Mapping[str, str]
+) -> None:
+    """Adds what the head lacks and the served model has."""
+    for name, theirs in names.items():
+        if name not in own and theirs in found:
+            own[name] = found[theirs]

@@ -1,0 +1,63 @@
+"""Settings of what outlives a process: files, batches of requests, responses."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files, batches and responses that outlive a process."""
+
+    data_dir: Annotated[
+        str | None,
+        Meta(
+            description="Folder for clients' files and batches (`/v1/files`, `/v1/batches`), which"
+            " all gateways of a system share; default: none, and neither is served."
+        ),
+    ] = None
+    database_url: Annotated[
+        Annotated[str, Meta(pattern=r"^(sqlite:///.+|postgresql\+psycopg://.+)$")] | None,
+        Meta(
+            description="Where the records of files and batches lie: `sqlite:///FILE`, or"
+            " `postgresql+psycopg://USER@HOST/NAME` (needs the package psycopg); default: a SQLite"
+            " file in --data-dir."
+        ),
+    ] = None
+    max_file_bytes: Annotated[
+        int, Meta(ge=1024, description="Largest file that is taken, bytes; more is a 413.")
+    ] = 209_715_200
+    max_stored_bytes: Annotated[
+        int,
+        Meta(ge=1024, description="Bytes of files that a tenant may have here; more is a 429."),
+    ] = 10_737_418_240
+    max_stored_files: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Files that a tenant may have here.")
+    ] = 10_000
+    max_batch_lines: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Requests in one batch.")
+    ] = 50_000
+    max_open_batches: Annotated[
+        int, Meta(ge=1, le=10_000, description="Batches of a tenant that haven't ended yet.")
+    ] = 100
+    batch_concurrency: Annotated[
+        int, Meta(ge=1, le=4096, description="Requests of batches that are open at once.")
+    ] = 32
+    stored_response_hours: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=87_600,
+            description="Hours that responses are kept for `previous_response_id`, from when they"
+            " were last gone on from; 0: none are. Needs --data-dir.",
+        ),
+    ] = 0
+    max_stored_responses: Annotated[
+        int,
+        Meta(ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest makes way."),
+    ] = 10_000
+    batch_result_days: Annotated[
+        int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")
+    ] = 30

@@ -1,0 +1,58 @@
+"""How a pooling model makes vectors and classes of its last layer's output, as data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PoolingMode = Literal["mean", "max", "cls", "last"]
+Activation = Literal["identity", "sigmoid", "softmax"]
+DenseActivation = Literal["identity", "tanh"]
+
+
+class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A product that an input's vector goes through before it is normalised
+    (sentence-transformers' Dense)."""
+
+    file: str
+    """safetensors: linear.weight, [outputs, inputs], and with `bias` linear.bias."""
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: DenseActivation = "identity"
+
+
+class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds a query and a document in the prompt of a generative cross-encoder."""
+
+    before: str
+    between: str
+    behind: str
+
+    def filled(self, query: str, document: str) -> str:
+        return f"{self.before}{query}{self.between}{document}{self.behind}"
+
+
+class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the last layer's output, [tokens, hidden].
+
+    mode: how the tokens' vectors become one.  normalize: to length 1, unless a request says
+    otherwise.  size: numbers of an embedding.
+    dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
+    labels: of a classification head, in order; empty: there is none.  activation: of its scores.
+    max_input: tokens that the model was made for, where its files say less than its positions.
+    dense: what an embedding goes through.  answers: ids of the tokens for no and yes: the one
+    label's score is what the second's logit has more than the first's.  template: of their prompt.
+    """
+
+    mode: PoolingMode
+    normalize: bool
+    size: int
+    dimensions: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    activation: Activation = "identity"
+    max_input: int | None = None
+    dense: tuple[DenseLayer, ...] = ()
+    answers: tuple[int, int] | None = None
+    template: PairTemplate | None = None

@@ -1,0 +1,173 @@
+"""mmproj files of Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.errors import UnsupportedModel
+from penstock.families.vision.qwen_vl import EPS, MAX_MERGE, MAX_WINDOW
+from penstock.families.vision.reading import MAX_WIDTH, bounded
+from penstock.formats.fields import Fields
+from penstock.media_facts import Colour, PatchImages
+from penstock.prepare.image_processor import CLIP_MEAN, CLIP_STD, HALF
+from penstock.prepare.media_tokens import MediaTokens
+from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
+from penstock.prepare.video_processor import read_video
+from penstock.vision_spec import (
+    MergerProjector,
+    RotaryPositions,
+    TowerSpec,
+    VisionSpec,
+    WindowSpec,
+)
+
+FRAMES = 2
+"""Of a patch: the converter writes a kernel for each, and knows no other number."""
+MAX_PICTURE = 1 << 28
+PICTURE, VIDEO = "<|image_pad|>", "<|video_pad|>"
+BEGIN, END = "<|vision_start|>", "<|vision_end|>"
+
+
+class Release(msgspec.Struct, frozen=True):
+    """What the settings of a family's releases say, and the file doesn't. pixels, frame_pixels: the
+    fewest and the most, of a picture and of a video's frames (Qwen3-VL: of all frames).  seconds:
+    how far apart in time positions of a second are."""
+
+    hub_class: str
+    pixels: tuple[int, int]
+    frame_pixels: tuple[int, int]
+    mean: Colour = CLIP_MEAN
+    std: Colour = CLIP_STD
+    seconds: int | None = None
+
+
+QWEN2 = Release("Qwen2VLForConditionalGeneration", (3136, 12_845_056), (3136, 12_845_056))
+QWEN2_5 = msgspec.structs.replace(QWEN2, hub_class="Qwen2_5_VLForConditionalGeneration", seconds=2)
+QWEN3 = Release(
+    "Qwen3VLForConditionalGeneration", (65_536, 16_777_216), (4096, 25_165_824), HALF, HALF
+)
+
+
+def qwen2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    """The file's feed_forward_length is the decoder's hidden size, or 0."""
+    rows, columns = found.shape("v.blk.0.ffn_up.weight", 2)
+    inner = rows if columns == found.hidden_size() else columns
+    if not 1 <= inner <= MAX_WIDTH:
+        raise UnsupportedModel(f"{found.file.path}: v.blk.0.ffn_up has {inner} outputs")
+    tower = _tower(found, "layer", activation=found.activation("gelu"), inner=inner)
+    return _seen(found, tokens, tower, QWEN2)
+
+
+def qwen2_5_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    tower = _tower(found, "rms", activation=found.activation("gelu"), gated=True)
+    every = bounded(found.keys, "n_wa_pattern", tower.num_layers)
+    pixels = bounded(found.keys, "window_size", MAX_WINDOW, 112)
+    merge = _merge(found)
+    reach = pixels // merge // tower.patch
+    if reach < 1:
+        raise found.keys.wrong("window_size", f"{merge * tower.patch} pixels at least")
+    windows = WindowSpec(side=reach * merge, whole=tuple(range(every - 1, tower.num_layers, every)))
+    return _seen(found, tokens, msgspec.structs.replace(tower, windows=windows), QWEN2_5)
+
+
+def qwen3_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:
+    places, _ = found.shape("v.position_embd.weight", 2)
+    side = math.isqrt(places)
+    if side * side != places:
+        raise UnsupportedModel(
+            f"{found.file.path}: v.position_embd has {places} rows; a square number is needed"
+        )
+    tower = _tower(
+        found,
+        "layer",
+        activation=found.activation("gelu_tanh"),
+        patch_bias=True,
+        positions=RotaryPositions(table=side),
+    )
+    vision, kinds = _seen(found, tokens, tower, QWEN3)
+    return msgspec.structs.replace(vision, taps=_taps(found, tower.num_layers)), kinds
+
+
+def _taps(found: MmprojFile, layers: int) -> tuple[int, ...]:
+    key = "is_deepstack_layers"
+    flags = found.keys.listed(key, bool) if key in found.keys else [False] * layers
+    taps = tuple(layer for layer, tapped in enumerate(flags) if tapped)
+    if len(flags) != layers or len(taps) > found.text.num_layers:
+        raise found.keys.wrong(
+            key, f"a flag for each of {layers} layers, at most {found.text.num_layers} of them true"
+        )
+    return taps
+
+
+def _tower(found: MmprojFile, norm: Literal["layer", "rms"], **parts: Any) -> TowerSpec:
+    if not all(rope.sections for rope in found.text.ropes):
+        raise UnsupportedModel(
+            f"{found.file.path} belongs to a decoder whose tokens have positions of three numbers; "
+            "this one's don't (rope.dimension_sections)"
+        )
+    parts = {"positions": RotaryPositions()} | parts
+    tower: TowerSpec = found.tower(norm, eps=EPS, frames=FRAMES, **parts)
+    if tower.head_dim % 4:
+        raise found.keys.wrong("attention.head_count", "heads of a multiple of 4 numbers")
+    return tower
+
+
+def _merge(found: MmprojFile) -> int:
+    return bounded(found.keys, "spatial_merge_size", MAX_MERGE, 2)
+
+
+def _seen(
+    found: MmprojFile, tokens: MmprojTokens, tower: TowerSpec, release: Release
+) -> tuple[VisionSpec, Kinds]:
+    merge = _merge(found)
+    vision = VisionSpec(tower=tower, projector=MergerProjector(side=merge, norm=tower.norm))
+    pixels = found.pixels(3, release.mean, release.std)
+    least = bounded(found.keys, "image_min_pixels", MAX_PICTURE, release.pixels[0])
+    most = bounded(found.keys, "image_max_pixels", MAX_PICTURE, release.pixels[1])
+    if least > most:
+        raise found.keys.wrong("image_min_pixels", f"at most {most}")
+    preparation = PatchImages(
+        pixels=pixels,
+        min_pixels=least,
+        max_pixels=most,
+        patch=tower.patch,
+        merge=merge,
+        frames=FRAMES,
+    )
+    token, token_id = tokens.id_of(PICTURE)
+    kinds = of_pictures(preparation, token, token, token_id)
+    if tokens.has(VIDEO, BEGIN, END):
+        kinds |= _videos(found, tokens, preparation, release)
+    return vision, kinds
+
+
+def _videos(
+    found: MmprojFile, tokens: MmprojTokens, picture: PatchImages, release: Release
+) -> Kinds:
+    """As of a folder of the hub with the release's settings."""
+    named = {"video_token_id": VIDEO, "vision_start_token_id": BEGIN, "vision_end_token_id": END}
+    sizes = {
+        "patch_size": picture.patch,
+        "spatial_merge_size": picture.merge,
+        "temporal_patch_size": picture.frames,
+    }
+    if release.seconds is not None:
+        sizes["tokens_per_second"] = release.seconds
+    where = str(found.file.path)
+    stated: dict[str, Any] = {key: tokens.id_of(text)[1] for key, text in named.items()}
+    stated |= {"architectures": [release.hub_class], "vision_config": sizes}
+    config = Fields(stated, where)
+    least, most = release.frame_pixels
+    values = {
+        "min_pixels": least,
+        "max_pixels": most,
+        "patch_size": picture.patch,
+        "merge_size": picture.merge,
+        "image_mean": picture.pixels.mean,
+        "image_std": picture.pixels.std,
+    }
+    video = read_video(values, where, config, MediaTokens(tokens.tokenizer, config))
+    return {} if video is None else {"video": video}

@@ -1,0 +1,105 @@
+"""A GGUF model that hears by its mmproj file answers as the checkpoint that both were made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+from penstock.formats.gguf import GGUFFile
+from penstock.model_config import WeightFiles
+from penstock.prepare.gguf_config import read_config
+from penstock.prepare.mmproj import read_mmproj
+from penstock_worker.audio.model import MEL, AudioModel, open_audio_tower
+from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.weights.opening import open_weights
+from tests.shared.media.processors import tokenizer
+from tests.worker.audio.hearing_cases import (
+    BINS,
+    CASES,
+    HearingModel,
+    Part,
+    both,
+    heard,
+    job_of,
+    runner_of,
+    words,
+)
+from tests.worker.driver import Driver
+from tests.worker.vision.mmproj_writer import finish, write_text_half
+from tests.worker.vision.pictures import load
+from tests.worker.vision.vision_cases import POSITIONS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ARCH = gguf.MODEL_ARCH.MMPROJ
+TOKENS = {"qwen2-audio": "<|AUDIO|>", "voxtral": "[AUDIO]"}
+
+
+def write_mmproj(path: Path, theirs: Any) -> None:
+    audio, named = theirs.config.audio_config, theirs.config.model_type
+    writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
+    writer.add_clip_has_audio_encoder(True)
+    writer.add_clip_projector_type({"qwen2_audio": "qwen2a"}.get(named, named))
+    writer.add_audio_projection_dim(theirs.config.text_config.hidden_size)
+    writer.add_audio_embedding_length(audio.hidden_size)
+    writer.add_audio_feed_forward_length(
+        getattr(audio, "encoder_ffn_dim", None) or audio.intermediate_size
+    )
+    writer.add_audio_block_count(audio.num_hidden_layers)
+    writer.add_audio_head_count(audio.num_attention_heads)
+    writer.add_audio_num_mel_bins(BINS)
+    writer.add_audio_attention_layernorm_eps(1e-5)
+    if named == "voxtral":
+        writer.add_audio_stack_factor(4)
+    names = gguf.get_tensor_name_map(ARCH, 8)
+    for name, tensor in theirs.state_dict().items():
+        if "language_model" in name or name.startswith("lm_head"):
+            continue
+        inner = name.removeprefix("model.").replace("multi_modal", "audio.multi_modal")
+        found = names.get_name(inner, try_suffixes=(".weight", ".bias"))
+        assert found is not None, name
+        if ".conv" in name and name.endswith("bias"):
+            tensor = tensor[:, None]
+        writer.add_tensor(found, tensor.contiguous().float().numpy())
+    finish(writer)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_files_answer_as_the_checkpoint(case: str, tmp_path: Path) -> None:
+    theirs, hub = both(case)
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    write_text_half(text, theirs)
+    write_mmproj(mmproj, theirs)
+    words_of = tokenizer().to_str().replace("<|AUDIO|>", TOKENS[case]).encode()
+    config, media = read_mmproj(mmproj, read_config(GGUFFile(text)), words_of)
+    facts = media.kinds["audio"]
+    assert (facts.preparation, facts.placeholder) == (CASES[case].mel, TOKENS[case])
+    assert config.audio == hub.config.audio
+    files = WeightFiles(format="gguf", files=(str(text),), dtype="F32", mmproj=str(mmproj))
+    ours = HearingModel(
+        config,
+        DecoderModel(config, open_weights(files, config, torch.float32), POSITIONS),
+        AudioModel(config, open_audio_tower(files, torch.float32)),
+        files,
+    )
+    one = heard(case, 0.7, 1)
+    with torch.inference_mode():
+        assert torch.equal(*(each.tower.encode({MEL: one.mel}) for each in (ours, hub)))
+    assert answer(case, ours, tmp_path) == answer(case, hub, tmp_path)
+
+
+def answer(case: str, ours: HearingModel, folder: Path) -> list[int]:
+    one = heard(case, 0.7, 1)
+    parts: list[Part] = [words(5, 1), one, words(9, 2)]
+    runner = runner_of(ours)
+    load(runner, folder, one)
+    driver = Driver(runner, num_blocks=128, slots=8, budget=64)
+    driver.encode = [one.item.name]
+    job = job_of(parts, 6)
+    while not job.done:
+        driver._step([job])
+    return job.tokens

@@ -1,0 +1,187 @@
+"""Adapters on the CUDA kernels: the reference's numbers, a row's own bits in any company, and
+places that adapters take in turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from penstock.adapters import read_adapter
+from penstock.model_config import WeightFiles
+from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.queued import TritonForward
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from testing.model_configs import varied
+from tests.adapter_folders import write_peft
+from tests.interpreted_triton import one_kernel_at_a_time
+from tests.worker.adapters.rig import SMALL, factors_of
+from tests.worker.checkpoints import tiny_files
+from tests.worker.cpu_model import CPUModel
+from tests.worker.cuda.simulated.device import Device
+from tests.worker.cuda.simulated.torch_cuda import simulated
+from tests.worker.parallel.together import Formed
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+CONFIG = varied(SMALL, num_layers=2, vocab_size=97)
+BLOCK, BLOCKS = 4, 32
+ADAPTERS = ((5, ("q_proj", "v_proj", "down_proj")), (17, ()), (8, ("gate_proj", "o_proj")))
+"""Rank, and which modules; no names: all."""
+Row = tuple[list[int], int, int, int]
+"""New tokens, tokens before, number of the sequence, adapter or -1."""
+
+
+class Served:
+    """A backend with adapters, of which `most` have room."""
+
+    def __init__(
+        self,
+        files: WeightFiles,
+        folders: list[Path],
+        backend: str,
+        most: int = 3,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        model = CPUModel(
+            CONFIG,
+            files,
+            "float32",
+            backend=backend,
+            positions=64,
+            max_loras=most,
+            max_lora_rank=17,
+        )
+        setup = model.setup(block_size=BLOCK, num_blocks=BLOCKS)
+        setup = msgspec.structs.replace(
+            setup, max_num_seqs=4, max_num_batched_tokens=32, batch_invariant=True
+        )
+        with torch.inference_mode():
+            recipe = choose(model.prepared(), setup, 1, ranks)
+            self.forward = recipe.build()(BLOCKS)
+            assert recipe.adapters is not None
+            self.holds = recipe.adapters
+            self.held = [self.hold(folder) for folder in folders]
+
+    def hold(self, folder: Path) -> HeldAdapter:
+        _, adapter = read_adapter(folder)
+        return self.holds.hold(fitted(adapter, CONFIG, 17))
+
+    def logits(self, *rows: Row, wait: bool = True) -> list[torch.Tensor]:
+        which = [adapter for *_, adapter in rows]
+        used = sorted({each for each in which if each >= 0})
+        adapters = None
+        if used:
+            index = [used.index(each) if each >= 0 else -1 for each in which]
+            adapters = BatchAdapters(tuple(self.held[each] for each in used), np.array(index))
+        batch = Batch(
+            tokens=np.array([token for tokens, *_ in rows for token in tokens]),
+            tables=[np.arange(number * 8, number * 8 + 8) for _, _, number, _ in rows],
+            starts=np.array([start for _, start, *_ in rows]),
+            counts=np.array([len(tokens) for tokens, *_ in rows]),
+            slots=[number for _, _, number, _ in rows],
+            adapters=adapters,
+        )
+        with torch.inference_mode():
+            found = self.forward.logits(batch, np.arange(len(batch.tokens)))
+        counts = batch.counts.tolist() if len(found) else [0]  # A first stage has no logits.
+        return list((found.cpu().clone() if wait else found).split(counts))
+
+
+def words(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, count).tolist()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
+    return tiny_files(tmp_path_factory.mktemp("model"), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [
+        write_peft(folder / str(rank), factors_of(CONFIG, rank, rank, names), alpha=12.0)
+        for rank, names in ADAPTERS
+    ]
+
+
+def test_numbers_and_bits(files: WeightFiles, folders: list[Path]) -> None:
+    """Prompts of three adapters and of none together, then decodes, which are captured, in other
+    company; a graph that was captured for some adapters serves others."""
+    ours, theirs = (Served(files, folders, backend) for backend in ("triton", "reference"))
+    prompts = [words(n, 3 + n) for n in range(4)]
+    adapters = [1, -1, 0, 2]
+    first: list[Row] = [(prompts[n], 0, n, adapters[n]) for n in range(4)]
+    decodes: list[Row] = [([7 + n], len(prompts[n]), n, adapters[n]) for n in range(4)]
+    steps = [first, decodes[:2], [decodes[3], decodes[2]]]
+    found, true = ([each.logits(*step) for step in steps] for each in (ours, theirs))
+    for one, other in zip(found, true, strict=True):
+        for mine, wanted in zip(one, other, strict=True):
+            assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    assert isinstance(ours.forward, TritonForward)
+    assert ours.forward._graphs is not None
+    assert len(ours.forward._graphs) == 1
+    for n in (0, 3):
+        assert torch.equal(ours.logits(first[n])[0], found[0][n])
+        assert torch.equal(ours.logits(decodes[n])[0], found[1][0] if n == 0 else found[2][0])
+
+
+def test_more_adapters_than_places(files: WeightFiles, folders: list[Path]) -> None:
+    """Each comes back as it was."""
+    served = Served(files, folders, "triton", most=2)
+    rows: list[Row] = [(words(n, 4), 0, n, n) for n in range(3)]
+    wanted = [served.logits(row)[0] for row in rows]
+    for order in ((0, 1), (2, 0), (1, 2)):
+        found = served.logits(*(rows[n] for n in order))
+        for n, logits in zip(order, found, strict=True):
+            assert torch.equal(logits, wanted[n])
+    with pytest.raises(RuntimeError, match="at most 2"):
+        served.logits(*rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_places_are_written_behind_the_steps_that_read_them(
+    files: WeightFiles, folders: list[Path]
+) -> None:
+    """On a simulated GPU, which computes late: adapters take each other's place while steps are in
+    flight, in captured decodes."""
+    rows: list[Row] = [(words(n, 2), 0, n, n) for n in range(2)]
+    decodes: list[Row] = [([5 + n], 2, n, n) for n in range(2)]
+    steps = [*rows, *decodes, *decodes]
+    with simulated(Device(1 << 30, pace=2)) as device:
+        late = Served(files, folders[:2], "triton", most=1)
+        queued = [late.logits(step, wait=False)[0] for step in steps]
+        assert device.captures == 1
+        found = [each.cpu() for each in queued]
+    true = Served(files, folders[:2], "reference")
+    for step, mine in zip(steps, found, strict=True):
+        (wanted,) = true.logits(step)
+        assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2)])
+def test_ranks_share_what_is_added(
+    files: WeightFiles,
+    folders: list[Path],
+    tensor: int,
+    pipeline: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_kernel_at_a_time(monkeypatch)
+    first: list[Row] = [(words(n, 3), 0, n, n) for n in range(2)]
+    steps = [first, [([6], 3, 1, 1), ([5], 3, 0, -1)]]
+    true = Served(files, folders, "reference")
+    with Formed(tensor, pipeline) as formed:
+        made = formed.each(lambda ranks: Served(files, folders, "triton", ranks=ranks))
+        by_rank = dict(zip(formed.ranks, made, strict=True))
+        for step in steps:
+            *_, found = formed.each(lambda ranks, step=step: by_rank[ranks].logits(*step))
+            for mine, wanted in zip(found, true.logits(*step), strict=True):
+                assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()

@@ -1,0 +1,184 @@
+"""A head's drafts are those of its published definition, token by token."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+from penstock.prepare import load_manifest
+from penstock.protocol.common import TokenSampling
+from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
+from penstock.speculation import SpeculativeConfig
+from penstock_worker.batch.prepare_inputs import prepare_inputs
+from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.backends import choose
+from penstock_worker.parallel.ranks import ALONE
+from penstock_worker.sampler import choose as choose_sampler
+from penstock_worker.speculation.draft_head import DraftHead
+from penstock_worker.speculation.loaders import draft_loader
+from tests.worker.speculation.draft_folders import draft_setup
+from tests.worker.speculation.head_folders import (
+    POSITIONS,
+    VOCAB,
+    Served,
+    drafts_of,
+    written,
+)
+
+SIZE, BLOCKS = 16, 40
+GREEDY = TokenSampling(0, temperature=0.0)
+
+
+CASES = [
+    ("Llama", "eagle3"),
+    ("Qwen3", "eagle3, normed"),
+    ("Glm4Moe", "mtp"),
+    ("DeepseekV3", "mtp"),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=[f"{kind}, {head}" for kind, head in CASES])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return written(*request.param, tmp_path_factory.mktemp("heads"))
+
+
+class Run:
+    """The worker's parts around a proposer, driven by hand."""
+
+    def __init__(self, served: Served, backend: str) -> None:
+        setup = msgspec.structs.replace(
+            draft_setup(served.folder, served.folder, backend=backend),
+            max_model_len=POSITIONS,
+            speculation=SpeculativeConfig(**served.said, num_speculative_tokens=4),
+        )
+        prepared = load_manifest(setup.model_dir)
+        loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
+        assert loader is not None
+        with torch.inference_mode():
+            self.forward = loader.recipe().build()(BLOCKS)
+        self.slots = Slots(SlotBounds(4, BLOCKS, SIZE, VOCAB, POSITIONS))
+        self.sampler = choose_sampler(1)
+        proposer = loader.proposer(self.slots, self.sampler, 0)
+        assert isinstance(proposer, DraftHead)
+        self.proposer = proposer
+        self.step = 0
+
+    def plan(
+        self,
+        work: list[SlotWork],
+        admitted: list[NewSequence] | None = None,
+        released: tuple[int, ...] = (),
+    ) -> list[list[int]]:
+        """Returns what was drafted behind each work."""
+        self.step += 1
+        plan = Plan(self.step, 0, list(released), admitted or [], work)
+        self.slots.apply(plan)
+        self.proposer.take(plan)
+        return self.proposer.propose(plan.work)
+
+    def compute(
+        self, work: list[SlotWork], drafts: dict[int, list[int]] | None = None
+    ) -> torch.Tensor:
+        """Returns the logits of all rows of the works and their drafts."""
+        batch = prepare_inputs(work, self.slots, drafts=drafts or {})
+        with torch.inference_mode():
+            logits = self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy())
+        for each in work:
+            self.slots[each.slot].computed = each.start + each.count
+        return logits
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_drafts_are_those_of_the_definition(served: Served, backend: str) -> None:
+    run, most = Run(served, backend), 3
+    prompt = torch.randint(VOCAB, (37,), generator=torch.Generator().manual_seed(3)).tolist()
+    blocks = list(range(5, 5 + 12))
+    work = [SlotWork(0, 0, 20)]
+    new = NewSequence(0, prompt, len(prompt), 0, GREEDY, blocks)
+    assert run.plan(work, [new]) == [[]]
+    run.compute(work)
+    work = [SlotWork(0, 20, 17)]
+    assert run.plan(work) == [[]]
+    tokens = [*prompt, int(run.compute(work)[-1].argmax())]
+    slot, kept = run.slots[0], 0
+    slot.append(tokens[-1])
+    for turn in range(12):
+        computed = len(tokens) - 1
+        work = [SlotWork(0, computed, 1, draft=most if turn % 4 else 0)]
+        with torch.inference_mode():
+            hidden = served.slow.taken(tokens[:-1])
+            wanted = drafts_of(served.slow.rows, tokens, hidden, most)
+        (drafts,) = run.plan(work)
+        assert drafts == (wanted if turn % 4 else [])
+        # Wrong drafts are computed, too, and their hidden states are of no use.
+        found = run.compute(work, {0: drafts} if drafts else None).argmax(-1).tolist()
+        right = 0
+        while right < len(drafts) and drafts[right] == found[right]:
+            right += 1
+        kept += right
+        for token in found[: right + 1]:
+            with torch.inference_mode():
+                assert token == served.reference.next(tokens)
+            tokens.append(token)
+            slot.append(token)
+        slot.computed = len(tokens) - 1
+    assert run.proposer._hidden.count < 40
+
+
+def test_rows_come_along_with_blocks(served: Served) -> None:
+    """Of a prefix that was found, the head's rows are there; those that it had not computed are
+    made of zeros, and cost a draft at most."""
+    run = Run(served, "cpu")
+    tokens = torch.randint(VOCAB, (90,), generator=torch.Generator().manual_seed(7)).tolist()
+    first = NewSequence(0, tokens[:60], 60, 0, GREEDY, list(range(6)))
+    run.plan([SlotWork(0, 0, 60)], [first])
+    run.compute([SlotWork(0, 0, 60)])
+    run.slots[0].append(tokens[60])
+    run.plan([SlotWork(0, 60, 1)])  # Computes all rows but the newest.
+    second = NewSequence(1, tokens[:70], 70, 0, GREEDY, [0, 1, 2, 10, 11])
+    work = [SlotWork(1, 48, 22)]
+    assert run.plan(work, [second], released=(0,)) == [[]]
+    run.compute(work)
+    run.slots[1].append(tokens[70])
+    with torch.inference_mode():
+        hidden = served.slow.taken(tokens[:70])
+        wanted = drafts_of(served.slow.rows, tokens[:71], hidden, 3)
+    assert run.plan([SlotWork(1, 70, 1, draft=3)]) == [wanted]
+    # Of the second's last blocks, the head has no rows.
+    third = NewSequence(2, tokens[:90], 90, 0, GREEDY, [0, 1, 2, 10, 20, 21])
+    work = [SlotWork(2, 64, 26)]
+    run.proposer._rows.given([10])
+    run.plan(work, [third], released=(1,))
+    run.compute(work)
+    run.slots[2].append(5)
+    (drafts,) = run.plan([SlotWork(2, 90, 1, draft=3)])
+    assert len(drafts) == 3
+    # They are computed now, and the same is said again.
+    assert run.proposer._followed[2].computed == 90
+    assert run.proposer.propose([SlotWork(2, 90, 1, draft=3)]) == [drafts]
+
+
+def test_a_pass_that_failed_costs_its_drafts_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(served, "cpu")
+    tokens = list(range(50))
+    run.plan([SlotWork(0, 0, 50)], [NewSequence(0, tokens, 50, 0, GREEDY, list(range(6)))])
+    run.compute([SlotWork(0, 0, 50)])
+    run.slots[0].append(3)
+
+    def fail(*_: object) -> None:
+        raise OSError("no head")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(run.proposer._head, "step", fail)
+        with pytest.raises(OSError, match="no head"):
+            run.plan([SlotWork(0, 50, 1, draft=3)])
+    with torch.inference_mode():
+        hidden = served.slow.taken(tokens)
+        wanted = drafts_of(served.slow.rows, [*tokens, 3], hidden, 3)
+    assert run.proposer.propose([SlotWork(0, 50, 1, draft=3)]) == [wanted]
+    with monkeypatch.context() as broken:
+        broken.setattr(run.proposer._head, "hidden", fail)
+        assert torch.isfinite(run.compute([SlotWork(0, 50, 1)])).all()

@@ -1,0 +1,169 @@
+"""What a head has to be like, and what is said of one that isn't so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from penstock.errors import StartupError, UnsupportedModel
+from penstock.model_config import HeadConfig
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.to_worker import Setup
+from penstock.recurrent_spec import ShortConvSpec
+from penstock.speculation import SpeculativeConfig
+from penstock_worker.forward.backends import choose
+from penstock_worker.loading.load import load
+from penstock_worker.parallel.ranks import ALONE
+from penstock_worker.speculation.head_loading import BesideHead
+from penstock_worker.speculation.loaders import draft_loader
+from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
+from tests.worker.speculation.head_folders import Eagle3, Reference
+
+VOCAB, HIDDEN = SERVED.vocab_size, SERVED.hidden_size
+
+
+def head_folder(folder: Path, **said: object) -> Path:
+    """In the hub's format. `said`: other settings than config.json has by itself; None: without."""
+    head = Eagle3(Reference(None), own=100)
+    head.ids = torch.arange(100)
+    said = {"vocab_size": VOCAB} | said
+    head.config = {k: v for k, v in (head.config | said).items() if v is not None}
+    head.write(folder)
+    return folder
+
+
+def setup_for(served: Path, head: Path | None, backend: str = "cpu") -> Setup:
+    said = {"method": "mtp"} if head is None else {"method": "eagle3", "model": str(head)}
+    return msgspec.structs.replace(
+        draft_setup(served, served, backend=backend),
+        max_model_len=200,
+        speculation=SpeculativeConfig(**said, num_speculative_tokens=3),
+    )
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    layers = msgspec.structs.replace(SERVED, num_layers=4)
+    return write_folder(tmp_path / "served", layers)
+
+
+def prepared(hub: Path, tmp_path: Path) -> Path:
+    return prepare(str(hub), cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_folder_is_prepared_and_blocks_have_room_for_both(
+    backend: str, served: Path, tmp_path: Path
+) -> None:
+    head = prepared(head_folder(tmp_path / "head"), tmp_path)
+    config = load_manifest(head).config
+    assert isinstance(config, HeadConfig)
+    assert (config.vocab_size, config.served_vocab, config.attention_inputs) == (100, VOCAB, 128)
+    setup = setup_for(served, head, backend)
+    own = choose(load_manifest(served), setup, 1)
+    loader = draft_loader(load_manifest(served), own, setup, 1, ALONE)
+    assert loader is not None
+    both = loader.recipe()
+    forward = both.build()(8)
+    assert isinstance(forward, BesideHead)
+    parts = forward.kv_blocks()
+    assert {len(part) for part in parts} == {8}
+    assert sum(part.shape[1] for part in parts) == both.block_bytes > own.block_bytes
+    assert both.fingerprint == own.fingerprint
+
+
+def test_speculators_describe_the_same_otherwise(tmp_path: Path) -> None:
+    plain = load_manifest(prepared(head_folder(tmp_path / "plain"), tmp_path)).config
+    path = head_folder(tmp_path / "other") / "config.json"
+    said = json.loads(path.read_text())
+    ours = ("architectures", "draft_vocab_size", "norm_before_residual")
+    layer = {key: value for key, value in said.items() if key not in ours}
+    other = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 100,
+        "norm_before_residual": False,
+        "transformer_layer_config": layer,
+    }
+    path.write_text(json.dumps(other))
+    assert load_manifest(prepared(path.parent, tmp_path)).config == plain
+
+
+def test_layers_are_counted_as_each_format_does(tmp_path: Path) -> None:
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    for number, (said, taps) in enumerate([(ids, (1, 2, 3)), ({"eagle_config": ids}, (2, 3, 4))]):
+        folder = head_folder(tmp_path / str(number), **said)
+        config = load_manifest(prepared(folder, tmp_path)).config
+        assert isinstance(config, HeadConfig)
+        assert config.taps == taps
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2; 1 is needed"),
+        ({"draft_vocab_size": 400}, "draft_vocab_size is 400; 1 to 160"),
+        ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3'; 'llama' is needed"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False"),
+        ({"eagle_aux_hidden_state_layer_ids": [1]}, "3 numbers of layers are allowed"),
+    ],
+)
+def test_other_heads_are_refused(said: dict[str, object], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        prepared(head_folder(tmp_path / "head", **said), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"vocab_size": 161}, "of 161 ids and hidden size 64; served has 160 and 64"),
+        ({"target_hidden_size": 32}, "of 160 ids and hidden size 32; served has 160 and 64"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]},
+            "reads behind layers 1, 2, 9; the model has 4",
+        ),
+    ],
+)
+def test_a_head_has_to_fit_its_model(
+    said: dict[str, object], words: str, served: Path, tmp_path: Path
+) -> None:
+    head = prepared(head_folder(tmp_path / "head", **said), tmp_path)
+    with pytest.raises(StartupError, match=words):
+        load(setup_for(served, head))
+
+
+def test_ids_are_each_there_once(served: Path, tmp_path: Path) -> None:
+    hub = head_folder(tmp_path / "head")
+    path = hub / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"d2t": tensors["d2t"] + 100}, path)
+    with pytest.raises(UnsupportedModel, match="d2t names ids from 100 to 199; each is allowed"):
+        load(setup_for(served, prepared(hub, tmp_path)))
+
+
+def test_a_model_is_no_head_and_a_head_is_no_model(served: Path, tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="served is a model, and no head of EAGLE-3"):
+        load(setup_for(served, served))
+    head = prepared(head_folder(tmp_path / "head"), tmp_path)
+    alone = msgspec.structs.replace(setup_for(head, head), speculation=None)
+    with pytest.raises(UnsupportedModel, match="is a head, which drafts for a model"):
+        load(alone)
+
+
+def test_what_has_no_head_says_so(served: Path, tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"it has no layers\.4\.eh_proj; method suffix"):
+        load(setup_for(served, None))
+    recurrent = msgspec.structs.replace(
+        SERVED,
+        layers=(
+            msgspec.structs.replace(SERVED.layer(0), recurrent=ShortConvSpec(width=64, kernel=3)),
+            SERVED.layer(0),
+        ),
+    )
+    with pytest.raises(StartupError, match="is not served for a model with recurrent layers"):
+        load(setup_for(write_folder(tmp_path / "recurrent", recurrent), None))
