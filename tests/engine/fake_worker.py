@@ -80,6 +80,7 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
         like=None,
     )
 
+
 MOST_IN_FLIGHT = 4
 """Steps, in these tests."""
 

@@ -121,12 +121,7 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # Who needs a long step gets it when nothing else is under way.
-        return (
-            room
-            and self._is_short()
-            and not suspects
-            and self.state.limit.short is None
-        )
+        return room and self._is_short() and not suspects and self.state.limit.short is None
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""

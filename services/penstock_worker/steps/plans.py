@@ -62,8 +62,8 @@ def answer(
 
     `outcomes`: results of the works that were computed, by slot; the other slots have failed.
     `slots`: of all works.
-    `seconds`: duration of the computation; `encode_seconds`: of that, for media; `idle_seconds`: see
-    Result.
+    `seconds`: duration of the computation; `encode_seconds`: of that, for media; for `idle_seconds`
+    see Result.
     """
     results = [
         outcomes.get(work.slot) or SlotResult(work.slot, error=slot.failed)

@@ -214,6 +214,16 @@ def test_whose_texts_may_be_drafted_from_and_what_is_foretold_is_told_once() -> 
     assert "at most 64" in long.rejected.message
 
 
+def test_without_prefix_caching_nobody_is_drafted_from() -> None:
+    h = drafting(prefix_caching=False)
+    h.start_worker()
+    ask(h, [5, 6], prediction=[7, 8])
+    h.run()
+    assert h.worker is not None
+    admitted = [new for plan in h.worker.log for new in plan.admitted]
+    assert [(new.draft_scope, new.prediction) for new in admitted] == [(b"", [7, 8])]
+
+
 def test_a_prediction_is_no_reason_to_refuse_where_the_pool_has_become_small() -> None:
     """Whoever sent it may know no other limit than the model's; and a stream that goes on after its
     worker was replaced brings it again."""

@@ -36,8 +36,8 @@ class Stream:
 
 
 class ClosedLoop:
-    """One step after another, as the engine core has them: each is sent before the latest is settled,
-    so what is known of proposals is one step old."""
+    """One step after another, as the engine core has them: each is sent before the latest is
+    settled, so what is known of proposals is one step old."""
 
     def __init__(self, machine: Machine, streams: list[Stream], *, seed: int = 0) -> None:
         self.policy = DraftPolicy()

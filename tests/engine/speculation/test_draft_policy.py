@@ -100,9 +100,7 @@ def test_looks_are_rare_where_nothing_could_pay() -> None:
 
 def test_what_was_right_no_more_is_noticed_within_a_few_steps() -> None:
     chance = 0.98
-    loop = ClosedLoop(
-        Machine(MACHINES["weights are read once"]), [Stream(lambda place: chance)]
-    )
+    loop = ClosedLoop(Machine(MACHINES["weights are read once"]), [Stream(lambda place: chance)])
     loop.run(10.0)
     assert loop.kept > 0.8 * loop.drafted
     chance, before = 0.0, loop.drafted
