@@ -10,6 +10,7 @@ from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import kv_groups, state_of
 from penstock.media.changes import check_operators
+from penstock.media_facts import alignment_of
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol import PROTOCOL_VERSIONS
@@ -113,6 +114,13 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         """How vectors are made; None: the model generates text. Raises StartupError where that is
         not what the settings ask for."""
         return pooling_of(self.model, self.config.model)
+
+    @property
+    def aligned_rows(self) -> int:
+        """Of the encoder of a model that says when its words are spoken; 0: it doesn't."""
+        if alignment_of(self.model.media) is None or self.config.parallel.ranks > 1:
+            return 0
+        return self.model.encoder_rows
 
     @property
     def whole(self) -> bool:

@@ -16,7 +16,7 @@ from penstock.media.desk import MediaDesk
 from penstock_gateway.access_log.layer import AccessLog
 from penstock_gateway.access_log.observer import AccessObserver
 from penstock_gateway.adapters.loading import AdapterFolders
-from penstock_gateway.endpoints import routes_of
+from penstock_gateway.endpoints import routes_of, sockets_of
 from penstock_gateway.http import openapi
 from penstock_gateway.http.boundary import Boundary, not_found
 from penstock_gateway.http.cors import add_cors
@@ -74,7 +74,7 @@ def create_app(
     routes = routes_of(service)
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
-    app = _application(service, routes)
+    app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app
 
@@ -101,8 +101,10 @@ def create_admin_app(service: Service) -> FastAPI:
     return _application(service, [*metrics.admin_routes(service), *live])
 
 
-def _application(service: Service, routes: Iterable[OperationRoute]) -> FastAPI:
-    listed: list[BaseRoute] = list(routes)
+def _application(
+    service: Service, routes: Iterable[OperationRoute], sockets: Iterable[BaseRoute] = ()
+) -> FastAPI:
+    listed: list[BaseRoute] = [*routes, *sockets]
     # Its own document and pages are off: they are made of pydantic models, ours of the structs that
     # decode bodies.
     app = FastAPI(

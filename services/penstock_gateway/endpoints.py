@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlette.routing import WebSocketRoute
+
 from penstock_gateway.adapters import endpoint as adapters
 from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.batches import endpoint as batches
@@ -17,6 +19,7 @@ from penstock_gateway.ollama import embed as ollama_embed
 from penstock_gateway.ollama import endpoint as ollama
 from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
+from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.responses import endpoint as responses
 from penstock_gateway.service import Service
 from penstock_gateway.system import docs, health, models, page, status, version
@@ -57,3 +60,8 @@ the API keys, the traces and the OpenAPI document need to know of it."""
 def routes_of(service: Service) -> list[OperationRoute]:
     """Every route of a gateway's main port that an endpoint serves."""
     return [route for routes in ENDPOINTS for route in routes(service)]
+
+
+def sockets_of(service: Service) -> list[WebSocketRoute]:
+    """Its WebSockets, which are no part of the OpenAPI document."""
+    return realtime.sockets(service)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.transcription_facts import Alignment, TranscriptionFacts
 
 MediaKind = Literal["image", "audio", "video"]
 
@@ -314,3 +314,15 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
         """That of an encoder-decoder model, of which one item stands before each prompt; None:
         items stand within prompts."""
         return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)
+
+
+def alignment_of(media: MediaFacts | None) -> Alignment | None:
+    """How times of words are known; None: they aren't."""
+    heard = None if media is None else media.transcription
+    return None if heard is None else heard.alignment
+
+
+def alignment_heads(media: MediaFacts | None) -> tuple[tuple[int, int], ...]:
+    """(layer, head) of those that follow the sound."""
+    found = alignment_of(media)
+    return () if found is None else found.heads

@@ -5,6 +5,16 @@ from __future__ import annotations
 import msgspec
 
 
+class Alignment(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model's attention to a sound says when each token is spoken: see
+    penstock_worker.alignment."""
+
+    heads: tuple[tuple[int, int], ...]
+    """(layer, head) of those that follow the sound."""
+    filter_width: int = 7
+    """Rows of the encoder, of which each gets the median; odd."""
+
+
 class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a model that turns speech into text as Whisper does (Radford et al. 2022,
     arXiv:2212.04356). All tokens are ids."""
@@ -37,6 +47,8 @@ class TranscriptionFacts(msgspec.Struct, frozen=True, kw_only=True):
     frames_per_second: int
     timestamp_frames: int
     """From one timestamp to the next, frames."""
+    alignment: Alignment | None = None
+    """None: times of words aren't known."""
 
     @property
     def window_seconds(self) -> float:

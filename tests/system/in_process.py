@@ -71,6 +71,8 @@ class Way:
     speculation: str = "off"
     checkpoints: int | None = None
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
+    encoder_caching: bool = True
+    max_model_len: int = 256
 
 
 class System:
@@ -108,9 +110,13 @@ class System:
     def run(self) -> None:
         """Until every request has ended."""
         while not all(heard.finished for heard in self.heard.values()):
-            for message, _ in self.step():
-                if isinstance(message, Outputs):
-                    self._hear(message)
+            self.run_step()
+
+    def run_step(self) -> None:
+        """Hears what a step gives."""
+        for message, _ in self.step():
+            if isinstance(message, Outputs):
+                self._hear(message)
 
     def step(self) -> list[tuple[ToFrontend, tuple[bytes, ...]]]:
         """The core steps, and the worker does what it is told. Returns what the front end gets."""
@@ -136,6 +142,9 @@ class System:
             answer = self.loaded.runner.execute(message)
             self.drafted += sum(slot.drafted for slot in answer.slots)
             self.kept += sum(len(slot.more) for slot in answer.slots)
+        self._answer(answer)
+
+    def _answer(self, answer: FromWorker) -> None:
         self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
 
     def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
@@ -162,13 +171,14 @@ def recode(message: object, union: object) -> object:
 
 def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> EngineFacts:
     config = EngineConfig(
-        model=ModelSettings(dtype=numerics.dtype, max_model_len=256),
+        model=ModelSettings(dtype=numerics.dtype, max_model_len=way.max_model_len),
         worker=WorkerSettings(attention_backend=numerics.backend, threads=way.threads),
         cache=CacheSettings(
             kv_block_size=way.block_size,
             num_kv_blocks=way.num_blocks,
             kv_cache_dtype=numerics.kv_cache,
             enable_prefix_caching=way.prefix_caching,
+            enable_encoder_cache=way.encoder_caching,
             host_kv_gib=way.host_kib / 2**20,
             state_checkpoint_tokens=way.checkpoints,
         ),

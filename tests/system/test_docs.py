@@ -336,9 +336,13 @@ def test_python_of_the_page_about_speech(
     transcribing: Server, tiny_whisper: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "talk.wav").write_bytes(wav(tones(2.0, 1)))
-    asking, hearing = python_of(TRANSCRIPTION)
+    asking, hearing, speaking = python_of(TRANSCRIPTION)
     run(asking.replace("MODEL", transcribing.model), transcribing, tmp_path)
     assert run(hearing.replace("MODEL", str(tiny_whisper)), folder=tmp_path)
+    there = transcribing.url.replace("http", "ws", 1)
+    speaking = speaking.replace("MODEL", transcribing.model)
+    said = run(speaking.replace("ws://127.0.0.1:8000", there), folder=tmp_path)
+    assert "transcription.done" in said.splitlines()[-1]
 
 
 def test_python_of_the_page_about_batches(storing: Server) -> None:

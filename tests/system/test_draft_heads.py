@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.config.settings import PreemptionMode
+from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.from_worker import WorkerHello
 from tests.system.eager_drafts import eager
-from tests.system.in_process import Numerics, System, Way
+from tests.system.in_process import WORKER, Numerics, System, Way
 from tests.system.test_matrix import BLOCK, GREEDY, OURS, Results, prompt, results, submit_crowd
 from tests.worker.speculation.head_folders import Served, written
 
@@ -114,3 +116,23 @@ def test_a_head_that_knows_its_model_is_mostly_right(
     system.run()
     assert system.drafted > 100
     assert system.kept > 0.9 * system.drafted
+
+
+def test_a_new_worker_goes_on_where_the_last_one_was(
+    models: Callable[[str, str], Served],
+    undisturbed: Callable[[str, str, str], Results],
+) -> None:
+    """It has neither keys and values nor hidden states of what was computed before."""
+    model = models("Llama", "eagle3")
+    way = Way(BLOCK, 64, 64, speculation=json.dumps(model.said | {"num_speculative_tokens": 3}))
+    system = System(model.folder, Numerics("cpu", "float32"), way)
+    for number, ours in OURS.items():
+        system.submit(number, *ours)
+    while system.kept < 10:
+        system.run_step()
+    system.core.worker_ended(WORKER, "killed", 0.0)
+    system.core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
+    kept = system.kept
+    system.run()
+    assert results(system) == undisturbed("Llama", "eagle3", "cpu")
+    assert system.kept > kept

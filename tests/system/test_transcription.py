@@ -36,6 +36,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LONG = wav(tones(13.37, 1))
 SHORT = wav(tones(1.5, 2))
 ONCE: dict[str, Any] = {"language": "en", "seed": 5, "temperature": 0.3}
+TIMED: dict[str, Any] = {
+    **ONCE,
+    "response_format": "verbose_json",
+    "timestamp_granularities[]": ["segment", "word"],
+}
 """One attempt for each window: at temperature 0, nothing of a random model is believed."""
 
 
@@ -94,7 +99,7 @@ async def test_the_librarys_requests_have_terms_and_names(hearing: Server) -> No
 def test_a_long_recording_is_heard_as_by_transformers(
     folder: Path, hearing: Server, language: str, task: str
 ) -> None:
-    wishes = Wishes(language=language, translate=task == "translate", fallback=False)
+    wishes = Wishes(language=language, translate=task == "translate", fallback=False, words=True)
     ours = transcribed(hearing, LONG, wishes)
     theirs = heard_by_transformers(folder, LONG, language, task)
     assert len(theirs) > 3
@@ -102,9 +107,25 @@ def test_a_long_recording_is_heard_as_by_transformers(
     found = [
         (each.start, each.end, [t for t in each.token_ids if t < end]) for each in ours.segments
     ]
-    wanted = [each for each in theirs if tokenizer().decode(each[2]).strip()]
-    assert [each[2] for each in found] == [each[2] for each in wanted]
-    assert [each[:2] for each in found] == [pytest.approx(each[:2]) for each in wanted]
+    wanted = [each for each in theirs if tokenizer().decode(each.text(end)).strip()]
+    assert [each[2] for each in found] == [each.text(end) for each in wanted]
+    assert [each[:2] for each in found] == [
+        pytest.approx((each.start, each.end)) for each in wanted
+    ]
+    checked = 0
+    for segment, their in zip(ours.segments, wanted, strict=True):
+        # A letter is a token: a word begins where the token before its first one ends.
+        spoken = [at for at, token in enumerate(their.token_ids) if token < end]
+        if "\N{REPLACEMENT CHARACTER}" not in segment.text:
+            assert "".join(word.text for word in segment.words) == "".join(segment.text.split())
+        times = {round(min(max(each, their.start), their.end), 2) for each in their.ends}
+        assert spoken
+        for word in segment.words[1:]:
+            assert round(word.start, 2) in times
+        for word in segment.words:
+            assert round(word.end, 2) in times
+            checked += 1
+    assert checked > 5
 
 
 def test_formats(hearing: Server) -> None:
@@ -151,8 +172,26 @@ def test_openai_client_streams_and_names_what_is_wrong(hearing: Server) -> None:
         assert verbose.segments
         translated = client.audio.translations.create(file=("a.wav", SHORT), model=hearing.model)
         assert isinstance(translated.text, str)
-        with pytest.raises(BadRequestError, match="times of words are not served"):
-            create(**given, response_format="verbose_json", timestamp_granularities=["word"])
+        timed = create(
+            **given,
+            response_format="verbose_json",
+            timestamp_granularities=["word", "segment"],
+            extra_body={"seed": 5},
+        )
+        assert timed.text == whole.text
+        assert timed.segments
+        assert "".join(each.word for each in timed.words) == "".join(whole.text.split())
+        assert all(0 <= each.start <= each.end <= 13.37 for each in timed.words)
+        assert timed.words == sorted(timed.words, key=lambda each: each.start)
+        alone = create(
+            **given,
+            response_format="verbose_json",
+            timestamp_granularities=["word"],
+            extra_body={"seed": 5},
+        )
+        assert (alone.words, alone.segments) == (timed.words, None)
+        with pytest.raises(BadRequestError, match="allowed: segment, word"):
+            create(**given, response_format="verbose_json", timestamp_granularities=["letter"])
 
 
 def test_a_text_depends_on_its_request_alone(hearing: Server) -> None:
@@ -170,9 +209,10 @@ def test_a_text_depends_on_its_request_alone(hearing: Server) -> None:
 
 
 def test_a_worker_that_dies_changes_nothing(hearing: Server) -> None:
-    alone = post(hearing.url, LONG, **ONCE).json()
+    alone = post(hearing.url, LONG, **TIMED).json()
+    assert alone["words"]
     with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(post, hearing.url, LONG, **ONCE)
+        work = pool.submit(post, hearing.url, LONG, **TIMED)
         os.kill(hearing.child("worker 0"), signal.SIGKILL)
         assert work.result().json() == alone
 
@@ -207,9 +247,11 @@ def test_in_the_terminal(hearing: Server, tmp_path: Path) -> None:
     file.write_bytes(SHORT)
     command = [sys.executable, "-m", "penstock", "transcribe", "--url", hearing.url, str(file)]
     command += ["--language", "en", "--temperature", "0.3", "--seed", "5"]
-    command += ["--format", "verbose_json"]
+    command += ["--format", "verbose_json", "--word-times"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert found["text"] == post(hearing.url, SHORT, **ONCE).json()["text"]
     assert (found["duration"], found["language"]) == (1.5, "english")
+    timed = post(hearing.url, SHORT, **TIMED).json()
+    assert (found["words"], found["segments"]) == (timed["words"], timed["segments"])

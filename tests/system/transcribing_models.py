@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import wave
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def generation_config(ids: dict[str, int]) -> dict[str, Any]:
         "lang_to_id": {"<|en|>": ids["<|en|>"], "<|de|>": ids["<|de|>"]},
         "task_to_id": {"translate": ids["<|translate|>"], "transcribe": ids["<|transcribe|>"]},
         "return_timestamps": False,
+        "alignment_heads": [[1, 0], [1, 1]],
     }
 
 
@@ -111,11 +113,25 @@ def _theirs(folder: Path) -> tuple[Any, Any]:
     return Whisper.from_pretrained(folder).eval(), extractor
 
 
+@dataclass(frozen=True)
+class HeardSegment:
+    """token_ids: timestamps included. ends: when each of them ends, seconds."""
+
+    start: float
+    end: float
+    token_ids: list[int]
+    ends: list[float]
+
+    def text(self, end: int) -> list[int]:
+        """Its tokens of text. end: the first id that is none."""
+        return [token for token in self.token_ids if token < end]
+
+
 def heard_by_transformers(
     folder: Path, file: bytes, language: str, task: str
-) -> list[tuple[float, float, list[int]]]:
-    """(start, end, text tokens) of each segment of a recording longer than a window, as its own
-    sequential algorithm finds them."""
+) -> list[HeardSegment]:
+    """The segments of a recording longer than a window, as its own sequential algorithm finds
+    them."""
     import torch
 
     model, extractor = _theirs(folder)
@@ -134,11 +150,16 @@ def heard_by_transformers(
             **given,
             return_timestamps=True,
             return_segments=True,
+            return_token_timestamps=True,
             language=language,
             task=task,
         )
-    end = model.generation_config.eos_token_id
     return [
-        (float(each["start"]), float(each["end"]), [t for t in each["tokens"].tolist() if t < end])
+        HeardSegment(
+            float(each["start"]),
+            float(each["end"]),
+            each["tokens"].tolist(),
+            each["token_timestamps"].tolist(),
+        )
         for each in found["segments"][0]
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from penstock.model_config import ModelConfig
-from penstock.protocol.common import Media, TokenLogprobs, TokenSampling
+from penstock.protocol.common import Media, Pooling, TokenLogprobs, TokenSampling, Vectors
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.attention.interface import CacheShape
@@ -77,7 +77,8 @@ class Job:
     index: in its request.  grammar: number of a compiled one.  steps: that it was in.
     media: of the prompt.  whole_spans: whether no step may end within a span of it.
     prediction, scope: see NewSequence.  drafted, kept: tokens, in all steps.
-    adapter: digest of a loaded one.
+    adapter: digest of a loaded one.  pooling: what it is asked for in place of a token; vectors:
+    what that gave.
     """
 
     prompt: list[int]
@@ -102,6 +103,8 @@ class Job:
     drafted: int = 0
     kept: int = 0
     adapter: str = ""
+    pooling: Pooling | None = None
+    vectors: Vectors | None = None
 
     @property
     def done(self) -> bool:
@@ -203,6 +206,7 @@ class Driver:
                         draft_scope=job.scope,
                         prediction=job.prediction,
                         adapter=job.adapter,
+                        pooling=job.pooling,
                     )
                 )
                 blocks = []
@@ -243,6 +247,7 @@ class Driver:
             if not job.done:
                 job.tokens.append(token)
                 job.logprobs.append(each)
+        job.vectors = outcome.vectors
         job.computed += len(outcome.more)
         job.drafted += outcome.drafted
         job.kept += len(outcome.more)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.to_worker import SlotWork
+from penstock.transcription_facts import Alignment
 from penstock_worker.batch.block_copies import BlockCopies, Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
@@ -59,6 +60,7 @@ def host_runner(
     observer: Observer | None = None,
     media: StepMedia = NO_MEDIA,
     drafting: Drafting | None = None,
+    alignment: Alignment | None = None,
 ) -> StepRunner[Any]:
     queue, sampling = HostQueue(), HostSampler(sampler)
     options: dict[str, Any] = {
@@ -67,6 +69,7 @@ def host_runner(
         "together": together,
         "media": media,
         "drafting": drafting,
+        "alignment": alignment,
     }
     if observer is None:
         kind = Generate(queue, forward, sampling, slots, **options)

@@ -177,7 +177,8 @@ class FromFrontends:
     def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
         if submit.request in frontend.requests:
             raise InvalidRequest(f"request {submit.request} is open already in this session")
-        check_pooling(submit, self._pooling, self._tasks, self._state.facts.max_model_len)
+        facts = self._state.facts
+        check_pooling(submit, self._pooling, self._tasks, facts.max_model_len, facts.aligned_rows)
         check_submit(
             submit,
             vocab_size=self._state.facts.model.config.vocab_size,

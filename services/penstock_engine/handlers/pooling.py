@@ -8,14 +8,23 @@ from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.from_worker import Result
+from penstock_engine.handlers.ranges import check_whole
 from penstock_engine.request.step_in_flight import StepInFlight, UnfitResult
 
 
 def check_pooling(
-    submit: Submit, pooling: PoolingConfig | None, tasks: tuple[PoolingTask, ...], longest: int
+    submit: Submit,
+    pooling: PoolingConfig | None,
+    tasks: tuple[PoolingTask, ...],
+    longest: int,
+    aligned_rows: int = 0,
 ) -> None:
-    """Raises InvalidRequest unless the model can do what is asked. longest: input, tokens."""
+    """Raises InvalidRequest unless the model can do what is asked. longest: input, tokens.
+    aligned_rows: see check_alignment."""
     asked = submit.pooling
+    if asked is not None and asked.task == "align":
+        check_alignment(submit, asked, aligned_rows)
+        return
     if pooling is None or asked is None:
         if asked is not None:
             raise InvalidRequest("this model generates text; it gives no vectors")
@@ -36,9 +45,46 @@ def check_pooling(
     if asked.token_types and len(asked.token_types) != tokens:
         raise InvalidRequest(f"there are {len(asked.token_types)} token types for {tokens} tokens")
     check_dimensions(asked.dimensions, pooling)
+    _check_alone(submit)
+
+
+def check_alignment(submit: Submit, asked: Pooling, encoder_rows: int) -> None:
+    """Raises InvalidRequest unless what the prompt holds behind the encoder's rows can be told the
+    times of. encoder_rows: 0 where the model doesn't say when its tokens are spoken."""
+    if not encoder_rows:
+        raise InvalidRequest("this model can't say when words are spoken, or not on several ranks")
+    if submit.media is None:
+        raise InvalidRequest("there is no sound in which words could be spoken")
+    check_whole("rows of an alignment", asked.rows, 1, encoder_rows)
+    tokens = len(submit.prompt_token_ids) - encoder_rows
+    check_whole("skipped tokens of an alignment", asked.skipped, 1, max(1, tokens - 1))
+    if tokens <= asked.skipped:
+        raise InvalidRequest("there are no tokens to be told the times of")
+    _check_alone(submit)
+
+
+def _check_alone(submit: Submit) -> None:
     alone = len(submit.sequences) == 1 and submit.stopping.max_tokens == 1
     if not alone or submit.sequences[0].emitted or submit.grammar is not None:
         raise InvalidRequest("a pooled request has one sequence, and nothing is generated")
+    if submit.sampling.prompt_logprobs is not None:
+        raise InvalidRequest("a pooled request has no log-probabilities")
+
+
+def verify_alignments(step: StepInFlight, result: Result, encoder_rows: int) -> None:
+    """Raises UnfitResult unless each slot that was to align gave a number for each of its tokens,
+    and no other slot did."""
+    for (sequence, _, _), outcome in zip(step.items, result.slots, strict=True):
+        asked, vectors = sequence.request.pooling, outcome.vectors
+        if outcome.token is None or (asked is None and vectors is None):
+            continue
+        if asked is None or vectors is None or not vectors.is_sound():
+            raise UnfitResult(f"slot {outcome.slot} gave no sound alignment, or an unasked one")
+        tokens = len(sequence.request.prompt_token_ids) - encoder_rows - asked.skipped
+        if vectors.shape != (tokens,):
+            raise UnfitResult(
+                f"slot {outcome.slot} gave an alignment of {vectors.shape}, not of {tokens} tokens"
+            )
 
 
 def verify_vectors(step: StepInFlight, result: Result, pooling: PoolingConfig) -> None:

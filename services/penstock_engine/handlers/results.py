@@ -8,7 +8,7 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
-from penstock_engine.handlers.pooling import verify_vectors
+from penstock_engine.handlers.pooling import verify_alignments, verify_vectors
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import StepInFlight
@@ -22,6 +22,7 @@ class ResultHandler:
         self._state = state
         self._finisher = finisher
         self._pooling = state.facts.pooling
+        self._aligned_rows = state.facts.aligned_rows
         self._vocab_size = state.facts.model.config.vocab_size
 
     def take(self, rank: int, reported: Result, now: float) -> bool:
@@ -37,6 +38,8 @@ class ResultHandler:
         step = scheduling.verify(result, self._vocab_size)
         if self._pooling is not None:
             verify_vectors(step, result, self._pooling)
+        elif self._aligned_rows:
+            verify_alignments(step, result, self._aligned_rows)
         seconds = result.compute_seconds
         whole = state.step_clock.settled(step, seconds)
         tokens = step.tokens

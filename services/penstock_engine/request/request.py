@@ -246,6 +246,9 @@ class Sequence:
     def first_wanted(self) -> int:
         """The first token whose logits somebody waits for: it must be computed, whatever the cache
         holds, and so must all after it."""
+        pooling = self.request.pooling
+        if pooling is not None and pooling.task == "align":
+            return 0  # Attention is looked at while it is computed.
         return self.prompt_reported - 1 if self.reports_prompt else self.num_tokens - 1
 
     @property

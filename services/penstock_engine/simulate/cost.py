@@ -15,22 +15,30 @@ TERMS = ("base_ms", "token_ms", "sequence_ms", "context_ms")
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds: of every step, of each token, of each sequence, of each pair of a token and a
-    token that it attends to, and of what a step costs outside the model's computation."""
+    token that it attends to, and of what a step costs outside the model's computation; of each
+    adapter whose factors a step reads, and of each token that has one."""
 
     base_ms: float = 5.0
     token_ms: float = 0.1
     sequence_ms: float = 0.05
     context_ms: float = 0.0
     overhead_ms: float = 0.0
+    adapter_ms: float = 0.0
+    adapted_ms: float = 0.0
 
-    def seconds(self, tokens: int, sequences: int, pairs: int) -> float:
-        """Time that one step takes of the worker."""
+    def seconds(
+        self, tokens: int, sequences: int, pairs: int, adapters: int = 0, adapted: int = 0
+    ) -> float:
+        """Time that one step takes of the worker. adapters: different ones; adapted: tokens that
+        have one."""
         return 0.001 * (
             self.base_ms
             + self.overhead_ms
             + self.token_ms * tokens
             + self.sequence_ms * sequences
             + self.context_ms * pairs
+            + self.adapter_ms * adapters
+            + self.adapted_ms * adapted
         )
 
 
@@ -59,8 +67,8 @@ def parse(text: str) -> StepCost:
     known = set(values) <= set(StepCost.__struct_fields__)
     if not known or not all(math.isfinite(value) and value >= 0 for value in values.values()):
         raise InvalidRequest(
-            f"step cost {text!r}; it takes base, token, sequence, context and overhead, each a "
-            "number of milliseconds ≥ 0, as in base=5,token=0.1"
+            f"step cost {text!r}; it takes base, token, sequence, context, overhead, adapter and "
+            "adapted, each a number of milliseconds ≥ 0, as in base=5,token=0.1"
         )
     return StepCost(**{**dict.fromkeys(StepCost.__struct_fields__, 0.0), **values})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.common import AdapterFile, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
+from penstock_engine.simulate.adapters import adapter_of
 from penstock_engine.simulate.trace import TraceRequest
 
 VOCAB = 32_768
@@ -36,6 +37,7 @@ def submit_of(request: TraceRequest, number: int) -> Submit:
         _ALONE,
         _GREEDY,
         _stopping(request.output_tokens),
+        adapter=_adapter(request.adapter) if request.adapter else None,
         **extra,
     )
 
@@ -58,6 +60,11 @@ def prompt_of(request: TraceRequest, number: int) -> list[int]:
 @functools.lru_cache(maxsize=1024)
 def _prefix(group: int, length: int) -> list[int]:
     return [(group * 7919 + at * 31) % VOCAB for at in range(length)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _adapter(name: str) -> AdapterFile:
+    return adapter_of(name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,12 +8,13 @@ from penstock.errors import InvalidRequest
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
-from penstock.protocol.from_worker import Ready, Result, WorkerHello
+from penstock.protocol.from_worker import AdapterReady, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import Plan
+from penstock.protocol.to_worker import LoadAdapter, Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
+from penstock_engine.simulate.adapters import AdapterLoads
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.metrics import Metrics, Open
@@ -29,6 +30,7 @@ class SimulatedReplica:
     """
 
     __slots__ = (
+        "_adapter_load",
         "_blocks",
         "_cost",
         "_drafts",
@@ -43,6 +45,7 @@ class SimulatedReplica:
         "endpoint",
         "index",
         "life",
+        "loads",
         "requests",
         "wake_at",
         "worker",
@@ -56,7 +59,9 @@ class SimulatedReplica:
         metrics: Metrics,
         kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
         drafts: SimulatedDrafts | None = None,
+        adapter_load: float = 0.0,
     ) -> None:
+        """adapter_load: seconds until a worker has loaded an adapter."""
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
             raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
@@ -68,6 +73,7 @@ class SimulatedReplica:
         self.life = 0  # counts the worker's lives
         # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
+        self._adapter_load = adapter_load
         self._blocks = blocks
         self._kv_groups = kv_groups
         self._cost = cost
@@ -89,6 +95,7 @@ class SimulatedReplica:
         self.life += 1
         self.busy_until = math.inf
         self.worker = SimulatedWorker(self._cost, settings.max_num_seqs, self._drafts)
+        self.loads = AdapterLoads(self._adapter_load)
         self._session = self.life.to_bytes(16, "big")
         ready = Ready(
             num_kv_blocks=self._blocks,
@@ -121,14 +128,24 @@ class SimulatedReplica:
         self.core.worker_received(self._session, result, now)
         self.step(now)
 
+    def finish_load(self, now: float) -> None:
+        """The worker has loaded the first of the adapters that it was told to."""
+        ready = AdapterReady(self.loads.due.popleft())
+        self.core.worker_received(self._session, ready, now)
+        self.step(now)
+
     def step(self, now: float) -> None:
         """Lets the core decide, and hands out what it wants sent."""
         effects = self.core.step(now)
         if effects.to_workers:
             plans = self.worker.plans
             for session, to_worker, _ in effects.to_workers:
-                if type(to_worker) is Plan and session == self._session:
+                if session != self._session:
+                    continue
+                if type(to_worker) is Plan:
                     plans.append(to_worker)
+                elif type(to_worker) is LoadAdapter:
+                    self.loads.add(to_worker.adapter, now)
             if self.busy_until == math.inf:
                 self._begin(now)
         if effects.to_frontends:

@@ -54,6 +54,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     drafted_tokens: int
     kept_tokens: int
+    adapter_loads: int
     worker_deaths: int
     replicas: int
     checks: int
@@ -91,6 +92,7 @@ def report_of(simulation: Simulation) -> SimulationReport:
         preemptions=sum(core.num_preemptions for core in cores),
         drafted_tokens=sum(each.drafted_tokens for each in counts),
         kept_tokens=sum(each.kept_tokens for each in counts),
+        adapter_loads=sum(each.adapters_loaded for each in counts),
         worker_deaths=simulation.deaths,
         replicas=len(cores),
         checks=simulation.checks,
@@ -141,6 +143,8 @@ def as_text(report: SimulationReport) -> str:
     if report.drafted_tokens:
         kept = 100 * _share(report.kept_tokens, report.drafted_tokens)
         lines.insert(4, f"drafted tokens: {report.drafted_tokens:,}, {kept:.1f} % of them kept")
+    if report.adapter_loads:
+        lines.insert(4, f"adapters loaded: {report.adapter_loads:,} times")
     for name, tenant in report.tenants.items():
         lines.append(_row(f"{name}: to the first token ({tenant.completed:,})", tenant.ttft))
     others = {name: n for name, n in report.finishes.items() if name not in ("stop", "length")}

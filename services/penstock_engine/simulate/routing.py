@@ -25,5 +25,9 @@ def make_router(name: str) -> Routing:
 def routing_request(submit: Submit) -> RoutingRequest:
     """What a gateway would ask of its policy."""
     return RoutingRequest(
-        submit.prompt_token_ids, AFFINITY_TOKENS, submit.tenant, submit.cache_salt
+        submit.prompt_token_ids,
+        AFFINITY_TOKENS,
+        submit.tenant,
+        submit.cache_salt,
+        adapter="" if submit.adapter is None else submit.adapter.digest,
     )

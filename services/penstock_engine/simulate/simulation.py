@@ -15,6 +15,7 @@ import msgspec
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
 from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock_engine.simulate.adapters import check_load
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.groups import check_groups
@@ -30,7 +31,7 @@ MAX_REPLICAS = 100_000
 BEAT_INTERVAL = 60.0
 """Seconds between reports of the core's state, which nobody here reads."""
 
-_RESULT, _WAKE, _DEATH = 0, 1, 2
+_RESULT, _WAKE, _DEATH, _LOADED = 0, 1, 2, 3
 
 Progress = Callable[[float, Metrics], None]
 
@@ -42,7 +43,8 @@ class Stuck(Exception):
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
-    kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts."""
+    kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts.  adapter_load: seconds
+    until a worker has loaded an adapter."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -55,6 +57,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP
     draft_tokens: int = 0
     acceptance: float = 0.7
+    adapter_load: float = 0.5
 
 
 class Simulation:
@@ -70,13 +73,17 @@ class Simulation:
         if config.parallel.pipeline_parallel_size > 1:
             raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
         check_groups(options.kv_groups, config.cache.kv_block_size)
+        check_load(options.adapter_load)
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing)
         transport = msgspec.structs.replace(config.transport, beat_interval=BEAT_INTERVAL)
         # The ranks of one stage take the time that is set, as one worker does.
         alone = ParallelSettings()
-        about = facts(msgspec.structs.replace(config, transport=transport, parallel=alone))
+        lora = msgspec.structs.replace(config.lora, enable_lora=True)
+        about = facts(
+            msgspec.structs.replace(config, transport=transport, parallel=alone, lora=lora)
+        )
         self.replicas = [
             SimulatedReplica(
                 index,
@@ -85,6 +92,7 @@ class Simulation:
                 self.metrics,
                 options.kv_groups,
                 SimulatedDrafts(options.draft_tokens, options.acceptance, options.seed + index),
+                options.adapter_load,
             )
             for index in range(options.replicas)
         ]
@@ -152,7 +160,11 @@ class Simulation:
 
     def _happen(self, replica: SimulatedReplica, kind: int, life: int) -> None:
         now, busy_until = self.now, replica.busy_until
-        if kind == _RESULT:
+        if kind == _LOADED:
+            if life != replica.life:
+                return
+            replica.finish_load(now)
+        elif kind == _RESULT:
             if life != replica.life:
                 return
             busy_until = math.inf
@@ -171,6 +183,8 @@ class Simulation:
 
     def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
         """Notes what the replica will do next. busy_until: as it was before."""
+        for at in replica.loads.begun():
+            heapq.heappush(self._heap, (at, _LOADED, replica.index, replica.life))
         if replica.busy_until != busy_until and replica.busy_until != math.inf:
             heapq.heappush(self._heap, (replica.busy_until, _RESULT, replica.index, replica.life))
         if replica.requests:

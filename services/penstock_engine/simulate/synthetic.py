@@ -18,6 +18,7 @@ class Synthetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """rate: arrivals per second.  prompt, output: medians, tokens; sigma: of the logarithm.
     max_prompt, max_output: longer draws are cut there.
     shared: share of requests that begin with one of `groups` prefixes of `prefix` tokens.
+    adapters: each request names one of so many, all as often; 0: none does.
     tenants: names with their shares of the traffic, `a:3,b:1`.
     burst: the rate swings by this share, as a sine of `period` seconds."""
 
@@ -32,6 +33,7 @@ class Synthetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     shared: Annotated[float, Meta(ge=0, le=1)] = 0.0
     groups: Annotated[int, Meta(ge=1, le=65_536)] = 8
     prefix: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 256
+    adapters: Annotated[int, Meta(ge=0, le=65_536)] = 0
     tenants: str = ""
     burst: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     period: Annotated[float, Meta(gt=0)] = 3600.0
@@ -68,7 +70,8 @@ def synthetic(options: Synthetic) -> Iterator[TraceRequest]:
         group = rng.randrange(options.groups) if draw() < options.shared else None
         prefix = 0 if group is None else options.prefix
         tenant = rng.choices(names, weights)[0] if len(names) > 1 else names[0]
-        yield TraceRequest(at, prefix + own, out, tenant, 0, group, prefix)
+        adapter = f"adapter-{rng.randrange(options.adapters)}" if options.adapters else ""
+        yield TraceRequest(at, prefix + own, out, tenant, 0, group, prefix, adapter=adapter)
 
 
 def _rate(options: Synthetic, at: float) -> float:

@@ -24,6 +24,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_tokens: exactly so many are generated.  tenant, priority: as a request would state them.
     prefix_group: requests of the same group begin with the same `prefix_tokens` tokens.
     deadline_ms: after its arrival; the engine ends it then.
+    adapter: any name; requests of the same one have the same adapter.
     """
 
     at: Annotated[float, Meta(ge=0)]
@@ -34,6 +35,7 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_group: Annotated[int, Meta(ge=0)] | None = None
     prefix_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
     deadline_ms: Annotated[int, Meta(ge=1)] | None = None
+    adapter: Annotated[str, Meta(max_length=256)] = ""
 
     @property
     def num_prompt(self) -> int:

@@ -6,6 +6,7 @@ from collections import deque
 
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import NewSequence, Plan
+from penstock_engine.simulate.adapters import SlotsWithAdapters
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 
@@ -20,7 +21,16 @@ class SimulatedWorker:
     plans: sent and not finished, the first of them being computed.
     """
 
-    __slots__ = ("_cost", "_drafts", "_held", "_partial", "_prompts", "_sampled", "plans")
+    __slots__ = (
+        "_adapters",
+        "_cost",
+        "_drafts",
+        "_held",
+        "_partial",
+        "_prompts",
+        "_sampled",
+        "plans",
+    )
 
     def __init__(
         self, cost: StepCost, max_num_seqs: int, drafts: SimulatedDrafts | None = None
@@ -28,6 +38,7 @@ class SimulatedWorker:
         self.plans: deque[Plan] = deque()
         self._cost = cost
         self._drafts = drafts or SimulatedDrafts()
+        self._adapters = SlotsWithAdapters()
         self._held: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
         # Answers are values, and there are few different ones.
@@ -42,6 +53,7 @@ class SimulatedWorker:
             self._prompts.pop(slot, None)
         for new in plan.admitted:
             self._admit(new)
+        self._adapters.take(plan)
         answers: list[SlotResult] = []
         sampled, partial, drafts = self._sampled, self._partial, self._drafts
         tokens = pairs = 0
@@ -59,7 +71,7 @@ class SimulatedWorker:
                 answers.append(answer)
             else:
                 answers.append(partial[slot])
-        seconds = self._cost.seconds(tokens, len(answers), pairs // 2)
+        seconds = self._cost.seconds(tokens, len(answers), pairs // 2, *self._adapters.extent(plan))
         return Result(plan.step, answers, seconds), seconds
 
     def _admit(self, new: NewSequence) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock import logs
+from penstock_gateway.http.cors import names
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, head_too_large
 from penstock_gateway.http.operations import OPENAI_ERRORS, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.sockets import check_origin, guarded
 from penstock_gateway.service import Service
 from penstock_gateway.tracing.trace import log_fields
 
@@ -42,11 +44,14 @@ class Boundary:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         request_id = request_id_of(scope)
         scope[REQUEST_ID] = request_id
+        if scope["type"] == "websocket":
+            await guarded(self._opened, scope, receive, send, request_id)
+            return
         shape = self._shapes.get(scope["path"], OPENAI_ERRORS)
         started = finished = False
 
@@ -93,6 +98,14 @@ class Boundary:
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
 
+    async def _opened(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket's handshake has come."""
+        config = self._service.config
+        if head_bytes(scope) > config.max_header_bytes:
+            raise head_too_large(config.max_header_bytes)
+        check_origin(scope, names("allowed_origins", config.allowed_origins))
+        await self._app(scope, receive, send)
+
 
 def request_id_of(scope: Scope) -> str:
     """The client's x-request-id when it is 1 to 128 printable ASCII characters, else a new one."""
@@ -104,7 +117,11 @@ def request_id_of(scope: Scope) -> str:
 
 def head_bytes(scope: Scope) -> int:
     """Of the request's line and headers, as they were sent, give or take some blanks."""
-    line = len(scope.get("raw_path") or b"") + len(scope["query_string"]) + len(scope["method"])
+    line = (
+        len(scope.get("raw_path") or b"")
+        + len(scope["query_string"])
+        + len(scope.get("method", "GET"))
+    )
     return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 

@@ -17,6 +17,7 @@ from penstock.net import listener
 from penstock.net.tls import server_context
 from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http.protocol import protocol_class
+from penstock_gateway.http.sockets import protocol_class as protocol_class_of_sockets
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -28,6 +29,8 @@ BACKLOG = 4096
 TICK = 0.1
 """Seconds between two looks at whether it is time to close. uvicorn counts in them, too."""
 ONE_DAY = 864_000
+MAX_MESSAGE = 1 << 20
+"""Bytes of a message over a WebSocket: some 24 s of sound in base64."""
 LAST_WORDS = 1.0
 """Seconds that cancelled requests get to tell their clients so."""
 
@@ -53,7 +56,9 @@ class GatewayServer(uvicorn.Server):
                 http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
                 # h11 has a bound of its own, which must not be the one that counts.
                 h11_max_incomplete_event_size=2 * config.max_header_bytes,
-                ws="none",
+                ws=protocol_class_of_sockets() or "none",
+                ws_max_size=MAX_MESSAGE,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

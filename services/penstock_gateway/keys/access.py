@@ -51,7 +51,7 @@ class Access:
             if self._ring is None or (scope["type"] == "http" and scope["path"] in self._open):
                 await self._app(scope, receive, send)
                 return
-            if scope["type"] != "http":
+            if scope["type"] not in ("http", "websocket"):
                 raise unauthorized()
             caller = self._bearer(scope, self._ring)
         token = current.set(caller)
@@ -76,7 +76,8 @@ class Access:
         key = caller.key
         if key is None:
             return
-        counted = (scope["method"], scope["path"]) in self._counted
+        # What is said over a WebSocket counts when it asks for something.
+        counted = (scope.get("method", ""), scope["path"]) in self._counted
         if counted and key.models is not None:
             names = self._names()
             if names and not any(map(caller.may_use, names)):

@@ -12,6 +12,7 @@ from penstock.api_keys import ApiKey, digest_of
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.exposure import check_limits, configured_keys
+from penstock_gateway.http.sockets import key_of
 
 log = logs.get(__name__)
 
@@ -43,7 +44,10 @@ class KeyRing:
 
     def find(self, scope: Scope) -> ApiKey | None:
         """The key that a request brings, if it brings one that is known."""
-        return self._by_digest.get(digest_of(bearer(scope) or named_key(scope)))
+        key = bearer(scope) or named_key(scope)
+        if not key and scope["type"] == "websocket":
+            key = key_of(scope)
+        return self._by_digest.get(digest_of(key))
 
     def known(self, digest: bytes) -> ApiKey | None:
         """The key with that SHA-256, if it is still known."""

@@ -85,6 +85,13 @@ def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) ->
     )
 
 
+def connection_terms(scope: Scope) -> Terms:
+    """Of what is asked over a WebSocket, whose deadlines nobody says. Raises InvalidRequest."""
+    headers = terms_headers(scope)
+    terms = Terms.checked(tenant=headers.tenant, priority=0, deadline_ms=None, cache_salt="")
+    return msgspec.structs.replace(terms, grant=headers.grant)
+
+
 def _milliseconds(value: bytes) -> int:
     if not value.isdigit() or len(value) > 12 or not 0 < int(value) <= MAX_DEADLINE_MS:
         shown = clip(value.decode("latin-1"), 40)

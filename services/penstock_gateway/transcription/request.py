@@ -16,6 +16,7 @@ from penstock_gateway.request.multipart import Form
 
 FILE = "file"
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+GRANULARITIES = ("segment", "word")
 STREAMED_FORMATS = ("json", "text")
 
 Recorded = Annotated[
@@ -59,7 +60,7 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     language: Text = None
     """ISO 639-1, or the language's English name; null: it is detected."""
     timestamp_granularities: list[str] | None = None
-    """Of verbose_json: segment."""
+    """Of verbose_json: segment, word."""
 
     # --- only where they ask for nothing
     include: list[str] | None = None
@@ -142,15 +143,9 @@ def check(request: AnyRequest) -> None:
 def _check_granularities(granularities: list[str], response_format: str | None) -> None:
     param = "timestamp_granularities"
     for each in granularities:
-        if each == "word":
+        if each not in GRANULARITIES:
             raise InvalidRequest(
-                "timestamp_granularities: times of words are not served; allowed: segment",
-                param=param,
-                code="unsupported_value",
-            )
-        if each != "segment":
-            raise InvalidRequest(
-                f"timestamp_granularities holds {each[:40]!r}; allowed: segment",
+                f"timestamp_granularities holds {each[:40]!r}; allowed: {', '.join(GRANULARITIES)}",
                 param=param,
                 code="unsupported_value",
             )
@@ -162,6 +157,7 @@ def _check_granularities(granularities: list[str], response_format: str | None) 
 
 def wishes_of(request: AnyRequest) -> Wishes:
     """What its transcript is to be."""
+    times = None if isinstance(request, TranslationRequest) else request.timestamp_granularities
     return Wishes(
         language=request.language or None,
         translate=isinstance(request, TranslationRequest),
@@ -173,4 +169,6 @@ def wishes_of(request: AnyRequest) -> Wishes:
         seed=request.seed,
         pauses=request.chunking_strategy == "auto",
         silence=request.response_format == "verbose_json",
+        segments="segment" in (times or ("segment",)),
+        words="word" in (times or ()),
     )

@@ -132,7 +132,7 @@ class DeviceAdapters:
         known = {name for layout in self._layouts for name, _ in layout.parts}
         for name in modules:
             if name not in known and not self._cut.elsewhere(f"{name}.weight"):
-                raise UnfitAdapter(f"the adapter changes {name}, which it can't on a GPU")
+                raise UnfitAdapter(f"the adapter changes {name}; on a GPU that isn't possible")
         pinned = self._device.type == "cuda"
         numbers = torch.zeros(self._numbers, dtype=self._dtype, pin_memory=pinned)
         ranks = torch.zeros(len(self._layouts), dtype=torch.int32, pin_memory=pinned)

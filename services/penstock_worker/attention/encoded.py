@@ -7,10 +7,12 @@ found, evicted and computed again as those of any other token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from penstock_worker.attention.interface import BatchLayout, StepAttention
@@ -27,6 +29,41 @@ class EncodedAttention(Protocol):
         """The attention of the decoder's rows, [rows, heads, head_dim], to all of their sequence's
         encoder rows. Returns the same shape, in which padding rows are zero. A row has the same
         bits whatever else is in the batch."""
+
+
+class ObservedEncoded:
+    """EncodedAttention of which some heads' keys and queries are kept."""
+
+    def __init__(self, inner: EncodedAttention, heads: Sequence[tuple[int, int]]) -> None:
+        """heads: (layer, head) of each."""
+        self._inner = inner
+        self._heads = heads
+        self._layers = {layer for layer, _ in heads}
+        self._keys: dict[int, Tensor] = {}
+        self._queries: dict[int, Tensor] = {}
+
+    def store(self, layer: int, key: Tensor, value: Tensor) -> None:
+        if layer in self._layers:
+            self._keys[layer] = key
+        self._inner.store(layer, key, value)
+
+    def attend(self, layer: int, query: Tensor) -> Tensor:
+        if layer in self._layers:
+            self._queries[layer] = query
+        return self._inner.attend(layer, query)
+
+    def keys(self, rows: int, head_dim: int) -> Tensor:
+        """Of the step's first rows of the encoder, [rows, heads, head_dim] float32."""
+        return self._picked(self._keys, rows, head_dim)
+
+    def queries(self, rows: int, head_dim: int) -> Tensor:
+        """Of the step's first decoder's rows, [rows, heads, head_dim] float32."""
+        return self._picked(self._queries, rows, head_dim)
+
+    def _picked(self, seen: dict[int, Tensor], rows: int, head_dim: int) -> Tensor:
+        if not seen:
+            return torch.empty(0, len(self._heads), head_dim)
+        return torch.stack([seen[layer][:rows, head] for layer, head in self._heads], 1).float()
 
 
 class NothingEncoded:

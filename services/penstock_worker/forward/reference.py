@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from penstock import mechanisms as mechanism
 from penstock.kv_layout import kv_layout
+from penstock.media_facts import alignment_heads
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
@@ -168,10 +169,11 @@ def _forward(
     ranks: Ranks,
     states: SlotStates | None,
     adapters: RowAdapters | None,
+    heads: Sequence[tuple[int, int]] = (),
 ) -> ReferenceForward | EncoderDecoderForward:
     rows = model.config.encoder_rows
     if rows:
-        return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks)
+        return EncoderDecoderForward(model, EncoderDecoderCache(attention, rows), ranks, heads)
     return ReferenceForward(model, attention, ranks, states=states, adapters=adapters)
 
 
@@ -214,7 +216,9 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             attention = ReferenceAttention(shape, blocks)
             if states is not None:
                 states.allocate(attention.kv_blocks())
-            made = _forward(model, attention, ranks, states, rows_of)
+            made = _forward(
+                model, attention, ranks, states, rows_of, alignment_heads(prepared.media)
+            )
             see(made.count_layer)
             return made
 

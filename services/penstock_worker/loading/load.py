@@ -11,6 +11,7 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
+from penstock.media_facts import alignment_of
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
@@ -155,6 +156,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
         ),
         adapters=_adapters(recipe, prepared, setup),
+        alignment=alignment_of(prepared.media),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes)
@@ -232,6 +234,7 @@ def _load_on_device(
             grammars=grammars,
             runs_ahead=True,
         ),
+        alignment=alignment_of(prepared.media),
         adapters=_adapters(recipe, prepared, setup),
     )
     runner = StepRunner(queue, generate, phases=phases)

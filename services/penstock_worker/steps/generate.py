@@ -21,7 +21,9 @@ from penstock import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.transcription_facts import Alignment
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
+from penstock_worker.alignment.slots import Alignments
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
@@ -65,12 +67,14 @@ class Generate(StepKind[Launch]):
         media: StepMedia = NO_MEDIA,
         drafting: Drafting | None = None,
         adapters: StepAdapters = NO_ADAPTERS,
+        alignment: Alignment | None = None,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
 
         `newest` is that of a DeviceForward; None means that the host knows each token as soon as it
-        is sampled. For `together` and `check` see StepKind.
+        is sampled. For `together` and `check` see StepKind. `alignment`: of a model that says when
+        its tokens are spoken.
         """
         super().__init__(
             forward, slots, copies, grammars or SlotGrammars(), states, media, adapters
@@ -81,6 +85,7 @@ class Generate(StepKind[Launch]):
         self._sampler = sampler
         self._check = check
         self._prompts = PromptLogprobs(slots, sampler)
+        self._alignments = Alignments(slots, self.media, forward, alignment)
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._drafting = drafting or Drafting(slots)
         self._looks = True
@@ -90,6 +95,7 @@ class Generate(StepKind[Launch]):
         for number in self.slots:
             self._sampler.forget(number)
         self._drafting.proposer.reset()
+        self._alignments.reset()
         super().reset()
 
     def prepare(self, plan: Plan) -> None:
@@ -98,6 +104,7 @@ class Generate(StepKind[Launch]):
         for number in plan.released:
             self._sampler.forget(number)
         self._drafting.proposer.take(plan)
+        self._alignments.apply(plan)
         self._looks = plan.looks
 
     def check(self) -> None:
@@ -106,9 +113,12 @@ class Generate(StepKind[Launch]):
     # ---- queueing
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Launch:
-        drafts = self._drafts(scheduled, start)
-        rest, prompts = self._prompts.take(scheduled, self.logits)
-        launch = Launch(scheduled, prompts, self._looks)
+        aligned, others = self._alignments.divide(scheduled)
+        drafts = self._drafts(others, start)
+        rest, prompts = self._prompts.take(others, self.logits)
+        launch = Launch(scheduled, prompts, looks=self._looks)
+        if aligned:
+            launch.known, launch.vectors = self._alignments.compute(aligned)
         logits: Tensor | None = None
         if rest:
             numbers, rows = sampling_rows(self.slots, rest, drafts)

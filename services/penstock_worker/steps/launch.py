@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import TokenLogprobs, Vectors
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
@@ -37,6 +37,9 @@ class Launch:
     """The tokens of `asked`, in its order."""
     drafted: dict[int, DraftedTokens] = field(default_factory=dict)
     """By slot, what was drafted. All tokens are known then."""
+
+    vectors: dict[int, Vectors] = field(default_factory=dict)
+    """By slot, what was asked for in place of a token; a token in `known` stands for it."""
 
     def __post_init__(self) -> None:
         self._placeholders: dict[int, int] = {}
@@ -95,7 +98,7 @@ class Launch:
             if slot.failed is not None and number not in self.known:
                 continue
             own = chosen.get(number)
-            results[number] = reported(work, own, prompts.get(number))
+            results[number] = reported(work, own, prompts.get(number), self.vectors.get(number))
             if number in self.drafted:
                 results[number] = self.drafted[number].told(results[number])
             place = self._placeholders.get(number)

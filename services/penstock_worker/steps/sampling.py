@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.protocol.common import TokenLogprobs
+from penstock.protocol.common import TokenLogprobs, Vectors
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slot, Slots
@@ -56,16 +56,22 @@ def sample_request(slot: Slot) -> SampleRequest:
 
 
 def reported(
-    work: SlotWork, sampled: SampledToken | None, prompt: list[TokenLogprobs] | None
+    work: SlotWork,
+    sampled: SampledToken | None,
+    prompt: list[TokenLogprobs] | None,
+    vectors: Vectors | None = None,
 ) -> SlotResult:
     """Returns the result of a work for the engine core.
 
     `sampled` is None where no token was due. `prompt` has log-probabilities of the prompt's tokens.
+    A token stands for `vectors`, where there are some.
     """
     if sampled is None:
         return SlotResult(work.slot, prompt_logprobs=prompt)
     if sampled.token is not None:
-        return SlotResult(work.slot, sampled.token, sampled.logprobs, prompt_logprobs=prompt)
+        return SlotResult(
+            work.slot, sampled.token, sampled.logprobs, prompt_logprobs=prompt, vectors=vectors
+        )
     if sampled.deferred:
         return SlotResult(work.slot, deferred=True, prompt_logprobs=prompt)
     return SlotResult(work.slot, error=sampled.error, error_code=sampled.error_code)

@@ -67,7 +67,8 @@ def add_simulate(parser: Parser) -> None:
         default="base=5,token=0.1,sequence=0.05",
         metavar="COST",
         help="Milliseconds of a step: base, token, sequence, context (each pair of a token and one "
-        "that it attends to), overhead; or a file that fit-cost wrote. Default: %(default)s.",
+        "that it attends to), overhead, adapter (each that it reads), adapted (each token that has "
+        "one); or a file that fit-cost wrote. Default: %(default)s.",
     )
     add(
         "--draft-tokens",
@@ -83,6 +84,13 @@ def add_simulate(parser: Parser) -> None:
         default=0.7,
         metavar="SHARE",
         help="How often a drafted token is right if those before it are. Default: %(default)s.",
+    )
+    add(
+        "--adapter-load-ms",
+        type=float,
+        default=500.0,
+        metavar="MS",
+        help="Until a worker has loaded an adapter that a request names. Default: %(default)g.",
     )
     add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")
     add("--routing", choices=ROUTING, default=ROUTING[0], help="Default: %(default)s.")
@@ -112,7 +120,8 @@ def add_simulate(parser: Parser) -> None:
         metavar="LEN",
         help="Longest prompt plus output, tokens.",
     )
-    flags.add_settings(parser, ("engine", "scheduler"), ("engine", "cache"))
+    places = ("engine", "lora", "max_loras")
+    flags.add_settings(parser, ("engine", "scheduler"), ("engine", "cache"), places)
     parser.set_defaults(run=_simulate)
 
 
@@ -157,6 +166,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         kv_groups=parse_groups(arguments.kv_groups),
         draft_tokens=arguments.draft_tokens,
         acceptance=arguments.acceptance,
+        adapter_load=arguments.adapter_load_ms / 1000,
     )
     text = run_simulation(
         arguments.trace,

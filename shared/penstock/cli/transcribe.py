@@ -52,6 +52,9 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "--pauses", action="store_true", help="Cut a long recording at quiet places."
     )
+    parser.add_argument(
+        "--word-times", action="store_true", help="When each word is said; with verbose_json."
+    )
     parser.add_argument("--format", choices=FORMATS, default="text", help="Default: text.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")
     add_server_arguments(parser, default=None)
@@ -63,6 +66,10 @@ def add(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Raises InvalidRequest and PenstockError."""
     model, file = _words(arguments)
+    if arguments.word_times and (arguments.format != "verbose_json" or arguments.translate):
+        raise InvalidRequest(
+            "--word-times goes with --format verbose_json, and without --translate"
+        )
     data = _read(file)
     written = (_remote if arguments.url else _local)(arguments, model, file, data)
     sys.stdout.write(written if written.endswith("\n") else f"{written}\n")
@@ -103,19 +110,21 @@ def _remote(arguments: argparse.Namespace, model: str, file: str, data: bytes) -
         "seed": arguments.seed,
         "chunking_strategy": "auto" if arguments.pauses else None,
     }
-    given = {name: str(value) for name, value in fields.items() if value not in (None, "")}
+    given = [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
+    if arguments.word_times:
+        given += [("timestamp_granularities[]", each) for each in ("segment", "word")]
     task = "translations" if arguments.translate else "transcriptions"
     form, content_type = _form(given, Path(file).name, data)
     return client(arguments).post_form(f"/v1/audio/{task}", form, content_type).decode()
 
 
-def _form(fields: dict[str, str], file_name: str, data: bytes) -> tuple[bytes, str]:
+def _form(fields: list[tuple[str, str]], file_name: str, data: bytes) -> tuple[bytes, str]:
     """multipart/form-data, and its content type."""
     boundary = f"penstock-{os.urandom(16).hex()}"
     name = "".join(each if each.isprintable() and each not in '"\\' else "_" for each in file_name)
     head = f'--{boundary}\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
     parts: list[bytes] = []
-    for key, value in fields.items():
+    for key, value in fields:
         parts += [(head % (key, "")).encode(), value.encode(), b"\r\n"]
     parts += [(head % ("file", f'; filename="{name}"')).encode(), data, b"\r\n"]
     parts.append(f"--{boundary}--\r\n".encode())
@@ -148,4 +157,5 @@ def _wishes(arguments: argparse.Namespace) -> Wishes:
         translate=arguments.translate,
         pauses=arguments.pauses,
         silence=arguments.format == "verbose_json",
+        words=arguments.word_times,
     )

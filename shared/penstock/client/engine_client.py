@@ -247,8 +247,10 @@ class EngineClient(ClientView):
         *,
         name: str,
         terms: Terms = NO_TERMS,
+        media: PromptMedia | None = None,
     ) -> PoolResult:
-        """What a pooling model makes of the input. Raises as `submit` does, and RequestFailed.
+        """What a pooling model makes of the input, or an alignment. Raises as `submit` does, and
+        RequestFailed.
 
         When the caller is cancelled while it waits, the request is aborted.
         """
@@ -264,7 +266,8 @@ class EngineClient(ClientView):
             prompt_token_ids=prompt_token_ids,
             pooling=pooling,
             terms=terms,
-            placement=_placement(prompt_token_ids, terms),
+            placement=_placement(prompt_token_ids, terms, None if media is None else media.media),
+            media=None if media is None else PreparedMedia(media),
             timing=timing,
         )
         self._dispatch.place_new(request)

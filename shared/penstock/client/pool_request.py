@@ -6,10 +6,12 @@ import asyncio
 import sys
 import time
 from array import array
+from typing import Literal
 
 import msgspec
 
 from penstock.client.blame import Blame
+from penstock.client.media import PreparedMedia
 from penstock.client.placement import NOWHERE, Holder, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
@@ -19,6 +21,7 @@ from penstock.errors import (
     PenstockError,
     RequestFailed,
 )
+from penstock.media_facts import alignment_of
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import Pooling, PoolingTask, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
@@ -26,6 +29,7 @@ from penstock.protocol.to_frontend import Pooled, SequenceOutput, Welcome
 from penstock.terms import Terms
 
 GENERATES = "this model generates text; it gives no embeddings, scores or classes"
+NO_TIMES = "this model can't say when words are spoken"
 POOLS = "this model gives embeddings, scores or classes; it generates no text"
 
 _SAMPLING = TokenSampling(0)
@@ -67,8 +71,6 @@ class PoolRequest:
     ran on is gone. `key` is its number in its holder; `result` is done at its end.
     timing: hears of its moments, and what the engine says of it."""
 
-    media: None = None
-
     def __init__(
         self,
         *,
@@ -78,8 +80,10 @@ class PoolRequest:
         terms: Terms,
         placement: Placement,
         timing: RequestTiming | None = None,
+        media: PreparedMedia | None = None,
     ) -> None:
         self.key = 0
+        self.media = media
         self.holder: Holder = NOWHERE
         self.placement = placement
         self.name = name
@@ -129,6 +133,7 @@ class PoolRequest:
             timeline=self.timing is not None,
             grant=self.terms.grant,
             adapter=self.terms.adapter,
+            media=None if self.media is None else self.media.media,
             background=self.terms.background,
         )
 
@@ -157,6 +162,8 @@ class PoolRequest:
         self._leave()
 
     def _leave(self) -> None:
+        if self.media is not None:
+            self.media.close()
         self.holder.forget(self)
 
     def take(self, output: SequenceOutput) -> None:
@@ -207,8 +214,12 @@ def check_generates(welcome: Welcome) -> None:
         raise InvalidRequest(POOLS, param="model", code="unsupported_model")
 
 
-def check_task(task: PoolingTask, welcome: Welcome) -> None:
+def check_task(task: PoolingTask | Literal["align"], welcome: Welcome) -> None:
     """Raises InvalidRequest unless the served model does that."""
+    if task == "align":
+        if alignment_of(welcome.media) is None:
+            raise InvalidRequest(NO_TIMES, param="model", code="unsupported_model")
+        return
     pooling_model(welcome)
     if task not in welcome.pooling_tasks:
         raise InvalidRequest(

@@ -69,6 +69,8 @@ class MediaDesk:
         self.counts = DeskCounts()
         self.max_bytes = settings.max_media_bytes
         """Of an item's file."""
+        self.max_seconds = settings.max_media_seconds
+        """Of a sound or a video."""
         self._bounds = ItemBounds(
             settings.max_media_pixels,
             settings.max_media_seconds,

@@ -23,7 +23,7 @@ from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
 from penstock.families import ENCODERS, FAMILIES
 from penstock.model_config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raise it whenever the same input gives another prepared folder."""
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

@@ -13,9 +13,11 @@ from penstock.formats.small_file import read_json
 from penstock.media_facts import LogMel, MediaFacts
 from penstock.prepare.inputs import GENERATION_CONFIG, MAX_JSON_BYTES
 from penstock.text.tokenizer import Tokenizer
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.transcription_facts import Alignment, TranscriptionFacts
 
 CLASS = "WhisperForConditionalGeneration"
+MAX_FILTER = 99
+"""Rows of a median filter."""
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -62,7 +64,23 @@ def read_transcription(
         window_frames=mel.chunk_frames,
         frames_per_second=mel.sampling_rate // mel.hop,
         timestamp_frames=mel.chunk_frames // config.integer("max_source_positions"),
+        alignment=_alignment(tokens, config),
     )
+
+
+def _alignment(stated: _Ids, config: Fields) -> Alignment:
+    """The heads that generation_config.json names; else, as Whisper's authors have it, all heads of
+    the decoder's latter half. Raises UnsupportedModel for heads that it hasn't got."""
+    layers, heads = config.integer("decoder_layers"), config.integer("decoder_attention_heads")
+    width = config.integer("median_filter_width", 7)
+    if not (1 <= width <= MAX_FILTER and width % 2):
+        raise UnsupportedModel(
+            f"{config.where}: median_filter_width is {width}; odd numbers up to {MAX_FILTER} are "
+            "allowed"
+        )
+    found = stated.heads("alignment_heads", layers, heads)
+    latter = tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))
+    return Alignment(heads=found or latter, filter_width=width)
 
 
 def _stated(path: Path) -> dict[str, Any]:
@@ -117,6 +135,19 @@ class _Ids:
             for text, token in table.items()
             if (found := _LANGUAGE.fullmatch(text)) is not None
         }
+
+    def heads(self, key: str, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
+        """Pairs of a layer and one of its heads; none where the key is missing."""
+        stated = self._stated.get(key) or []
+        every = [(layer, head) for layer in range(layers) for head in range(heads)]
+        listed = isinstance(stated, list) and len(stated) <= len(every)
+        found = tuple(each for each in every if list(each) in stated) if listed else ()
+        if not listed or len(found) != len(stated):
+            raise UnsupportedModel(
+                f"{self._where}: {key} is no list of pairs of a layer below {layers} and a head "
+                f"below {heads}"
+            )
+        return found
 
     def count(self, key: str) -> int | None:
         stated = self._stated.get(key)

@@ -160,9 +160,10 @@ PoolingTask = Literal["embed", "token_embed", "classify"]
 class Pooling(msgspec.Struct, frozen=True, array_like=True):
     """What a pooling model computes for a request."""
 
-    task: PoolingTask
+    task: PoolingTask | Literal["align"]
     """embed: one vector for the input; token_embed: one for each token; classify: a score for each
-    label."""
+    label. align, of a model that transcribes and no other: for each of the decoder's tokens, how
+    many of the encoder's rows had gone by when the next one began."""
     token_types: bytes = b""
     """One byte per token (which text of a pair it belongs to); empty if all are 0."""
     dimensions: int | None = None
@@ -171,6 +172,10 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True):
     """Whether the vector is then scaled to length 1; None for the model's default."""
     activate: bool | None = None
     """Whether scores are passed through the head's activation; None for the model's default."""
+    rows: int = 0
+    """Of align: the encoder's rows that hold sound, its first ones; the others are silence."""
+    skipped: int = 0
+    """Of align: the decoder's first tokens, which say what it is to do, and were never spoken."""
 
 
 class Vectors(msgspec.Struct, frozen=True, array_like=True):
@@ -180,7 +185,7 @@ class Vectors(msgspec.Struct, frozen=True, array_like=True):
     """
 
     shape: tuple[int, ...]
-    """(size,) or (tokens, size)."""
+    """(size,) or (tokens, size); of an alignment (tokens,)."""
     data: bytes
     """float32, little-endian, row by row."""
 

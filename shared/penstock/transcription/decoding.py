@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, RequestFailed
 from penstock.media.prompt import MediaPrompt
-from penstock.protocol.common import SpeechRules, TimestampRules
+from penstock.protocol.common import Pooling, SpeechRules, TimestampRules
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A window's tokens, without the end. no_speech: probability of silence; None: nobody asked.
-    silent: nothing was said."""
+    silent: nothing was said.  ended: by itself, and not for want of room."""
 
     token_ids: list[int]
     quality: Quality
     temperature: float
     no_speech: float | None
     silent: bool = False
+    ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,23 @@ class WindowDecoder:
                 return Decoded([], found, temperature, silence, silent=True)
             if not (found.is_guessed or found.is_repetitive):
                 break
-        return Decoded(self._without_end(sampled.token_ids), found, temperature, silence)
+        ids = sampled.token_ids
+        ended = ids[-1:] == [self._facts.end]
+        return Decoded(ids[:-1] if ended else ids, found, temperature, silence, ended=ended)
+
+    async def ends(self, whole: MediaPrompt, rows: int, skipped: int) -> list[float]:
+        """When each token of a text ends that was decoded, seconds of its window.
+
+        whole: prompt and text, without the end.  rows: of the encoder, that hold sound.  skipped:
+        tokens of the prompt.
+        """
+        asked = Pooling("align", rows=rows, skipped=skipped)
+        found = await self._client.pool(
+            whole.prompt_token_ids, asked, name=self._name, terms=self._terms, media=whole.media
+        )
+        facts = self._facts
+        seconds = facts.timestamp_frames / facts.frames_per_second
+        return [row * seconds for row in found.values()]
 
     async def _silence(self, start: MediaPrompt) -> float:
         """How probable it is that nothing is said."""
@@ -108,9 +125,6 @@ class WindowDecoder:
         ]
         average = sum(counted) / max(1, len(counted))
         return Quality(compression_ratio(text.strip()), average)
-
-    def _without_end(self, token_ids: list[int]) -> list[int]:
-        return token_ids[:-1] if token_ids[-1:] == [self._facts.end] else token_ids
 
     async def _one_of(self, start: MediaPrompt, allowed: list[int]) -> _Sampled:
         params = SamplingParams(

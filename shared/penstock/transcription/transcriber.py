@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from penstock.media.items import PreparedItems
 from penstock.media.prompt import placed
 from penstock.text.tokenizer import Tokenizer
 from penstock.transcription import quiet
 from penstock.transcription.decoding import Decoded, WindowDecoder
 from penstock.transcription.recording import Recording
-from penstock.transcription.segments import WindowSegments, cut, cut_whole
+from penstock.transcription.segments import SegmentTokens, WindowSegments, cut, cut_whole
 from penstock.transcription.wishes import Wishes, context_of, language_of, task_tokens
+from penstock.transcription.words import Word, words_of
 from penstock.transcription_facts import TranscriptionFacts
 
 MOST_WINDOWS = 8
@@ -35,6 +37,17 @@ class Segment:
     average_logprob: float
     compression_ratio: float
     no_speech: float | None
+    words: tuple[Word, ...] = ()
+    """If they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A window. ends: of its tokens, seconds from its beginning, if words were asked for."""
+
+    seek: int
+    decoded: Decoded
+    ends: list[float] | None
 
 
 class Transcriber:
@@ -83,11 +96,12 @@ class Transcriber:
         while seek < total:
             frames = min(window, total - seek)
             left -= 1
-            decoded = await self._decoded(seek, seek + frames)
+            heard = await self._heard(seek, seek + frames)
+            decoded = heard.decoded
             found = cut(decoded.token_ids, frames, self.facts)
-            yield self._shown(seek, decoded, found)
-            heard = not decoded.silent and left > 0
-            seek += found.frames if heard else frames
+            yield self._shown(heard, found)
+            goes_on = not decoded.silent and left > 0
+            seek += found.frames if goes_on else frames
 
     def _first_end(self) -> int:
         """Of the window that the language is heard in, frames."""
@@ -100,23 +114,43 @@ class Transcriber:
             quiet.windows, mel, facts.window_frames, facts.frames_per_second
         )
         for seek, end in windows:
-            decoded = await self._decoded(seek, end)
-            found = cut_whole(decoded.token_ids, end - seek, facts)
-            yield self._shown(seek, decoded, found)
+            heard = await self._heard(seek, end)
+            found = cut_whole(heard.decoded.token_ids, end - seek, facts)
+            yield self._shown(heard, found)
 
-    async def _decoded(self, seek: int, end: int) -> Decoded:
+    async def _heard(self, seek: int, end: int) -> _Heard:
         facts = self.facts
         window = await self._recording.window(seek, end)
         tokens = task_tokens(self.language or "en", self.wishes, facts)
         prompt = placed([*self._context, *tokens], window)
         start = placed([*self._context, facts.start], window)
         room = facts.max_tokens - len(self._context) - len(tokens)
-        return await self._decoder.decode(prompt, start, room)
+        decoded = await self._decoder.decode(prompt, start, room)
+        ends = None
+        if self.wishes.words and not decoded.silent:
+            ends = await self._ends([*self._context, *tokens], decoded, window, end - seek)
+        return _Heard(seek, decoded, ends)
 
-    def _shown(self, seek: int, decoded: Decoded, made: WindowSegments) -> list[Segment]:
+    async def _ends(
+        self, before: list[int], decoded: Decoded, window: PreparedItems, frames: int
+    ) -> list[float]:
+        """Of each token. before: those of the prompt.  frames: of the window's sound."""
+        facts = self.facts
+        spoken = decoded.token_ids if decoded.ended else decoded.token_ids[:-1]
+        if not any(token < facts.end for token in spoken):
+            return [0.0] * len(decoded.token_ids)
+        rows = max(1, frames // facts.timestamp_frames)
+        found = await self._decoder.ends(placed([*before, *spoken], window), rows, len(before))
+        # Of a last token that had no room behind it nothing is known.
+        return found + found[-1:] * (len(decoded.token_ids) - len(found))
+
+    def _shown(self, heard: _Heard, made: WindowSegments) -> list[Segment]:
+        decoded, seek = heard.decoded, heard.seek
         begin = seek / self.facts.frames_per_second
         found = []
+        at = 0
         for piece in [] if decoded.silent else made.pieces:
+            first, at = at, at + len(piece.token_ids)
             text = self._tokenizer.decode([t for t in piece.token_ids if t < self.facts.end])
             if not text.strip():
                 continue
@@ -132,7 +166,26 @@ class Transcriber:
                     average_logprob=decoded.quality.average_logprob,
                     compression_ratio=decoded.quality.compression_ratio,
                     no_speech=decoded.no_speech,
+                    words=self._words(heard, piece, first),
                 )
             )
             self._count += 1
         return found
+
+    def _words(self, heard: _Heard, piece: SegmentTokens, first: int) -> tuple[Word, ...]:
+        """Those of a segment, within its times. first: its first token's place in the window."""
+        if heard.ends is None:
+            return ()
+        begin = heard.seek / self.facts.frames_per_second
+        ends = [begin + end for end in heard.ends]
+        found = words_of(
+            piece.token_ids,
+            ends[first : first + len(piece.token_ids)],
+            ends[first - 1] if first else begin,
+            self._tokenizer,
+            text_end=self.facts.end,
+            language=self.language or "en",
+        )
+        low, high = begin + piece.start, begin + piece.end
+        # Attention to a segment's first word begins where its window does.
+        return tuple(word.within(low, high) for word in found)

@@ -55,26 +55,56 @@ class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class TranscriptWord(msgspec.Struct, frozen=True, kw_only=True):
+    """start, end: seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class TranscriptReply(msgspec.Struct, frozen=True, kw_only=True):
-    """task, language (its English name), duration (seconds) and segments: of verbose_json only."""
+    """task, language (its English name), duration (seconds), segments and words: of verbose_json
+    only."""
 
     text: str
     task: str | UnsetType = UNSET
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
     segments: list[TranscriptSegment] | UnsetType = UNSET
+    words: list[TranscriptWord] | UnsetType = UNSET
     usage: DurationUsage
 
 
 @dataclass(slots=True)
-class Transcript:
-    """What has been understood so far. text: of all segments, without blanks around it."""
+class RunningText:
+    """What segments say, one after another, without blanks around it."""
 
-    transcriber: Transcriber
-    segments: list[Segment] = field(default_factory=list)
     text: str = ""
     _blanks: str = ""
     """At the end of the last segment; part of the text once more comes."""
+
+    def add(self, segment: str) -> str:
+        """What the text gains."""
+        new = self._blanks + segment
+        gained = new.rstrip() if self.text else new.strip()
+        self._blanks = new[len(new.rstrip()) :]
+        self.text += gained
+        return gained
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What has been understood so far."""
+
+    transcriber: Transcriber
+    segments: list[Segment] = field(default_factory=list)
+    _said: RunningText = field(default_factory=RunningText)
+
+    @property
+    def text(self) -> str:
+        """Of all segments, without blanks around it."""
+        return self._said.text
 
     @property
     def seconds(self) -> float:
@@ -91,11 +121,7 @@ class Transcript:
     def add(self, segment: Segment) -> str:
         """What the text gains."""
         self.segments.append(segment)
-        new = self._blanks + segment.text
-        gained = new.rstrip() if self.text else new.strip()
-        self._blanks = new[len(new.rstrip()) :]
-        self.text += gained
-        return gained
+        return self._said.add(segment.text)
 
     @property
     def usage(self) -> DurationUsage:
@@ -123,6 +149,15 @@ class Transcript:
             language=name_of(of.language or ""),
             duration=round(self.seconds, 3),
             text=self.text,
-            segments=[TranscriptSegment.of(each, frames_per_second=rate) for each in self.segments],
+            segments=[TranscriptSegment.of(each, frames_per_second=rate) for each in self.segments]
+            if of.wishes.segments
+            else UNSET,
+            words=[
+                TranscriptWord(word=each.text, start=round(each.start, 3), end=round(each.end, 3))
+                for segment in self.segments
+                for each in segment.words
+            ]
+            if of.wishes.words
+            else UNSET,
             usage=self.usage,
         )

@@ -38,6 +38,10 @@ class Wishes:
     pauses: bool = False
     silence: bool = False
     """Whether each segment says how probable silence is."""
+    segments: bool = True
+    """Whether verbose_json has the segments."""
+    words: bool = False
+    """Whether each segment has its words, and when they were said."""
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -116,5 +120,12 @@ def task_tokens(language: str, wishes: Wishes, facts: TranscriptionFacts) -> lis
 def check(wishes: Wishes, facts: TranscriptionFacts, tokenizer: Tokenizer) -> None:
     """Raises InvalidRequest for what the model can't fulfil."""
     language_of(wishes, facts)
+    if wishes.words and facts.alignment is None:
+        raise InvalidRequest(
+            "this model's files don't say which of its heads follow the sound, so it can't say "
+            "when words are spoken",
+            param="timestamp_granularities",
+            code="unsupported_value",
+        )
     context_of(wishes, facts, tokenizer)
     wishes.params(wishes.temperature, facts.max_tokens)

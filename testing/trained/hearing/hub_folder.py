@@ -98,6 +98,8 @@ def _generation_config(ids: dict[str, int]) -> dict[str, Any]:
         "lang_to_id": {"<|en|>": ids["<|en|>"]},
         "task_to_id": {"translate": ids["<|translate|>"], "transcribe": ids["<|transcribe|>"]},
         "return_timestamps": False,
+        # Of all sets of three, the one that is right most often about when digits are spoken.
+        "alignment_heads": [[0, 0], [0, 2], [1, 1]],
     }
 
 

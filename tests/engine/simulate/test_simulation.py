@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from loadtest import long_simulation
+from penstock.config.lora_settings import LoraSettings
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock.errors import InvalidRequest
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
@@ -112,6 +113,38 @@ def test_nothing_is_lost_under_preemption_and_deaths() -> None:
     trace = list(synthetic(BUSY))
     if report.finishes == {"length": report.completed} and not report.rejected:
         assert report.output_tokens == sum(request.output_tokens for request in trace)
+
+
+def test_a_request_waits_for_its_adapter_and_its_steps_cost_more() -> None:
+    cost = msgspec.structs.replace(COST, adapter_ms=3.0, adapted_ms=0.125)
+    trace = [TraceRequest(2.0, 100, 30, adapter="a"), TraceRequest(60.0, 100, 30, adapter="a")]
+    first, second = alone(100, 30), alone(100, 30)
+    more = 30 * 3.0 + 0.125 * 129
+    simulation = simulate(trace, cost=cost, adapter_load=0.7)
+    report = report_of(simulation)
+    assert report.adapter_loads == 1
+    assert report.ttft.mean == pytest.approx(first[0] + 3.0 + 12.5 + 700 / 2)
+    assert report.e2e.mean == pytest.approx(sum(second) + more + 700 / 2)
+    assert report.seconds == pytest.approx(60.0 + (sum(second) + more) / 1000)
+
+
+def test_more_adapters_than_places_are_loaded_again_and_nothing_is_lost() -> None:
+    def run(places: int, adapters: int, deaths: float = 0.0) -> SimulationReport:
+        trace = synthetic(Synthetic(rate=8.0, requests=150, output=32, adapters=adapters))
+        settings = msgspec.structs.replace(config(), lora=LoraSettings(max_loras=places))
+        options = {"adapter_load": 0.2, "check_every": 20, "deaths_per_hour": deaths}
+        return report_of(simulate(trace, settings, **options))
+
+    few, many, none, deadly = run(2, 8), run(8, 8), run(2, 0), run(2, 8, 500.0)
+    assert few.completed == many.completed == none.completed == 150
+    assert few.adapter_loads > 2 * many.adapter_loads > 0 == none.adapter_loads
+    assert few.ttft.mean is not None
+    assert many.ttft.mean is not None
+    assert few.ttft.mean > many.ttft.mean
+    assert run(2, 8).digest == few.digest
+    assert deadly.worker_deaths > 0
+    assert sum(deadly.finishes.values()) == 150
+    assert deadly.adapter_loads > few.adapter_loads
 
 
 def test_drafts_save_steps_and_say_the_same_again() -> None:

@@ -55,6 +55,7 @@ def main() -> int:
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
         options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}", f"-knot ({LEFT_OUT})"]
+        options += ["--timeout=900"]  # Others come first: they may take long by the clock.
         tests = ["-m", "pytest", *options, str(FOLDER), *sys.argv[1:]]
         status = run(folder / "tests", library, tests)
         found = reports(folder, "tests")

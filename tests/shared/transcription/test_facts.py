@@ -12,7 +12,7 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.media_facts import KindFacts, LogMel, MediaFacts
 from penstock.prepare.transcription import read_transcription
-from penstock.transcription_facts import TranscriptionFacts
+from penstock.transcription_facts import Alignment, TranscriptionFacts
 from tests.system.transcribing_models import FRAMES, TARGETS, generation_config, tokenizer
 
 TOKENS = tokenizer()
@@ -26,6 +26,8 @@ CONFIG = {
     "vocab_size": len(IDS),
     "max_source_positions": FRAMES // 2,
     "max_target_positions": TARGETS,
+    "decoder_layers": 3,
+    "decoder_attention_heads": 2,
 }
 
 
@@ -55,8 +57,20 @@ def test_a_release_is_read(tmp_path: Path) -> None:
         window_frames=FRAMES,
         frames_per_second=100,
         timestamp_frames=2,
+        alignment=Alignment(heads=((1, 0), (1, 1))),
     )
     assert facts.window_seconds == 4.0
+
+
+def test_heads_that_follow_the_sound(tmp_path: Path) -> None:
+    stated = {**generation_config(IDS), "alignment_heads": [[2, 1], [0, 0]]}
+    found = read(tmp_path, stated, median_filter_width=9).alignment
+    assert found == Alignment(heads=((0, 0), (2, 1)), filter_width=9)
+    for wrong in ([[3, 0]], [[0, 2]], [0, 1], {"a": 1}, [[0, 0], [0, 0]], [["0", 0]]):
+        with pytest.raises(UnsupportedModel, match="pairs of a layer below 3 and a head below 2"):
+            read(tmp_path, {**stated, "alignment_heads": wrong})
+    with pytest.raises(UnsupportedModel, match="median_filter_width is 4"):
+        read(tmp_path, stated, median_filter_width=4)
 
 
 def test_the_tokenizer_has_what_the_generation_config_lacks(tmp_path: Path) -> None:
@@ -64,6 +78,7 @@ def test_the_tokenizer_has_what_the_generation_config_lacks(tmp_path: Path) -> N
     assert facts.first_timestamp == IDS["<|0.00|>"]
     assert (facts.languages, facts.translate, facts.transcribe) == ({}, None, None)
     assert facts.suppressed == ()
+    assert facts.alignment == Alignment(heads=((1, 0), (1, 1), (2, 0), (2, 1)))
 
 
 def test_a_model_of_one_language(tmp_path: Path) -> None:

@@ -19,13 +19,20 @@ CHROMIUM = "/usr/bin/chromium"
 def browser() -> Iterator[object]:
     """Closed with the module: an event loop of Playwright's that goes on would be in the way of
     other modules' async tests."""
+    with chromium() as running:
+        yield running
+
+
+@contextmanager
+def chromium(*flags: str) -> Iterator[object]:
+    """flags: beside those that a container needs."""
     if not os.path.exists(CHROMIUM) and not shutil.which("chromium"):
         pytest.skip("there is no chromium: install Debian's package chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="the dev extra has playwright")
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=CHROMIUM if os.path.exists(CHROMIUM) else shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", *flags],
         )
         yield running
         running.close()

@@ -3,20 +3,26 @@ places that adapters take in turns."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 
-from penstock.adapters import read_adapter
+from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.model_config import WeightFiles
+from penstock.protocol.from_worker import AdapterReady
+from penstock.protocol.to_worker import LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
+from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from testing.model_configs import varied
 from tests.adapter_folders import write_peft
@@ -26,6 +32,7 @@ from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
+from tests.worker.driver import Driver, Job
 from tests.worker.parallel.together import Formed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
@@ -146,6 +153,19 @@ def test_more_adapters_than_places(files: WeightFiles, folders: list[Path]) -> N
         served.logits(*rows)
 
 
+def test_what_cant_be_held_is_refused(files: WeightFiles, tmp_path: Path) -> None:
+    """Numbers that the activations' type can't hold; and a module that is computed otherwise."""
+    served = Served(files, [], "triton")
+    factors = factors_of(CONFIG, 4, 1, ("q_proj",))
+    large = {name: (down, up * np.float32(1e38)) for name, (down, up) in factors.items()}
+    _, adapter = read_adapter(write_peft(tmp_path, large, alpha=1e3))
+    modules = fitted(adapter, CONFIG, 17)
+    with pytest.raises(UnfitAdapter, match="aren't finite"):
+        served.holds.hold(modules)
+    with pytest.raises(UnfitAdapter, match="changes lm_head; on a GPU that isn't possible"):
+        served.holds.hold({"lm_head": next(iter(modules.values()))})
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_places_are_written_behind_the_steps_that_read_them(
     files: WeightFiles, folders: list[Path]
@@ -185,3 +205,36 @@ def test_ranks_share_what_is_added(
             *_, found = formed.each(lambda ranks, step=step: by_rank[ranks].logits(*step))
             for mine, wanted in zip(found, true.logits(*step), strict=True):
                 assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+def test_a_worker_loads_and_applies_them(
+    files: WeightFiles, folders: list[Path], tmp_path: Path
+) -> None:
+    """Beside a sequence without adapter, greedy tokens are the reference's."""
+    from penstock_worker.loading.load import _load_on_device
+
+    model = CPUModel(CONFIG, files, "float32", backend="triton", max_loras=1, max_lora_rank=17)
+    setup = msgspec.structs.replace(
+        model.setup(block_size=BLOCK, num_blocks=8),
+        max_num_seqs=2,
+        max_num_batched_tokens=5,
+        max_model_len=16,
+        model_dir=str(tmp_path),
+    )
+    recipe = choose(model.prepared(), setup, 1)
+    loaded = _load_on_device(recipe, model.prepared(), setup, time.monotonic(), Unwatched())
+    runner, answers = loaded.runner, SimpleQueue[Any]()
+    digest, _ = read_adapter(folders[1])
+    runner.adapters.load(LoadAdapter(digest, str(folders[1])), answers.put)
+    assert answers.get(timeout=30) == AdapterReady(digest)
+    jobs = [Job(words(n, 3), 4, adapter=digest * n) for n in range(2)]
+    Driver(runner, block_size=BLOCK, num_blocks=8, slots=2, budget=5).run(jobs)
+    true = Served(files, folders, "reference")
+    for number, job in enumerate(jobs):
+        tokens = list(job.prompt)
+        for _ in range(4):
+            (logits,) = true.logits((tokens, 0, 0, 2 * number - 1))
+            tokens.append(int(logits[-1].argmax()))
+        assert job.error is None
+        assert job.tokens == tokens[3:]
+    runner.close()

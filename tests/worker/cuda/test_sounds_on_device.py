@@ -3,15 +3,20 @@ between host and device."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from penstock.protocol.from_worker import MediaReady
 from penstock_worker.audio.model import MEL, AudioModel, open_audio_tower
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.triton_limits import ranks_with_towers
+from penstock_worker.media.interface import BatchMedia
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.audio import hearing_cases
@@ -93,6 +98,37 @@ def test_towers_compute_on_the_device(case: str) -> None:
         rows = AudioModel(ours.config, weights).encode({MEL: sound.mel})
         assert rows.is_cuda
         assert rows.shape == (sound.item.rows, ours.config.hidden_size)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_nothing_is_mixed_up_beside_an_encoder() -> None:
+    """On a simulated GPU, with shapes only: stored rows, a prompt, and captured decodes."""
+    _, ours = whisper_cases.both("whisper")
+    model, rows = replace(ours.cpu, backend="triton"), whisper_cases.ROWS
+    with simulated(Device(1 << 30, computes=False, pace=1)) as device, torch.inference_mode():
+        recipe = choose(model.prepared(), model.setup(num_blocks=32), 1)
+        forward: Any = recipe.build()
+        forward = forward(32)
+        stored = torch.zeros(rows, ours.config.hidden_size, device=torch.device("cuda", 0))
+
+        def logits(start: int, count: int, media: BatchMedia | None = None) -> torch.Tensor:
+            batch = Batch(
+                np.ones(count, np.int64),
+                [np.arange(12)],
+                np.array([start]),
+                np.array([count]),
+                media=media,
+            )
+            found: torch.Tensor = forward.logits(batch, np.unique([0, count - 1]))
+            return found
+
+        first = logits(0, rows + 2, BatchMedia(np.arange(rows), stored))
+        assert first.is_cuda
+        assert first.shape == (2, ours.config.vocab_size)
+        assert logits(rows + 2, 3).is_cuda
+        for step in range(3):
+            assert logits(rows + 5 + step, 1).is_cuda
+        assert device.captures == 1
 
 
 def test_several_gpus_hear_nothing() -> None:

@@ -14,12 +14,14 @@ from torch import Tensor
 from penstock.media.prepared import write
 from penstock.protocol.common import Media, MediaItem, MediaSpan
 from penstock.protocol.to_worker import LoadMedia
+from penstock.transcription_facts import Alignment
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.reference_encoded import EncoderDecoderCache
 from penstock_worker.audio.hearing import Hearing
 from penstock_worker.audio.model import MEL
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.cpu.backend import shown_heads
 from penstock_worker.forward.encoder_decoder import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import choose
@@ -90,21 +92,30 @@ def runner_of(
     observer: Observer | None = None,
     block_size: int = 16,
     backend: str = "reference",
+    alignment: Alignment | None = None,
 ) -> StepRunner[Any]:
-    """Has the encodings of these sounds, by transformers' encoder; further ones it makes."""
+    """Has the encodings of these sounds, by transformers' encoder; further ones it makes.
+    alignment: which heads follow the sound."""
     blocks, slots = 2048 // block_size, 8
+    heads = () if alignment is None else alignment.heads
     forward: Any
     if backend != "reference":
         own = replace(ours.cpu, backend=backend)
         forward = own.forward(block_size=block_size, num_blocks=blocks, threads=2)
+        if heads:
+            forward.shown = shown_heads(
+                forward.stores._decoder.program, forward.decoder._decoder, ours.config, heads
+            )
     else:
         shape = CacheShape.of(ours.config, block_size, torch.float32)
         cache = EncoderDecoderCache(ReferenceAttention(shape, blocks), ROWS)
-        forward = EncoderDecoderForward(ours.decoder, cache)
+        forward = EncoderDecoderForward(ours.decoder, cache, heads=heads)
     media = MediaEncodings(rows=8 * ROWS, row_bytes=1, load_bytes=1 << 20, sections=False)
     media.see_with(Hearing(ours.tower, lambda: None))
     media._rows = {name_of(sound): encoded(theirs, sound) for sound in sounds}
     bounds = SlotBounds(
         slots, blocks, block_size, ours.config.vocab_size, ROWS + TARGETS, encoder_rows=ROWS
     )
-    return host_runner(forward, choose(1), Slots(bounds), observer=observer, media=media)
+    return host_runner(
+        forward, choose(1), Slots(bounds), observer=observer, media=media, alignment=alignment
+    )

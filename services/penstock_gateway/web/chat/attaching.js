@@ -4,6 +4,7 @@ import { at, icon, iconButton, make } from "./dom.js";
 import { describe, KINDS, refusal } from "./media.js";
 import { notify, speak } from "./notices.js";
 import { pictureOf } from "./pictures.js";
+import { Recorder } from "./recorder.js";
 
 export class Attaching {
   #files = new Map();
@@ -28,6 +29,7 @@ export class Attaching {
       this.input.value = "";
       at("message").focus();
     });
+    this.recorder = new Recorder({ take: (file) => this.take([file]), refuse: (words) => notify(words, { one: "record", bad: true }) });
     at("message").addEventListener("paste", (event) => this.#pasted(event));
     this.#listenForDrops(at("chat"));
   }
@@ -42,6 +44,7 @@ export class Attaching {
     const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : `${name || "This model"} can't see or hear`;
     this.button.setAttribute("aria-label", words);
     this.button.title = words;
+    this.recorder.known(chats && Boolean(media.audio));
     this.note();
     this.input.accept = this.#kinds().flatMap((kind) => KINDS[kind].types).join(",");
   }

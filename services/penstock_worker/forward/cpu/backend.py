@@ -10,13 +10,14 @@ cache's dtype can be chosen independently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from penstock import mechanisms as mechanism
 from penstock.kv_layout import kv_layout
+from penstock.media_facts import alignment_heads
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.decoder import (
@@ -28,6 +29,7 @@ from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import Program
 from penstock_worker.forward.cpu.adapters import adapters_of
 from penstock_worker.forward.cpu.cross_layers import compile_stored
+from penstock_worker.forward.cpu.crossings import KEY, QUERY, ShownHeads, beside, showing
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.encoder_decoder import CPUEncoderDecoder
 from penstock_worker.forward.cpu.forward import CPUForward
@@ -155,7 +157,7 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
             see(made.count_layer)
             if stored is None:
                 return made
-            return beside_encoder(stored, decoder, made, config)
+            return beside_encoder(stored, decoder, made, config, alignment_heads(prepared.media))
 
         return forward
 
@@ -175,11 +177,32 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
 
 
 def beside_encoder(
-    stored: Program, decoder: Decoder, made: CPUForward, config: ModelConfig
+    stored: Program,
+    decoder: Decoder,
+    made: CPUForward,
+    config: ModelConfig,
+    heads: Sequence[tuple[int, int]],
 ) -> CPUEncoderDecoder:
-    """stored: see compile_stored."""
-    stores = CPUForward(replace(decoder, program=stored, beside=decoder))
-    return CPUEncoderDecoder(stores, made, config.encoder_rows, config.vocab_size)
+    """stored: see compile_stored. heads: (layer, head) of those whose attention is shown."""
+    stores = CPUForward(beside(decoder, stored))
+    shown = shown_heads(stored, decoder, config, heads) if heads else None
+    return CPUEncoderDecoder(stores, made, config.encoder_rows, config.vocab_size, shown)
+
+
+def shown_heads(
+    stored: Program, decoder: Decoder, config: ModelConfig, heads: Sequence[tuple[int, int]]
+) -> ShownHeads:
+    """As for beside_encoder."""
+    layers = ShownHeads.layers(heads)
+    keys = showing(stored, config, KEY, layers)
+    queries = showing(decoder.program, config, QUERY, layers)
+    return ShownHeads(
+        of_encoder=CPUForward(beside(decoder, keys)),
+        of_decoder=CPUForward(beside(decoder, queries)),
+        places=ShownHeads.places_of(heads, config.num_heads),
+        heads=len(layers) * config.num_heads,
+        head_dim=config.head_dim,
+    )
 
 
 def shapes_of(

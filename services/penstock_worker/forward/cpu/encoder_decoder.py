@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock_worker.alignment.interface import Crossing
 from penstock_worker.attention.encoded import Division
+from penstock_worker.forward.cpu.crossings import ShownHeads
 from penstock_worker.forward.decoded_part import decoded_part
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.media.interface import BatchMedia
@@ -26,14 +28,21 @@ class CPUEncoderDecoder:
     decoder: Forward
     encoder_rows: int
     vocab: int
+    shown: ShownHeads | None = None
+    """What `crossing` gives; None: nobody knows which heads."""
 
     @property
     def layers_done(self) -> int:
-        return self.stores.layers_done + self.decoder.layers_done
+        return sum(each.layers_done for each in self._forwards)
+
+    @property
+    def _forwards(self) -> tuple[Forward, ...]:
+        shown = self.shown
+        return self.stores, self.decoder, *(() if shown is None else shown.forwards)
 
     def cancel(self) -> None:
-        self.stores.cancel()
-        self.decoder.cancel()
+        for each in self._forwards:
+            each.cancel()
 
     def kv_blocks(self) -> list[np.ndarray]:
         return self.decoder.kv_blocks()
@@ -49,6 +58,16 @@ class CPUEncoderDecoder:
             decoded = self.decoder.logits(decoded_part(batch, division, self.encoder_rows), found)
             logits[torch.from_numpy(places)] = decoded
         return logits
+
+    def crossing(self, batch: Batch) -> Crossing:
+        """See Crosses."""
+        if self.shown is None:
+            raise ValueError("no heads are shown")
+        division = Division.of(batch.starts, batch.counts, self.encoder_rows)
+        decoded = len(division.decoded)
+        keys = self.shown.keys(_encoded(batch, division) if decoded < len(batch.tokens) else None)
+        rows = decoded_part(batch, division, self.encoder_rows) if decoded else None
+        return Crossing(self.shown.queries(rows), keys)
 
 
 def _encoded(batch: Batch, division: Division) -> Batch:

@@ -1,0 +1,95 @@
+"""WebSockets: who may open one, and how they are refused and ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock import logs
+from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
+
+log = logs.get(__name__)
+
+SUBPROTOCOL = "realtime"
+KEY_SUBPROTOCOL = "openai-insecure-api-key."
+"""What a page has before its API key in the list of subprotocols: it can send no headers of its
+own."""
+LEAVING = 1001
+FAILED = 1011
+"""Codes of RFC 6455, section 7.4.1."""
+
+
+def key_of(scope: Scope) -> bytes:
+    """The API key among the subprotocols; empty without one, and with more than one."""
+    found = [each for each in scope["subprotocols"] if each.startswith(KEY_SUBPROTOCOL)]
+    return found[0].removeprefix(KEY_SUBPROTOCOL).encode() if len(found) == 1 else b""
+
+
+def check_origin(scope: Scope, allowed: Collection[str]) -> None:
+    """Raises HTTPError 403 for the page of another site that isn't allowed: browsers let any page
+    open a WebSocket anywhere, and read it."""
+    headers = {name: value for name, value in scope["headers"] if name in (b"origin", b"host")}
+    origin = headers.get(b"origin")
+    if origin is None or "*" in allowed:
+        return
+    text = origin.decode("latin-1")
+    if text in allowed or urlsplit(text).netloc.encode("latin-1") == headers.get(b"host"):
+        return
+    raise HTTPError(
+        403,
+        "pages of another origin may not open a WebSocket here (--allowed-origins)",
+        type="permission_error",
+        code="origin_not_allowed",
+    )
+
+
+async def guarded(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, request_id: str
+) -> None:
+    """Runs the application. What it raises before the WebSocket is open becomes an HTTP response;
+    afterwards, the WebSocket is closed."""
+    opened = False
+    header = (b"x-request-id", request_id.encode())
+
+    async def noting(message: Message) -> None:
+        nonlocal opened
+        if message["type"] == "websocket.accept":
+            opened = True
+            message["headers"] = [*message.get("headers", ()), header]
+        await send(message)
+
+    try:
+        await app(scope, receive, noting)
+    except ClientGone as gone:
+        log.debug("client gone", request=request_id, reason=str(gone))
+    except (Exception, asyncio.CancelledError) as error:
+        answer = as_http_error(error)
+        if answer.status == 500:
+            log.error("a WebSocket failed", request=request_id, exception=True)
+        if not opened:
+            await _refuse(send, answer, header)
+        else:
+            code = LEAVING if isinstance(error, asyncio.CancelledError) else FAILED
+            await send({"type": "websocket.close", "code": code})
+
+
+async def _refuse(send: Send, answer: HTTPError, header: tuple[bytes, bytes]) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in answer.headers]
+    headers += [(b"content-type", b"application/json"), header]
+    await send(
+        {"type": "websocket.http.response.start", "status": answer.status, "headers": headers}
+    )
+    await send({"type": "websocket.http.response.body", "body": answer.encoded()})
+
+
+def protocol_class() -> type[asyncio.Protocol] | None:
+    """uvicorn's protocol for WebSockets; None without the library that parses them."""
+    try:
+        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    except ImportError:
+        log.warning("without the package websockets there is no /v1/realtime")
+        return None
+    return WebSocketsSansIOProtocol

@@ -1,0 +1,134 @@
+"""One stretch of sound on its way to text: from a first commit to the final one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock.media.sources import MediaSource
+from penstock.terms import Terms
+from penstock.transcription.begin import begin, facts_of
+from penstock.transcription.transcript import RunningText
+from penstock.transcription.wishes import Wishes
+from penstock_gateway.realtime.pieces import RATE, PieceCutter
+from penstock_gateway.service import Service
+
+if TYPE_CHECKING:
+    import numpy as np
+
+AUDIO = "audio"
+"""The field that sound comes in, for messages."""
+LONGEST = 14_400
+"""Seconds of an utterance."""
+BYTES = 6
+"""That a sample takes here: 16 bits as it came, or a float in a piece, and its twin on the way."""
+
+
+class Utterance:
+    """Sound goes in by `append`, text comes out of `texts`."""
+
+    def __init__(self, service: Service, lease: MediaLease) -> None:
+        """lease: what is held here. Raises InvalidRequest for a model that doesn't transcribe."""
+        self._service = service
+        self._lease = lease
+        self.wishes = Wishes()
+        self.begun = False
+        facts = facts_of(service.engine().text)
+        self._cutter = PieceCutter(facts.window_seconds)
+        self._pieces: deque[np.ndarray] = deque()
+        self._more = asyncio.Event()
+        self._ended = False
+        self._samples = 0
+        self._heard = 0
+        self.text = RunningText()
+
+    @property
+    def seconds(self) -> float:
+        """Of sound that has come."""
+        return self._samples / RATE
+
+    def append(self, data: bytes) -> None:
+        """More samples. Raises InvalidRequest for more than may wait to be heard, and what the
+        lease raises."""
+        count = len(data) // 2
+        waiting = (self._samples - self._heard + count) / RATE
+        most = self._service.media.max_seconds
+        if waiting > most:
+            raise InvalidRequest(
+                f"{waiting:.0f} s of sound wait to be transcribed; {most:g} s may "
+                "(--max-media-seconds)",
+                param=AUDIO,
+                code="audio_too_long",
+            )
+        if self._samples + count > LONGEST * RATE:
+            raise InvalidRequest(
+                f"an utterance has {LONGEST} s of sound at most: commit it as final, and begin "
+                "the next one",
+                param=AUDIO,
+                code="audio_too_long",
+            )
+        self._lease.take(BYTES * count, AUDIO)
+        self._samples += count
+        self._take(self._cutter.add(data))
+
+    def end(self) -> None:
+        """No more sound comes."""
+        rest = self._cutter.rest()
+        self._ended = True
+        self._take([] if rest is None else [rest])
+
+    def _take(self, pieces: list[np.ndarray]) -> None:
+        self._pieces.extend(pieces)
+        self._more.set()
+
+    async def texts(self, terms: Terms, name: str) -> AsyncIterator[str]:
+        """What the text gains, piece by piece, until the sound has ended. Raises as `begin` and
+        Transcriber.segments do."""
+        while True:
+            while self._pieces:
+                async for gained in self._of_piece(self._pieces.popleft(), terms, name):
+                    yield gained
+                self._release()
+            if self._ended:
+                return
+            await self._more.wait()
+            self._more.clear()
+
+    def close(self) -> None:
+        """Whatever becomes of it, what is held goes."""
+        self._pieces.clear()
+        self._lease.give(BYTES * (self._samples - self._heard))
+        self._heard = self._samples
+
+    def _release(self) -> None:
+        """What was heard needs no room any more; dropped silence neither."""
+        waiting = sum(map(len, self._pieces)) + self._cutter.held
+        self._lease.give(BYTES * (self._samples - waiting - self._heard))
+        self._heard = self._samples - waiting
+
+    async def _of_piece(self, piece: np.ndarray, terms: Terms, name: str) -> AsyncIterator[str]:
+        service = self._service
+        source = MediaSource(AUDIO, kind="audio", samples=(piece.astype("<f4").tobytes(), RATE))
+        with service.media.lease(terms.tenant) as lease:
+            transcriber = await begin(
+                service.client,
+                service.media,
+                service.engine().text,
+                source,
+                lease,
+                self.wishes,
+                name=name,
+                terms=terms,
+            )
+            async for segments in transcriber.segments():
+                for segment in segments:
+                    gained = self.text.add(segment.text)
+                    if gained:
+                        yield gained
+        # Whoever speaks goes on in the same language.
+        self.wishes = replace(self.wishes, language=transcriber.language)

@@ -1,0 +1,73 @@
+"""The page's microphone: what Chromium's pretended device plays is recorded, attached and sent."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.recordings import RATE, wav
+from testing.serving import Server
+from tests.system.hearing_models import write_qwen2_audio
+from tests.system.page.conftest import chromium, tabs_of
+from tests.system.page.driving import Chat
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PITCH = 440
+
+
+@pytest.fixture(scope="module")
+def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = write_qwen2_audio(tmp_path_factory.mktemp("qwen2-audio") / "tiny-qwen2-audio")
+    flags = ("--max-model-len", "512", "--num-kv-blocks", "256", "--dtype", "float32")
+    with Server(str(folder), *flags) as server:
+        yield server
+
+
+@pytest.fixture
+def chat(hearing: Server, tmp_path: Path) -> Iterator[Chat]:
+    heard = tmp_path / "heard.wav"
+    at = np.arange(3 * RATE) / RATE
+    heard.write_bytes(wav((0.5 * np.sin(2 * np.pi * PITCH * at)).astype(np.float32)))
+    flags = (
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        f"--use-file-for-fake-audio-capture={heard}",
+    )
+    with chromium(*flags) as browser, tabs_of(browser) as open_tab:
+        yield Chat(open_tab(hearing.url, permissions=["microphone"]))
+
+
+def test_what_is_said_is_sent(chat: Chat) -> None:
+    page = chat.page
+    bodies: list[Any] = []
+    page.on("request", lambda request: bodies.append(request.post_data))
+    chat.parameters(temperature="0", max_tokens="4")
+    page.get_by_role("button", name="Record a sound").click()
+    chat.tab.until("() => Number(document.getElementById('record').dataset.seconds) >= 0.8")
+    page.get_by_role("button", name="Stop the recording").click()
+    page.locator("#attached audio").wait_for()
+    assert page.locator("#record").get_attribute("aria-pressed") == "false"
+    chat.send("What is it?")
+    page.locator(".message .shown audio").wait_for()
+    (sent,) = [json.loads(each) for each in bodies if each and "audio_url" in each]
+    (sound,) = [
+        part["audio_url"]["url"]
+        for part in sent["messages"][-1]["content"]
+        if part["type"] == "audio_url"
+    ]
+    with wave.open(io.BytesIO(base64.b64decode(sound.partition(",")[2]))) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (RATE, 1, 2)
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    assert len(samples) > 0.7 * RATE
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    loudest = float(np.fft.rfftfreq(len(samples), 1 / RATE)[spectrum.argmax()])
+    assert loudest == pytest.approx(PITCH, abs=10)

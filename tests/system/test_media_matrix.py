@@ -1,0 +1,171 @@
+"""Requests with pictures and sounds, every way of running: the same tokens, and log-probabilities
+and times of words, bit for bit.
+
+{alone, crowded} x {prefix cache on, off} x {encoder cache on, off} x {chunks of 16, 64, whole} x
+{undisturbed, worker killed, engine core killed}, of a model that sees and one that hears. All
+combinations with --long.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.common import Pooling, TokenSampling
+from tests.shared.media.pictures import picture
+from tests.system.in_process import Numerics, Way
+from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, item_of, shown
+from tests.system.seeing_models import write_llava
+from tests.system.whisper_model import ROWS, TARGETS, write_whisper
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=3)
+SAMPLED = TokenSampling(seed=77, temperature=0.9, top_p=0.95, logprobs=3)
+NUMERICS = Numerics("cpu", "float32")
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Model:
+    """A prepared folder, and what is asked of it."""
+
+    folder: Path
+    longest: int
+    asked: dict[int, Asked]
+
+
+def seeing(folder: Path) -> Model:
+    prepared = prepare(str(write_llava(folder / "llava")), cache_dir=folder / "cache")
+    manifest = load_manifest(prepared)
+    assert manifest.media is not None
+    own = manifest.media.kinds["image"]
+    rows = own.preparation.rows  # type: ignore[union-attr]
+    paths = [folder / f"picture {number}" for number in range(2)]
+    side = own.preparation.height  # type: ignore[union-attr]
+    items = []
+    for number, path in enumerate(paths):
+        pixels = np.asarray(picture(side, side, number).convert("RGB"), np.uint8)[None]
+        items.append(item_of(path, "image", "pixels", pixels, rows))
+    rng = random.Random(4)
+
+    def prompt(*places: int) -> list[int]:
+        """places: words before each picture, and behind the last."""
+        found: list[int] = []
+        for at, words in enumerate(places):
+            found += [own.token_id] * rows if at else []
+            found += [rng.randrange(10, 60) for _ in range(words)]
+        return found
+
+    return Model(
+        prepared,
+        256,
+        {
+            1: Asked(prompt(3, 9), 12, GREEDY, shown((items[0], 3)), (paths[0],)),
+            2: Asked(prompt(3, 20), 12, SAMPLED, shown((items[1], 3)), (paths[1],)),
+            3: Asked(
+                prompt(40, 2, 5),
+                10,
+                SAMPLED,
+                shown((items[0], 40), (items[1], 42 + rows)),
+                (paths[0], paths[1]),
+            ),
+        },
+    )
+
+
+def hearing(folder: Path) -> Model:
+    prepared = prepare(str(write_whisper(folder / "whisper")), cache_dir=folder / "cache")
+    manifest = load_manifest(prepared)
+    start = manifest.config.vocab_size - 6
+    rng, paths = np.random.default_rng(5), [folder / f"sound {number}" for number in range(2)]
+    items = [
+        item_of(path, "audio", "mel", rng.normal(0, 1, (1, 16, 2 * ROWS)).astype(np.float32), ROWS)
+        for path in paths
+    ]
+
+    def asked(which: int, words: int, wanted: int, sampling: TokenSampling, **more: Any) -> Asked:
+        prompt = [start] * (ROWS + 1) + rng.integers(10, 200, words).tolist()
+        return Asked(prompt, wanted, sampling, shown((items[which], 0)), (paths[which],), **more)
+
+    aligned = Pooling("align", rows=ROWS - 30, skipped=1)
+    found = {
+        1: asked(0, 2, 12, GREEDY),
+        2: asked(1, 20, 12, SAMPLED),
+        3: asked(0, 30, 1, TokenSampling(0), pooling=aligned),
+    }
+    return Model(prepared, TARGETS, found)
+
+
+MODELS: dict[str, Callable[[Path], Model]] = {"pictures": seeing, "sounds": hearing}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return MODELS[request.param](tmp_path_factory.mktemp("matrix"))
+
+
+Results = dict[int, tuple[list[int], bytes, bytes]]
+
+
+def results(heard: dict[int, Any], vectors: dict[int, bytes]) -> Results:
+    return {
+        number: (each.tokens, msgspec.msgpack.encode(each.logprobs), vectors.get(number, b""))
+        for number, each in sorted(heard.items())
+    }
+
+
+def system_of(model: Model, *, deaths: Deaths | None = None, **way: Any) -> MediaSystem:
+    settings: dict[str, Any] = {"max_model_len": model.longest, "budget": 2048, **way}
+    way_ = Way(BLOCK, num_blocks=256, **settings)
+    return MediaSystem(model.folder, NUMERICS, way_, deaths or Deaths())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Model) -> Results:
+    """Each by itself, in one chunk, step by step, with nothing to be found."""
+    system = system_of(model, prefix_caching=False, encoder_caching=False, steps=1)
+    return results(alone(system, model.asked), system.vectors)
+
+
+def crowd(model: Model) -> dict[int, Asked]:
+    """Ours, and others like them."""
+    others = {10 * copy + number: asked for copy in (1, 2) for number, asked in model.asked.items()}
+    return {**others, **model.asked}
+
+
+EVERY = list(
+    itertools.product((True, False), (True, False), (16, 64, 2048), ("", "worker", "core"))
+)
+
+
+@pytest.mark.parametrize(("prefix", "encoder", "budget", "death"), EVERY)
+def test_the_same_bits(
+    model: Model, undisturbed: Results, prefix: bool, encoder: bool, budget: int, death: str
+) -> None:
+    assert any(vectors for _, _, vectors in undisturbed.values()) or len(undisturbed[1][0]) == 12
+    make = functools.partial(
+        system_of, model, prefix_caching=prefix, encoder_caching=encoder, budget=budget
+    )
+    plans = 0
+    for dies_at in (0,) if not death else (3, 9):
+        system = make(deaths=Deaths(**({death: dies_at} if death else {})))
+        system.run(crowd(model))
+        found = results(system.heard, system.vectors)
+        for number, asked in crowd(model).items():
+            assert found[number] == undisturbed[number % 10], (number, asked.wanted)
+        assert system.encoded >= 2
+        plans = system.plans
+    assert plans > 9
+    lonely = make(deaths=Deaths(**({death: 4} if death else {})))
+    assert results(alone(lonely, model.asked), lonely.vectors) == undisturbed
