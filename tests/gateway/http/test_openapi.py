@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable, Limited, Overloaded, RequestFailed
@@ -29,6 +29,7 @@ async def test_every_route_is_described(document: Any, engine: FakeEngineClient)
     routes = {
         (re.sub(r":\w+\}", "}", route.path), method.lower())
         for route in app.routes
+        if not isinstance(route, WebSocketRoute)
         # The files that the page is made of are no part of the API.
         if not re.fullmatch(r"/[A-Za-z/.-]+\.(css|js|svg|txt)", route.path)
         for method in route.methods

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.routing import WebSocketRoute
 
 import penstock_gateway
 from penstock.config.settings import GatewayConfig
@@ -68,10 +69,14 @@ def gateway(request: pytest.FixtureRequest, keys: str) -> Iterator[LiveGateway]:
 
 
 def operations() -> list[Operation]:
-    """Of the application itself: a new route is in the matrix from its first day."""
+    """Of the application itself: a new route is in the matrix from its first day. WebSockets are
+    in tests/system/test_realtime.py."""
     app = create_app(FakeEngineClient(), GatewayConfig())  # type: ignore[arg-type]
-    assert all(isinstance(route, OperationRoute) for route in app.routes)
-    return [route.operation for route in app.routes]
+    sockets = [route.path for route in app.routes if isinstance(route, WebSocketRoute)]
+    assert sockets == ["/v1/realtime"]
+    routes = [route for route in app.routes if not isinstance(route, WebSocketRoute)]
+    assert all(isinstance(route, OperationRoute) for route in routes)
+    return [route.operation for route in routes]
 
 
 def filled(operation: Operation) -> str:
