@@ -81,6 +81,10 @@ def like(other: NewSequence, new: NewSequence) -> NewSequence:
     )
 
 
+MOST_IN_FLIGHT = 4
+"""Steps, in these tests."""
+
+
 @dataclass
 class Slot:
     new: NewSequence
@@ -92,6 +96,8 @@ class Slot:
     """None before the first work, which may begin after what was found in the cache."""
     start: int = 0
     """Of the latest work."""
+    drafts: list[int] = field(default_factory=list)
+    """Of each work, how many it might have."""
     state: int = 0
     """How many of its tokens its recurrent state stands for."""
     checkpoints: dict[int, list[int]] = field(default_factory=dict)
@@ -171,9 +177,11 @@ class FakeWorker:
         assert tokens + len(plan.encode) + len(plan.partly) > 0
         assert tokens <= self.setup.max_num_batched_tokens
         assert len({work.slot for work in plan.work}) == len(plan.work)
+        plan = msgspec.structs.replace(plan, work=[self._placed(work) for work in plan.work])
         for work in plan.work:
             slot = self.slots[work.slot]
             slot.start = work.start
+            slot.drafts.append(work.draft)
             for table, new in zip(slot.tables, self._by_group(work.new_blocks), strict=True):
                 table += new
             self._add_states(slot, work.states)
@@ -277,6 +285,14 @@ class FakeWorker:
                 held += blocks if tokens > slot.start else []
             assert len(set(held)) == len(held), "a block is twice in a table"
             assert all(0 <= block < self.num_blocks for block in held)
+
+    def _placed(self, work: SlotWork) -> SlotWork:
+        """Behind drafts that were right, as many as the last steps may have had."""
+        slot = self.slots[work.slot]
+        if not work.after_drafts or slot.computed is None:
+            return work
+        assert work.start <= slot.computed <= work.start + sum(slot.drafts[-MOST_IN_FLIGHT:])
+        return msgspec.structs.replace(work, start=slot.computed)
 
     def _work(self, work: SlotWork) -> SlotResult:
         number, start, count = work.slot, work.start, work.count

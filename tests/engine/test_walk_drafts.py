@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.test_walk_groups import drawn_groups
 from tests.engine.walker import Choices, Walker, make_harness
@@ -22,12 +22,12 @@ class AnyDrafts(DraftPolicy):
         super().__init__()
         self._choose = choose
 
-    def choose(self, offers: list[Offer], size: StepSize, left: int) -> Allotment:
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         counts = []
         for offer in offers:
             counts.append(self._choose.whole(0, min(offer.most, left)))
             left -= counts[-1]
-        return Allotment(counts, followed=self._choose.whole(0, 1) == 0)
+        return counts
 
 
 class DraftWalker(Walker):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 
 
 def as_many_as_there_are(
     policy: DraftPolicy, offers: list[Offer], size: StepSize, left: int
-) -> Allotment:
+) -> list[int]:
     """In place of DraftPolicy.choose, which goes by what pays."""
     counts = []
     for offer in offers:
         counts.append(min(offer.most, left))
         left -= counts[-1]
-    return Allotment(counts, followed=False)
+    return counts
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from deploy.local import free_port
 from penstock.config.settings import PreemptionMode
 from penstock.layer_spec import AttentionSpec
 from penstock.model_config import ModelConfig
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from testing.model_configs import varied
 from testing.serving import Server, wait_until
 from tests.system.eager_drafts import eager
@@ -60,12 +60,12 @@ def windowed() -> ModelConfig:
 def _as_many_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts by a model of the same size don't pay, and so there would be few."""
 
-    def choose(self: DraftPolicy, offers: list[Offer], size: StepSize, left: int) -> Allotment:
+    def choose(self: DraftPolicy, offers: list[Offer], size: StepSize, left: int) -> list[int]:
         counts = []
         for offer in offers:
             counts.append(min(offer.most, left))
             left -= counts[-1]
-        return Allotment(counts, followed=True)
+        return counts
 
     monkeypatch.setattr(DraftPolicy, "choose", choose)
 

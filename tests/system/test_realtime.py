@@ -188,9 +188,12 @@ async def test_keys_and_the_end(tmp_path: Path) -> None:
             await say(client, "session.update", language="en")
             await say(client, "input_audio_buffer.commit")
             await append(client, SPEECH)
+            begun = (await told(client))["delta"]
             os.kill(server.child("gateway 0"), signal.SIGTERM)
             # What has begun is finished, and then the gateway leaves.
             await say(client, "input_audio_buffer.commit", final=True)
-            assert word_errors(SAID, (await text_of(client))[0]) <= 1
+            text, deltas = await text_of(client)
+            assert begun + "".join(deltas) == text
+            assert word_errors(SAID, text) <= 1
             with pytest.raises(websockets.ConnectionClosed):
                 await told(client)

@@ -69,7 +69,7 @@ def test_outputs_are_those_without(
     predicted is the output, with a wrong token in it."""
     true = undisturbed(numerics)
     config = '{"method": "%s"}' % ("suffix" if method == "prediction" else method)
-    for caching, blocks, crowd in [(True, 256, 3), (False, 256, 3), (True, 22, 2), (True, 64, 0)]:
+    for caching, blocks, crowd in [(True, 256, 3), (False, 256, 3), (True, 19, 3), (True, 64, 0)]:
         way = Way(16, 96, blocks, prefix_caching=caching, speculation=config)
         system = System(folder, numerics, way)
         for number, ours in OURS.items():
@@ -83,7 +83,7 @@ def test_outputs_are_those_without(
         system.run()
         assert results(system) == true
         assert 0 < system.kept < system.drafted
-        assert (system.core.state.scheduling.num_preemptions > 0) == (blocks == 22)
+        assert (system.core.state.scheduling.num_preemptions > 0) == (blocks == 19)
 
 
 def test_what_pays_is_drafted_and_changes_nothing(

@@ -134,13 +134,11 @@ def _check_holders(scheduling: SchedulerState) -> None:
 
 
 def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
-    """By slot, the drafts of the latest step that works on it."""
-    return {
-        sequence.slot: step.drafts.get(sequence.slot, 0)
-        for step in scheduling.in_flight
-        for sequence, _, _ in step.items
-        if sequence.slot is not None
-    }
+    """By slot, the drafts of all steps that work on it."""
+    found: Counter[int] = Counter()
+    for step in scheduling.in_flight:
+        found.update(step.drafts)
+    return found
 
 
 def _check_queue(scheduling: SchedulerState) -> None:
@@ -151,6 +149,8 @@ def _check_queue(scheduling: SchedulerState) -> None:
     _demand(queue.num_requests == len(requests), f"{queue.num_requests} of {len(requests)} waiting")
     tokens = sum(sequence.num_tokens for sequence in queued)
     _demand(queue.num_tokens == tokens, f"{queue.num_tokens} of {tokens} tokens queued")
+    predicted = sum(len(request.prediction) for request in requests.values())
+    _demand(queue.num_predicted == predicted, f"{queue.num_predicted} of {predicted} predicted")
     _demand(
         sum(request.num_queued for request in requests.values()) == len(queued),
         "the requests' counts of queued sequences don't add up",

@@ -83,6 +83,7 @@ class Admission:
             self.weight_of(submit),
             count,
             len(submit.prompt_token_ids),
+            len(submit.prediction),
             aside=self._part_aside,
             starting=lambda: next_starts(self._scheduling),
         )

@@ -217,12 +217,16 @@ class FromFrontends:
 
     def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         self._arrivals += 1
+        root = self._root(submit)
+        # A root of its own is no other request's: to keep what it says for others would be in vain.
+        shares = self._state.facts.config.cache.enable_prefix_caching
         request = Request(
             frontend.session,
             submit,
             arrival=self._arrivals,
             eos_token_ids=self._state.facts.model.generation.eos_token_ids,
-            root=self._root(submit),
+            root=root,
+            draft_scope=root if shares else b"",
             media=self._media_of(submit),
             now=now,
         )

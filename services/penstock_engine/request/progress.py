@@ -14,8 +14,10 @@ class SequenceProgress:
     A step that is planned moves `scheduled` on, and where that reaches `expected` it samples: so
     `expected` moves one ahead.  When it is settled, `computed` follows, and `tokens` if one came.
 
-    Behind the token that it samples, a step may compute `drafts` that may turn out to be the next
-    ones.  Nothing follows it before it is settled; then those that did count in all four.
+    Behind the token that it samples, a step may compute drafts that may turn out to be the next
+    ones.  Those that did count in all four once the step is settled.  A step that follows it is
+    planned as if none did: it starts where the worker is by then, between `scheduled` and
+    `scheduled + drafts`, and the block table has room for the most.
     """
 
     __slots__ = (
@@ -24,6 +26,7 @@ class SequenceProgress:
         "drafts",
         "expected",
         "in_flight",
+        "kept",
         "last_place",
         "last_step",
         "replayed",
@@ -41,7 +44,8 @@ class SequenceProgress:
         self.expected = self.tokens  # the same, once every step in flight is settled without an end
         self.computed = 0  # tokens with KV, by settled steps
         self.scheduled = 0  # the same, once every step in flight is settled
-        self.drafts = 0  # tokens that the step in flight may compute behind `scheduled`
+        self.drafts = 0  # tokens that steps in flight may compute behind those that are scheduled
+        self.kept = 0  # drafts that were right since it was restarted
         self.last_step = 0  # number of the step that served it last; 0: none did
         self.last_place = 0  # its place in that step, from 1
         self.deferrals = 0  # steps in a row that gave no token because its grammar's mask was late
@@ -61,27 +65,26 @@ class SequenceProgress:
         of it."""
         samples = end == self.expected
         self.scheduled = end
-        self.drafts = drafts
+        self.drafts += drafts
         self.expected += samples
         self.in_flight += 1
         self.last_step = step
         self.last_place = place
         return samples
 
-    def append(self, count: int = 1) -> None:
+    def append(self, kept: int = 0) -> None:
         """Tokens were sampled: one that was expected, and those behind it that were drafted and
         right, whose predecessors are computed."""
-        kept = count - 1
-        self.tokens += count
-        self.expected += kept
-        self.scheduled += kept
+        self.tokens += 1 + kept
+        if kept:
+            self.expected += kept
+            self.scheduled += kept
+            self.kept += kept
         self.deferrals = self.replayed = 0
 
-    def settle(self, end: int, kept: int = 0) -> None:
-        """A step up to `end` is settled, in which so many drafts were right."""
-        self.computed = end + kept
-        if end + kept == self.scheduled:
-            self.drafts = 0  # The latest step of it, as nothing follows one with drafts.
+    def settle(self, end: int) -> None:
+        """A step is settled that computed it up to `end`, drafts that were right included."""
+        self.computed = end
 
     def defer(self, end: int) -> None:
         """No token came: the last of those before `end` is computed again, with its logits.
@@ -90,5 +93,4 @@ class SequenceProgress:
         """
         self.computed = self.scheduled = end - 1
         self.expected = self.tokens
-        self.drafts = 0
         self.deferrals += 1

@@ -44,6 +44,7 @@ class Request:
         "cached_tokens",
         "closed",
         "deadline",
+        "draft_scope",
         "eos",
         "grammar",
         "grant",
@@ -75,6 +76,7 @@ class Request:
         arrival: int,
         eos_token_ids: tuple[int, ...],
         root: bytes = b"",
+        draft_scope: bytes = b"",
         media: RequestMedia | None = None,
         now: float = 0.0,
     ) -> None:
@@ -102,6 +104,7 @@ class Request:
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
         self.root = root  # parent of the keys of its blocks (see kv.keys)
+        self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone
         self.media = media  # what placeholders of its prompt stand for; None: it has none
         self._prompt_keys: list[bytes] = []
@@ -284,10 +287,12 @@ class Sequence:
         prompt, size = self.request.prompt_token_ids, len(self.request.prompt_token_ids)
         return prompt[start:end] + self.emitted[max(0, start - size) : max(0, end - size)]
 
-    def append(self, tokens: list[int]) -> None:
+    def append(self, token: int, more: list[int]) -> None:
         """A step has sampled a token, and others behind drafts that were right."""
-        self.emitted.extend(tokens)
-        self.progress.append(len(tokens))
+        self.emitted.append(token)
+        self.progress.append(len(more))
+        if more:
+            self.emitted.extend(more)
 
     def move(self, state: SequenceState) -> None:
         """Changes the state. Raises IllegalTransition."""
@@ -309,7 +314,7 @@ class Sequence:
         """The KV is gone; so is every token that the front end has not been given."""
         del self.emitted[self.delivered :]
         if self.drafts is not None:
-            self.drafts.proposed = 0
+            self.drafts.forget_proposed()
         self.progress.restart(len(self.request.prompt_token_ids), len(self.emitted))
         self.num_keyed = self.num_published = 0
         # Keys of blocks that hold a deleted token would be wrong; they are soon made again.

@@ -31,7 +31,6 @@ class StepBuilder:
         "_held",
         "alone",
         "drafts",
-        "followed",
         "items",
         "left",
         "reportable",
@@ -50,7 +49,6 @@ class StepBuilder:
         self.alone = False  # see StepInFlight
         self.wanting = False  # one that runs found no blocks
         self.drafts: dict[int, int] = {}  # see StepInFlight
-        self.followed = True  # likewise
         self._admitted: dict[int, Sequence] = {}
 
     def admit(self, sequence: Sequence) -> None:
@@ -129,10 +127,10 @@ class StepBuilder:
         copies: list[Copy],
         media: PlannedMedia | None = None,
         *,
-        behind: bool = False,
+        looks: bool = True,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: what it encodes.  behind: see StepInFlight."""
+        media: what it encodes.  looks: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -140,9 +138,11 @@ class StepBuilder:
             states = [] if sequence.table is None else sequence.table.new_states(new_blocks)
             drafts = self.drafts.get(slot, 0)
             count = end - start
-            work.append(SlotWork(slot, start, count, new_blocks, states=states, draft=drafts))
-            samples = sequence.progress.schedule(end, number, len(items) + 1, drafts)
-            items.append((sequence, end, samples))
+            progress = sequence.progress
+            after = progress.drafts > 0
+            work.append(SlotWork(slot, start, count, new_blocks, [], states, drafts, after))
+            samples = progress.schedule(end, number, len(items) + 1, drafts)
+            items.append((sequence, end - progress.kept, samples))
             tokens += count + drafts
             decodes += end - start == 1
         media = media or PlannedMedia()
@@ -156,6 +156,7 @@ class StepBuilder:
             media.encode,
             media.dropped,
             media.partly,
+            looks,
         )
         step = StepInFlight(
             number,
@@ -165,8 +166,7 @@ class StepBuilder:
             decodes=decodes,
             media=media,
             drafts=self.drafts,
-            followed=self.followed,
-            behind=behind,
+            looks=looks,
         )
         return plan, step
 
@@ -245,7 +245,7 @@ def _in_full(sequence: Sequence) -> NewSequence:
         pooling=sequence.request.pooling,
         prompt_from=sequence.prompt_reported if sequence.reports_prompt else None,
         media=None if sequence.request.media is None else sequence.request.media.media,
-        draft_scope=sequence.request.root,
+        draft_scope=sequence.request.draft_scope,
         prediction=sequence.request.prediction.tolist(),
         adapter="" if sequence.request.adapter is None else sequence.request.adapter.digest,
     )

@@ -17,11 +17,10 @@ class StepInFlight:
 
     __slots__ = (
         "alone",
-        "behind",
         "decodes",
         "drafts",
-        "followed",
         "items",
+        "looks",
         "media",
         "number",
         "tokens",
@@ -37,20 +36,18 @@ class StepInFlight:
         decodes: int,
         media: PlannedMedia | None = None,
         drafts: dict[int, int] | None = None,
-        followed: bool = True,
-        behind: bool = False,
+        looks: bool = True,
     ) -> None:
         self.number = number
         self.items = items
-        """(sequence, tokens computed once it is settled, whether it samples), in the plan's
-        order."""
+        """(sequence, tokens computed once it is settled, whether it samples), in the plan's order.
+        The tokens leave out drafts that were kept: add SequenceProgress.kept."""
         self.alone = alone  # one suspect has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
         self.media = media or PlannedMedia()  # that it encodes
         self.drafts = drafts or {}  # by slot, how many tokens it may draft
-        self.followed = followed  # another may be sent before it is settled
-        self.behind = behind  # another was in flight when it was sent
+        self.looks = looks  # its result says what could be drafted next
 
     def verify(self, result: Result, vocab_size: int) -> None:
         """Raises UnfitResult unless `result` answers these items, one for one."""
@@ -92,7 +89,7 @@ class StepInFlight:
         """Each token that is computed gives log-probabilities of the next one of the prompt."""
         if sequence.finished:
             return  # Nothing more is reported of it; so its count stays behind.
-        reported = min(end + 1, len(sequence.request.prompt_token_ids))
+        reported = min(end + sequence.progress.kept + 1, len(sequence.request.prompt_token_ids))
         expected = max(0, reported - sequence.prompt_reported)
         given = len(outcome.prompt_logprobs or ())
         if given != expected:

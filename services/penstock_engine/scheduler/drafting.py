@@ -30,27 +30,34 @@ class Drafter:
         offers: list[Offer] = []
         for slot, (sequence, _, end, _) in builder.items.items():
             drafts = sequence.drafts
-            if drafts is None or not drafts.proposed or builder.starts(sequence):
+            if drafts is None or not drafts.hoped or builder.starts(sequence):
                 continue
-            most = self._most(sequence, end, drafts.proposed)
+            # While a step is under way for it, what is known of its proposals is one step old.
+            most = self._most(
+                sequence, end, drafts.hoped if sequence.progress.in_flight else drafts.proposed
+            )
             if most > 0:
                 slots.append(slot)
                 offers.append(Offer(drafts, most))
         if not offers:
             return
-        allotted = self._state.draft_policy.choose(offers, builder.size(), builder.left)
-        for slot, count in zip(slots, allotted.counts, strict=True):
+        counts = self._state.draft_policy.choose(offers, builder.size(), builder.left)
+        for slot, count in zip(slots, counts, strict=True):
             if count:
                 self._draft(slot, count, builder)
-        builder.followed = allotted.followed or not builder.drafts
+
+    def looks(self, builder: StepBuilder) -> bool:
+        """Whether it is worth the worker's time to say what could be drafted behind the step."""
+        return self._state.draft_policy.looks(len(builder.items))
 
     def _most(self, sequence: Sequence, end: int, proposed: int) -> int:
         """Drafts that a sequence may have if its tokens up to `end` are computed: the one that is
         sampled, and all of them, still have to be within its bounds."""
-        if end != sequence.progress.expected:
+        progress = sequence.progress
+        if end != progress.expected:
             return 0
         longest = min(sequence.most_tokens, self._state.longest)
-        return min(proposed, MAX_DRAFTS, longest - end - 1)
+        return min(proposed, MAX_DRAFTS, longest - end - progress.drafts - 1)
 
     def _draft(self, slot: int, count: int, builder: StepBuilder) -> None:
         """At most so many, as far as there are blocks."""
@@ -58,10 +65,11 @@ class Drafter:
         table, cache = sequence.table, self._state.cache
         if table is None or cache is None:
             return
-        end = min(end + count, self._room(table, builder))
-        count = end - builder.items[slot][2]
+        end += sequence.progress.drafts
+        most = min(end + count, self._room(table, builder))
+        count = most - end
         if count > 0:
-            more = table.grow(cache, end)
+            more = table.grow(cache, most)
             builder.draft(slot, count, joined(new_blocks, more, len(table.held)))
 
     def _room(self, table: BlockTable, builder: StepBuilder) -> int:
@@ -78,3 +86,7 @@ class NoDrafter(Drafter):
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds nothing."""
+
+    def looks(self, builder: StepBuilder) -> bool:
+        """There is nothing to say."""
+        return False

@@ -89,7 +89,7 @@ class Scheduler:
             self.state.released,
             self.state.cache.take_copies(),
             self.state.limit.take(),
-            behind=bool(self.state.in_flight),
+            looks=bool(builder.drafts) or self._drafter.looks(builder),
         )
         self.state.released = []
         self.state.in_flight.append(step)
@@ -121,13 +121,7 @@ class Scheduler:
         suspects = latest.alone or self.state.suspect or (head is not None and head.suspect_until)
         room = len(self.state.in_flight) < self._max_in_flight
         # Who needs a long step gets it when nothing else is under way.
-        return (
-            room
-            and latest.followed
-            and self._is_short()
-            and not suspects
-            and self.state.limit.short is None
-        )
+        return room and self._is_short() and not suspects and self.state.limit.short is None
 
     def _is_short(self) -> bool:
         """Whether the latest step is short enough to be followed."""
@@ -142,15 +136,13 @@ class Scheduler:
 
     def _behind(self, sequence: Sequence) -> int:
         """Tokens that the next step may compute: not the last one where none may follow it, and
-        none where one is on its way that a grammar's mask may defer, or that may have drafts behind
-        it: it is not followed."""
+        none where one is on its way that a grammar's mask may defer."""
         progress = sequence.progress
         expected = progress.expected
-        if progress.drafts:
-            return 0
         if sequence.request.grammar is not None and expected > progress.tokens:
             return 0
-        last = expected >= sequence.most_tokens or expected >= self.state.longest
+        furthest = expected + progress.drafts
+        last = furthest >= sequence.most_tokens or furthest >= self.state.longest
         return expected - last - progress.scheduled
 
     def _runnable(self) -> tuple[list[Sequence], list[Sequence]]:
@@ -215,7 +207,8 @@ class Scheduler:
         if end <= start:
             self.state.limit.unscheduled(sequence)
             return
-        room = table.capacity
+        drafts = sequence.progress.drafts
+        room = table.capacity - drafts
         if end <= room:
             self._schedule(sequence, builder, start, end, [])
             return
@@ -228,7 +221,7 @@ class Scheduler:
         end = min(end, room + self._room_to_grow(cache, table))
         end = self.state.limit.end(sequence, start, end)
         if end > start:
-            self._schedule(sequence, builder, start, end, table.grow(cache, end))
+            self._schedule(sequence, builder, start, end, table.grow(cache, end + drafts))
         else:
             self.state.limit.unscheduled(sequence)
 

@@ -174,10 +174,12 @@ class SchedulerState:
         """
         scheduled: dict[Sequence, int] = {}
         for step in self.in_flight:
-            for sequence, end, _ in step.items:
-                sequence.progress.in_flight = 0
+            for sequence, _, _ in step.items:
+                progress = sequence.progress
                 if not sequence.finished:
-                    scheduled[sequence] = end + sequence.progress.drafts
+                    end = progress.scheduled + progress.drafts
+                    scheduled[sequence] = max(end, scheduled.get(sequence, 0))
+                progress.in_flight = progress.drafts = 0
             for sequence, end in step.media.needed_by.items():
                 if not sequence.finished:
                     scheduled[sequence] = max(end, scheduled.get(sequence, 0))
@@ -253,9 +255,12 @@ class SchedulerState:
         self._lessons.settled(step, result, gap)
         self.limit.settled(step.media, result.encode_seconds)
         advanced: list[tuple[Sequence, SlotResult]] = []
+        drafts = step.drafts
         for (sequence, end, _), outcome in zip(step.items, result.slots, strict=True):
             progress = sequence.progress
             progress.in_flight -= 1
+            if drafts:
+                progress.drafts -= drafts.get(outcome.slot, 0)
             if sequence.state is not SequenceState.RUNNING:
                 if not progress.in_flight and sequence.slot is not None:
                     del self.marked[sequence.slot]
@@ -266,15 +271,16 @@ class SchedulerState:
                 continue
             sequence.prompt_reported += len(outcome.prompt_logprobs or ())
             if outcome.deferred:
-                if self._defer(sequence, end):
+                if self._defer(sequence, end + progress.kept):
                     advanced.append((sequence, _too_slow(outcome)))
                 elif outcome.prompt_logprobs:
                     advanced.append((sequence, outcome))
                 continue
             if outcome.token is not None:
-                sequence.append(outcome.tokens)
-                self._lessons.sampled(sequence, outcome)
-            progress.settle(end, len(outcome.more))
+                sequence.append(outcome.token, outcome.more)
+                if outcome.proposed or sequence.drafts is not None:
+                    self._lessons.sampled(step, sequence, outcome)
+            progress.settle(end + progress.kept)
             if self.prefix_reuse is not None:
                 self.prefix_reuse.computed(sequence)
             self.limit.computed(sequence)

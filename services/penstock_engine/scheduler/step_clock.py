@@ -52,7 +52,8 @@ class StepClock:
             timeline.compute += seconds
             timeline.dispatch += gap
             drafts = step.drafts.get(sequence.slot, 0) if sequence.slot is not None else 0
-            timeline.share += each * (end - sequence.progress.computed + drafts)
+            progress = sequence.progress
+            timeline.share += each * (end + progress.kept - progress.computed + drafts)
             if samples and not timeline.tokens_began:
                 timeline.tokens_began = self._clock.now
 

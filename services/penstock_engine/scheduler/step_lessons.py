@@ -21,29 +21,34 @@ class StepLessons:
 
     def settled(self, step: StepInFlight, result: Result, gap: float) -> None:
         """gap: seconds that it took beyond what the worker computed."""
-        # A step that encodes says little of what tokens cost; a worker may not know its parts.
+        if not step.tokens or (step.media.encodes and not result.encode_seconds):
+            return  # It encoded, and the worker doesn't know its parts.
         seconds = max(result.compute_seconds - result.encode_seconds, 0.0)
-        drafted = sum(outcome.drafted for outcome in result.slots) if step.drafts else 0
-        if step.tokens and (not step.media.encodes or result.encode_seconds):
-            tokens = step.tokens - sum(step.drafts.values()) + drafted
-            self._cost.observe(tokens, seconds)
-            self._policy.pace.observe(step.decodes + drafted, tokens, seconds)
-            fitted = self._cost.fit()
-            each = 0.0 if fitted is None else fitted[1]
-            self._drafts.settled(step.size(), drafted, seconds, gap, behind=step.behind, each=each)
+        drafted = kept = 0
+        tokens = step.tokens
         if step.drafts:
+            drafted = sum(outcome.drafted for outcome in result.slots)
             kept = sum(len(outcome.more) for outcome in result.slots)
-            drafting = len(step.drafts)
-            self._drafts.account(step.size(), drafting, drafted, kept, followed=step.followed)
+            tokens += drafted - sum(step.drafts.values())
+        self._cost.observe(tokens, seconds)
+        self._policy.pace.observe(step.decodes + drafted, tokens, seconds)
+        fitted = self._cost.fit()
+        each = 0.0 if fitted is None else fitted[1]
+        if seconds > 0.0:
+            # The worker may have waited for a request, too, which is not this step's.
+            seconds += min(result.idle_seconds, max(gap, 0.0))
+        self._drafts.settled(step.size(), drafted, kept, seconds, each=each)
 
-    def sampled(self, sequence: Sequence, outcome: SlotResult) -> None:
-        """What was drafted for a sequence counts for its tenant, and for what is drafted next."""
+    def sampled(self, step: StepInFlight, sequence: Sequence, outcome: SlotResult) -> None:
+        """What was drafted for a sequence counts for its tenant, and for what is drafted next. To
+        be called for those that have been drafted for, or could be."""
         drafted, kept, drafts = outcome.drafted, len(outcome.more), sequence.drafts
         if drafts is None:
             if not outcome.proposed:
                 return
             drafts = sequence.drafts = SequenceDrafts()
-        drafts.proposed = outcome.proposed
+        if step.looks:
+            drafts.propose(outcome.proposed)
         if drafted:
             self._drafts.observe(drafts, drafted, kept)
             self._policy.charge(sequence, drafted - kept, kept, 0)

@@ -58,7 +58,8 @@ class SimulatedWorker:
         sampled, partial, drafts = self._sampled, self._partial, self._drafts
         tokens = pairs = 0
         for work in plan.work:
-            slot, start, count = work.slot, work.start, work.count
+            slot, count = work.slot, work.count
+            start = held[slot] - count if work.after_drafts else work.start
             end = start + count
             tokens += count
             pairs += count * (start + end + 1)

@@ -3,6 +3,7 @@ learnt of drafts and of steps."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from penstock_engine.speculation.acceptance import Acceptance
@@ -15,9 +16,9 @@ MAX_DRAFTS = 64
 LEAST_CHANCE = 0.02
 """A draft that is right less often is not considered."""
 
-MARGIN = 1.03
-"""How many times as fast tokens have to come with drafts as without, by what is known: it is not
-known exactly."""
+CAUTION, LEAST_GAIN = 0.25, 0.01
+"""What drafts have to save beyond what they cost: such a share of that, and so much of a step, as
+neither is known exactly."""
 
 ATTEMPT = 2
 """Drafts where it is not known that they pay, so that it becomes known."""
@@ -32,19 +33,28 @@ MOST_CREDIT, RESERVE = 3.0, 1.0
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
 leave to others."""
 
+WORST = 3.0
+"""In steps: what a step may cost at most in the account. One that takes longer was held up by
+something else."""
+
 FEW, WIDER = 8, 1.25
 """Drafts that a step may have however much more it computes than any before; and how many times as
 many rows as the largest one it may have."""
 
-RENEW = 32
-"""After so many steps with drafts one has none: what it takes is what they are compared with."""
+RENEW, BARE = 64, 2
+"""After so many steps with drafts so many have none: what these take is what those are compared
+with."""
+
+GLANCE, RARELY = 4, 32
+"""Where drafts don't pay at present, there is a look at what could be proposed every so many steps;
+and where none would pay that are right so often, every so many."""
+
+LATELY = 16
+"""So many steps after the last drafts each has a look still."""
 
 AGAIN = 512
 """After so many steps without drafts the few that there were say nothing any more of what drafts
 cost: they may have met a machine that was busy."""
-
-GAP_WEIGHT = 0.1
-"""Of the newest step in what is known of the time between steps."""
 
 
 class Offer(NamedTuple):
@@ -62,22 +72,16 @@ class StepSize(NamedTuple):
     prefill: int
 
 
-class Allotment(NamedTuple):
-    """counts: drafts by offer.  followed: whether the step may be followed before it is settled,
-    by one without the sequences that have drafts in it."""
-
-    counts: list[int]
-    followed: bool = True
-
-
 class DraftPolicy:
-    """Tokens per second of a step and of what comes behind it, with drafts and without.
+    """How fast sequences get on, with drafts and without.
 
-    Drafts are added in the order of their chances to be right.  Each one that is right saves a
-    decode's part of a step of decodes: that is what time is worth, also in a step with prefill,
-    whose tokens have to be computed anyway.  All of them cost their rows.  And as nothing can
-    follow a sequence before it is known which were right, either everybody waits for the next step
-    (the gap between two steps that aren't queued), or only those with drafts do, and miss one.
+    A step with drafts takes longer, for all that are in it: those whose drafts are right get on
+    faster, and the others more slowly.  So it is not the sum of their tokens that counts but the
+    geometric mean of how many times as fast each of them is: what one gains at the others' cost is
+    no gain.  Drafts are added in the order of what they add to it, given their chances, as far as
+    the whole becomes faster.  In a step with prefill, whose tokens have to be computed anyway, time
+    is worth what it is in a step of decodes.  Seconds are those from one step to the next, so that
+    all which drafts cost is in them, wherever it is spent.
 
     It can be wrong: about chances, because texts change, and about seconds, because machines do. So
     there is an account in steps: what drafts cost and saved, and a small allowance.  While it is
@@ -88,12 +92,12 @@ class DraftPolicy:
         self._prior = Acceptance(fade=0.99, first=0.7, weight=4.0)
         """Of all sequences."""
         self._seconds = StepSeconds()
-        self._gaps = {True: 0.0, False: 0.0}
-        """Seconds of steps beyond what the worker computes: of those that were sent while another
-        was under way, and of others."""
         self._credit = MOST_CREDIT
         self._in_a_row = 0
+        self._bare = 0  # steps without drafts that are due
         self._without = 0  # steps since the last with drafts
+        self._paying: dict[int, bool] = {}
+        """What `_may_pay` has found lately, by the number of decodes."""
         self._each = 0.0
 
     # ---- what is learnt
@@ -110,152 +114,148 @@ class DraftPolicy:
         self._prior.observe(drafted, kept)
 
     def settled(
-        self,
-        size: StepSize,
-        drafted: int,
-        seconds: float,
-        gap: float,
-        *,
-        behind: bool,
-        each: float,
+        self, size: StepSize, drafted: int, kept: int, seconds: float, *, each: float
     ) -> None:
-        """A step was settled, with so many drafts. seconds: that the worker computed; gap: that it
-        took beyond; behind: whether it was sent while another was under way; each: seconds of a
-        further token of prefill, as far as known."""
+        """A step was settled, with so many drafts, of which some were right. seconds: since the
+        step before; each: seconds of a further token of prefill, as far as known."""
         self._each = each
         if seconds <= 0.0:
             return
         self._without = 0 if drafted else self._without + 1
+        if self._without % GLANCE == 0:
+            self._paying.clear()
         if self._without == AGAIN:
             self._without = 0
             self._seconds.forget_rare()
+        credit = self._credit + SHARE
+        if drafted:
+            credit += self._earned(size, drafted, kept, seconds)
+        self._credit = min(MOST_CREDIT, credit)
         if not size.prefill:
-            self._seconds.observe(size.decodes + drafted, seconds)
-        self._gaps[behind] += GAP_WEIGHT * (gap - self._gaps[behind])
-        self._credit = min(MOST_CREDIT, self._credit + SHARE)
+            self._seconds.observe(size.decodes + drafted, seconds, each)
 
-    def account(
-        self, size: StepSize, drafting: int, drafted: int, kept: int, *, followed: bool
-    ) -> None:
-        """Of a step with drafts of `drafting` sequences, what they cost and saved."""
+    def _earned(self, size: StepSize, drafted: int, kept: int, seconds: float) -> float:
+        """In steps, what a step with drafts has saved beyond what it cost; less than 0 if it
+        didn't save as much."""
         base = self._of(size.decodes)
         if not base:
-            return
-        cost = self._extra(size, drafted) / base
-        if followed:
-            cost += self._of(size.decodes - drafting) / base - 1.0
-            kept -= drafting
+            return 0.0
+        if size.prefill:
+            # How long it would have taken is not known.
+            cost = self._extra(size.decodes, drafted) / base
         else:
-            cost += self._gap / base
-        self._credit = min(MOST_CREDIT, self._credit + kept / size.decodes - cost)
+            cost = seconds / base - 1.0
+        return kept / size.decodes - min(cost, WORST)
 
     # ---- what follows from it
 
-    def choose(self, offers: list[Offer], size: StepSize, left: int) -> Allotment:
-        """left: drafts that the step has room for."""
-        none = Allotment([0] * len(offers))
+    def looks(self, decodes: int) -> bool:
+        """Whether the worker is to look up what it could propose behind a step of so many decodes.
+        It takes time, too."""
+        if self._without < LATELY:
+            return True
+        return self._without % (GLANCE if self._may_pay(decodes) else RARELY) == 0
+
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
+        """Drafts for each offer. left: that the step has room for."""
+        none = [0] * len(offers)
         if self._credit < 0.0:
             return none
-        left = min(left, max(FEW, int(WIDER * self._seconds.largest) - size.decodes))
         if self._in_a_row >= RENEW:
+            self._in_a_row, self._bare = 0, BARE
+        if self._bare:
+            self._bare -= 1
+            return none
+        if not self._may_pay(size.decodes):
+            return none
+        left = min(left, self._most(size.decodes))
+        chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
+        if chosen is None:
             self._in_a_row = 0
             return none
-        chosen = self._best(offers, size, left) or self._attempt(offers, size, left)
-        self._in_a_row = 0 if chosen is None else self._in_a_row + 1
-        return chosen or none
+        self._in_a_row += 1
+        return chosen
 
-    def _best(self, offers: list[Offer], size: StepSize, left: int) -> Allotment | None:
-        """What makes tokens come fastest; None: no drafts."""
+    def _best(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
+        """What makes sequences get on fastest; None: no drafts."""
+        decodes = max(size.decodes, 1)
         drafts = self._ordered(offers)[:left]
-        rates = self._rates(size.decodes)
-        least = MARGIN * rates.plain
-        best = number = looked_at = 0
-        followed, gained = False, 0.0
-        drafting: set[int] = set()
-        for chance, _, offer in drafts:
-            number += 1
-            gained -= chance
-            drafting.add(offer)
+        best = looked_at = 0
+        gained = least = sure = 0.0
+        for number, (gain, _, _) in enumerate(drafts, 1):
+            gained -= gain
             if number < len(drafts) and 8 * (number - looked_at) < number:
                 continue  # Of many drafts each number isn't looked at.
             looked_at = number
-            alone = rates.alone(number, gained)
-            beside = rates.followed(number, gained, len(drafting))
-            if max(alone, beside) > least:
-                least, best, followed = max(alone, beside), number, beside > alone
-        if not best:
+            faster = gained / decodes - self._slower(decodes, number)
+            if faster > least:
+                least, best, sure = faster, number, gained
+        if not best or not self._enough(decodes, best, sure):
             return None
         counts = [0] * len(offers)
         for _, _, offer in drafts[:best]:
             counts[offer] += 1
-        return Allotment(counts, followed)
+        return counts
 
     def _ordered(self, offers: list[Offer]) -> list[tuple[float, int, int]]:
-        """(less than 0 by its chance, place, offer) of each draft, the likeliest first."""
-        found = [
-            (-chance, place, number)
-            for number, offer in enumerate(offers)
-            for place, chance in enumerate(offer.drafts.chances(self._prior, offer.most))
-            if chance >= LEAST_CHANCE
-        ]
+        """(less than 0 by what it adds to the logarithm of the sequence's speed, place, offer) of
+        each draft, those that add most first."""
+        found: list[tuple[float, int, int]] = []
+        for number, offer in enumerate(offers):
+            tokens = 1.0
+            for place, chance in enumerate(offer.drafts.chances(self._prior, offer.most)):
+                if chance < LEAST_CHANCE:
+                    break
+                found.append((-math.log1p(chance / tokens), place, number))
+                tokens += chance
         found.sort()
         return found
 
-    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> Allotment | None:
+    def _attempt(self, offers: list[Offer], size: StepSize, left: int) -> list[int] | None:
         """A few drafts of one sequence that nothing is known of lately."""
         due = next((at for at, offer in enumerate(offers) if offer.drafts.may_try), None)
         if due is None or self._credit < RESERVE:
             return None
-        most = min(offers[due].most, left)
-        hoped = sum(SURE**place for place in range(1, most + 1))
-        rates = self._rates(size.decodes)
-        if rates.alone(most, hoped) <= MARGIN * rates.plain:
-            return None
         counts = [0] * len(offers)
-        counts[due] = min(ATTEMPT, most)
-        return Allotment(counts, followed=False)
+        counts[due] = min(ATTEMPT, offers[due].most, left)
+        return counts
+
+    def _may_pay(self, decodes: int) -> bool:
+        """Whether drafts that are right as often as can be hoped would pay, for all sequences or
+        for one of them."""
+        decodes = max(decodes, 1)  # There is none in a step that computes the end of a prompt.
+        found = self._paying.get(decodes)
+        if found is None:
+            found = any(self._pays(decodes, each) for each in range(1, FEW + 1))
+            self._paying[decodes] = found
+        return found
+
+    def _pays(self, decodes: int, each: int) -> bool:
+        gain = math.log(sum(SURE**place for place in range(each + 1)))
+        if self._enough(decodes, each, gain):
+            return True
+        of_all = each * decodes
+        return of_all <= self._most(decodes) and self._enough(decodes, of_all, gain * decodes)
+
+    def _most(self, decodes: int) -> int:
+        """Drafts that a step may have, given what steps were seen."""
+        return max(FEW, int(WIDER * self._seconds.largest) - decodes)
 
     # ---- seconds
 
-    def _rates(self, decodes: int) -> _Rates:
-        return _Rates(decodes, self._seconds, self._gap, self._each)
+    def _slower(self, decodes: int, drafts: int) -> float:
+        """The logarithm of how many times as long a step takes with so many drafts; 0.0 where no
+        step's seconds are known."""
+        base = self._of(decodes)
+        return math.log1p(self._extra(decodes, drafts) / base) if base else 0.0
 
-    def _extra(self, size: StepSize, drafts: int) -> float:
-        return max(0.0, self._of(size.decodes + drafts) - self._of(size.decodes))
+    def _enough(self, decodes: int, drafts: int, gained: float) -> bool:
+        """Whether drafts save enough. gained: the sum of the logarithms of how many times as fast
+        each sequence gets on where steps take no longer."""
+        return gained / decodes > (1.0 + CAUTION) * self._slower(decodes, drafts) + LEAST_GAIN
+
+    def _extra(self, decodes: int, drafts: int) -> float:
+        return max(0.0, self._of(decodes + drafts) - self._of(decodes))
 
     def _of(self, rows: int) -> float:
         return self._seconds.of(rows, self._each)
-
-    @property
-    def _gap(self) -> float:
-        """What a step costs more where it isn't queued behind another."""
-        return max(0.0, self._gaps[False] - self._gaps[True])
-
-
-class _Rates:
-    """Tokens per second of a step of decodes, with drafts in it and without; where no step's
-    seconds are known, tokens per step."""
-
-    def __init__(self, decodes: int, seconds: StepSeconds, gap: float, each: float) -> None:
-        self._decodes, self._seconds, self._each = decodes, seconds, each
-        self._known = seconds.of(decodes, each)
-        self._base, self._gap = (self._known, gap) if self._known else (1.0, 0.0)
-        self.plain = decodes / self._base
-        """Without drafts."""
-
-    def _with(self, drafts: int) -> float:
-        """Seconds of the step with so many."""
-        more = self._seconds.of(self._decodes + drafts, self._each) - self._known
-        return self._base + max(0.0, more)
-
-    def alone(self, drafts: int, gained: float) -> float:
-        """Where nothing follows before the step is settled. gained: drafts that are right."""
-        return (self._decodes + gained) / (self._with(drafts) + self._gap)
-
-    def followed(self, drafts: int, gained: float, drafting: int) -> float:
-        """Where a step of the others follows, without those `drafting`."""
-        others = self._decodes - drafting
-        if others < 1 or not self._known:
-            return 0.0
-        seconds = self._with(drafts) + self._seconds.of(others, self._each)
-        return (self._decodes + gained + others) / seconds

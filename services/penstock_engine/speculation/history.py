@@ -20,10 +20,20 @@ class SequenceDrafts:
     Nothing here changes its output, so none of it has to outlive the engine core.
     """
 
-    __slots__ = ("_acceptance", "_pause", "_rest", "drafted", "informed", "kept", "proposed")
+    __slots__ = (
+        "_acceptance",
+        "_pause",
+        "_rest",
+        "drafted",
+        "hoped",
+        "informed",
+        "kept",
+        "proposed",
+    )
 
     def __init__(self) -> None:
         self.proposed = 0  # by the latest result: tokens that the worker could propose
+        self.hoped = 0  # the same, and what it may propose behind a step that isn't settled
         self.drafted = self.kept = 0  # so far
         self.informed = False  # the worker tells what undrafted tokens would have shown
         self._acceptance = Acceptance(FADE)
@@ -38,6 +48,16 @@ class SequenceDrafts:
             chance *= self._acceptance.chance(place, prior.alone(place), PRIOR_WEIGHT)
             found.append(chance)
         return found
+
+    def propose(self, count: int) -> None:
+        """The worker could propose so many tokens to come next. Where it can't, it could a few
+        steps ago, and may again."""
+        self.proposed = count
+        self.hoped = max(count, self.hoped - 1)
+
+    def forget_proposed(self) -> None:
+        """It is at another place."""
+        self.proposed = self.hoped = 0
 
     @property
     def may_try(self) -> bool:

@@ -11,41 +11,59 @@ BUCKETS = 64
 WEIGHT = 0.05
 """Of the newest step in what is known of its like, once there were as many as that says."""
 
+PACE_WEIGHT = 0.1
+"""Of the newest step in how busy the machine is at present."""
+
+MOST = 0.7
+"""The logarithm of how many times as long a step may take as expected. Of one that takes longer
+only so much counts: it was held up by something else."""
+
 FEW = 20
 """Steps that are enough to be sure of what their like take."""
 
 
 class StepSeconds:
     """A curve through the steps that were seen. It needn't be straight: where weights are read for
-    many rows as fast as for one, further ones cost nothing up to some number of them."""
+    many rows as fast as for one, further ones cost nothing up to some number of them.
 
-    __slots__ = ("_known", "_rows", "_seconds", "_steps", "largest")
+    A machine may be busy with something else for a while. So the curve is kept apart from a pace by
+    which all of it is multiplied: what was seen of large steps in such a time, and of small ones
+    before it, would else say that large ones cost more than they do.
+    """
+
+    __slots__ = ("_known", "_pace", "_rows", "_seconds", "_steps", "largest")
 
     def __init__(self) -> None:
         self.largest = 0  # rows of the largest step that was seen
         # By bucket, blended; 0 rows: no step was seen.  Of seconds it is their logarithm that is
-        # blended: a machine that is busy with something else has steps that last many times as
-        # long, and one of them says little.
+        # blended: a step that is held up lasts many times as long, and says little.
         self._rows = [0.0] * BUCKETS
         self._seconds = [0.0] * BUCKETS
         self._steps = [0] * BUCKETS
+        self._pace = 1.0
+        """How many times as long steps take at present as the buckets say."""
         self._known: dict[tuple[int, float], float] = {}
         """What `of` has returned since the last step."""
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """A step of so many rows was computed in so many seconds; 0: unknown, and not counted."""
+    def observe(self, rows: int, seconds: float, each: float) -> None:
+        """A step of so many rows was computed in so many seconds; 0: unknown, and not counted.
+        each: see `of`."""
         if seconds <= 0.0 or rows < 1:
             return
+        expected = self.of(rows, each) or seconds
         self._known.clear()
         self.largest = max(self.largest, rows)
         at = _bucket(rows)
+        longer = max(-MOST, min(MOST, math.log(seconds / expected)))
         self._steps[at] += 1
+        if self._steps[at] == 1:
+            self._rows[at] = rows
+            self._seconds[at] = expected * math.exp(longer) / self._pace
+            return
+        self._pace *= math.exp(PACE_WEIGHT * longer)
         weight = max(WEIGHT, 1.0 / self._steps[at])
         self._rows[at] += weight * (rows - self._rows[at])
-        if self._steps[at] == 1:
-            self._seconds[at] = seconds
-        else:
-            self._seconds[at] *= (seconds / self._seconds[at]) ** weight
+        self._seconds[at] *= math.exp(weight * (1.0 - PACE_WEIGHT) * longer)
 
     def forget_rare(self) -> None:
         """What was seen only a few times, as it may have been slow for another reason."""
@@ -59,7 +77,8 @@ class StepSeconds:
         where only smaller or only larger steps were seen."""
         found = self._known.get((rows, each))
         if found is None:
-            found = self._known[rows, each] = self._between(rows, each)
+            found = self._pace * self._between(rows, each / self._pace)
+            self._known[rows, each] = found
         return found
 
     def _between(self, rows: int, each: float) -> float:

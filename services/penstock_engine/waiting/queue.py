@@ -28,7 +28,8 @@ class Part(NamedTuple):
 class Waiting(ABC):
     """What every queue keeps count of.
 
-    num_sequences, num_requests, num_tokens (prompt and emitted ids): what waits now.
+    num_sequences, num_requests, num_tokens (prompt and emitted ids), num_predicted (ids of
+    predictions): what waits now.
     departed: requests that have left so far, for the estimate of the service rate.
     """
 
@@ -37,6 +38,7 @@ class Waiting(ABC):
         self.num_sequences = 0
         self.num_requests = 0
         self.num_tokens = 0
+        self.num_predicted = 0
         self.departed = 0
 
     def __bool__(self) -> bool:
@@ -51,6 +53,7 @@ class Waiting(ABC):
         sequence.request.num_queued += 1
         if sequence.request.num_queued == 1:
             self.num_requests += 1
+            self.num_predicted += len(sequence.request.prediction)
         self._enter(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -63,6 +66,7 @@ class Waiting(ABC):
         sequence.request.num_queued -= 1
         if sequence.request.num_queued == 0:
             self.num_requests -= 1
+            self.num_predicted -= len(sequence.request.prediction)
             self.departed += 1
         self._leave(sequence)
 

@@ -35,6 +35,7 @@ class QueueBounds:
         weight: int,
         num_sequences: int,
         prompt_tokens: int,
+        predicted_tokens: int = 0,
         *,
         aside: Callable[[str | None], Part],
         starting: Callable[[], list[Sequence]],
@@ -44,8 +45,9 @@ class QueueBounds:
         aside: what waits for media or adapters, beside the queue; of one tenant, if one is named.
         starting: says who of the queue can start; asked only of a queue that is full with them.
         """
-        added = Part(1, num_sequences, num_sequences * prompt_tokens)
-        queued = Part(queue.num_requests, queue.num_sequences, queue.num_tokens)
+        added = Part(1, num_sequences, num_sequences * prompt_tokens + predicted_tokens)
+        tokens = queue.num_tokens + queue.num_predicted
+        queued = Part(queue.num_requests, queue.num_sequences, tokens)
         there = sum_of((queued, aside(None)))
         mine = queue.part_of(tenant)
         if mine is not None:

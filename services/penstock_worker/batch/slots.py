@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
 
+import msgspec
+
 from penstock.kv_layout import ONE_GROUP, KVGroup, paged
 from penstock.protocol.common import Pooling, TokenSampling
 from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan, Setup, SlotWork
@@ -143,6 +145,20 @@ class Slots:
 
     def clear(self) -> None:
         self._slots.clear()
+
+    def placed(self, plan: Plan) -> Plan:
+        """Returns the plan with works that come after drafts where they start: behind those that
+        were kept."""
+        if not any(work.after_drafts for work in plan.work):
+            return plan
+        return msgspec.structs.replace(plan, work=[self._placed(work) for work in plan.work])
+
+    def _placed(self, work: SlotWork) -> SlotWork:
+        slot = self._slots.get(work.slot)
+        if not work.after_drafts or slot is None or slot.computed is None:
+            return work
+        start = max(work.start, slot.computed)
+        return msgspec.structs.replace(work, start=start, after_drafts=False)
 
     def apply(self, plan: Plan) -> None:
         """Releases slots, admits sequences, and appends new blocks, checking every number.

@@ -56,7 +56,7 @@ class _Held:
 
 
 class SlotGrammars:
-    """budget: seconds that a step may wait for masks.
+    """budget: seconds that a step may wait for masks, all its rounds together.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
     called in every step that has grammars.
 
@@ -69,6 +69,8 @@ class SlotGrammars:
         self._compile = compile
         self._agree = agree
         self._budget = budget
+        self._left = budget
+        """Of the present step's."""
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
         self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", step_back)
@@ -116,6 +118,7 @@ class SlotGrammars:
 
     def apply(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""
+        self._left = self._budget
         for slot in plan.released:
             self._release(slot)
         for new in plan.admitted:
@@ -161,14 +164,17 @@ class SlotGrammars:
         return held.forced.result() if held.forced.done() else []
 
     def masks(self, slots: Sequence[int]) -> dict[int, Mask]:
-        """Masks of those slots that have a grammar. Waits for them, within the budget."""
+        """Masks of those slots that have a grammar. Waits for them, within what is left of the
+        step's budget."""
         held = {slot: self._held[slot] for slot in slots if slot in self._held}
         if not held:
             return {}
         wanted = [one.mask for one in held.values() if not one.slow and not one.late]
         if not wanted and len(held) == len(slots):
             wanted = [one.mask for one in held.values()]  # Nobody else is kept waiting.
-        wait(wanted, timeout=self._budget)
+        begun = time.monotonic()
+        wait(wanted, timeout=self._left)
+        self._left = max(0.0, self._left - (time.monotonic() - begun))
         late = self._agree([not one.mask.done() for one in held.values()])
         return {
             slot: self._mask(one, is_late)

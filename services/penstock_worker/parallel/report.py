@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import struct
 
+import msgspec
+
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_worker.parallel.place import RankPlace
 
@@ -23,9 +25,10 @@ def report(result: Result, place: RankPlace, seconds: float) -> Result:
     `result` is all that this rank knows of the step.
     """
     if place.ranks == 1:
-        return Result(result.step, result.slots, seconds, encode_seconds=result.encode_seconds)
+        return msgspec.structs.replace(result, compute_seconds=seconds)
     slots = result.slots if place.lead else []
-    return Result(result.step, slots, seconds, sampled_hash(result.slots), result.encode_seconds)
+    said = sampled_hash(result.slots)
+    return msgspec.structs.replace(result, slots=slots, compute_seconds=seconds, sampled=said)
 
 
 def sampled_hash(slots: list[SlotResult]) -> int:

@@ -55,28 +55,33 @@ class Drafting:
         return self._fitting(scheduled, proposed)
 
     def hinted(
-        self, results: dict[int, SlotResult], launched: Callable[[], Mapping[int, Slot]]
+        self,
+        results: dict[int, SlotResult],
+        launched: Callable[[], Mapping[int, Slot]],
+        *,
+        looks: bool = True,
     ) -> dict[int, SlotResult]:
         """Adds what can be said of the next drafts to the results of slots that have tokens and are
-        there still. `launched` returns the slots that were computed, by number."""
+        there still. `launched` returns the slots that were computed, by number; `looks`: whether
+        anything new is to be looked up for it."""
         if self.proposer is NO_PROPOSER:
             return results
         slots = launched()
         return {
-            number: self._hint(result)
+            number: self._hint(result, looks=looks)
             if result.token is not None and self._slots.holds(number, slots[number])
             else result
             for number, result in results.items()
         }
 
-    def _hint(self, result: SlotResult) -> SlotResult:
+    def _hint(self, result: SlotResult, *, looks: bool) -> SlotResult:
         try:
-            first = self.proposer.first(result.slot)
-            return msgspec.structs.replace(
-                result,
-                proposed=self.proposer.proposed(result.slot),
-                guessed=None if first is None or result.drafted else first == result.token,
-            )
+            first = None if result.drafted else self.proposer.first(result.slot)
+            guessed = None if first is None else first == result.token
+            proposed = self.proposer.proposed(result.slot) if looks else 0
+            if guessed is None and not proposed:
+                return result
+            return msgspec.structs.replace(result, proposed=proposed, guessed=guessed)
         except Exception:
             log.error("nothing can be proposed", exception=True, slot=result.slot)
             return result

@@ -51,7 +51,8 @@ class ForcedTokens:
         return len(forced)
 
     def first(self, slot: int) -> int | None:
-        return self._counted[slot] if slot in self._counted else self._other.first(slot)
+        counted = self._counted.pop(slot, None)  # There may be no look before the next token.
+        return self._other.first(slot) if counted is None else counted
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         self._other.undo(scheduled)

@@ -35,8 +35,8 @@ class Proposer(Protocol):
         Called when the slot's tokens of a step are known, and quick."""
 
     def first(self, slot: int) -> int | None:
-        """Returns the first of the ids that `proposed` has counted last for this slot; None if
-        there were none, or if they are not known before they are computed."""
+        """Returns the first of the ids that `proposed` has counted for this slot before its newest
+        token; None if there were none, or if they are not known before they are computed."""
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Called when a launch has failed, before its works are launched once more."""

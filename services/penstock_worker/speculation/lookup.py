@@ -69,8 +69,12 @@ class LookupProposer:
         return len(guess)
 
     def first(self, slot: int) -> int | None:
-        guess = self._followed[slot].guess if slot in self._followed else []
-        return guess[0] if guess else None
+        if slot not in self._followed:
+            return None
+        followed = self._followed[slot]
+        if not followed.guess or followed.guessed_at != followed.known - 1:
+            return None
+        return followed.guess[0]
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """Slots are as they were, and all that is kept follows them."""

@@ -88,6 +88,7 @@ class Generate(StepKind[Launch]):
         self._alignments = Alignments(slots, self.media, forward, alignment)
         self._newest = None if newest is None else NewestTokens(newest, queue)
         self._drafting = drafting or Drafting(slots)
+        self._looks = True
         self._rounds = DraftRounds(queue, sampler, slots, self.grammars, together=together)
 
     def reset(self) -> None:
@@ -104,6 +105,7 @@ class Generate(StepKind[Launch]):
             self._sampler.forget(number)
         self._drafting.proposer.take(plan)
         self._alignments.apply(plan)
+        self._looks = plan.looks
 
     def check(self) -> None:
         self._check()
@@ -114,7 +116,7 @@ class Generate(StepKind[Launch]):
         aligned, others = self._alignments.divide(scheduled)
         drafts = self._drafts(others, start)
         rest, prompts = self._prompts.take(others, self.logits)
-        launch = Launch(scheduled, prompts)
+        launch = Launch(scheduled, prompts, looks=self._looks)
         if aligned:
             launch.known, launch.vectors = self._alignments.compute(aligned)
         logits: Tensor | None = None
@@ -217,7 +219,7 @@ class Generate(StepKind[Launch]):
     def settle(self, queued: Launch, guard: Guard) -> dict[int, SlotResult]:
         sampled, prompts = self._sampled(queued, guard), self._prompts_of(queued, guard)
         results = queued.settle(sampled, prompts, self.slots, self.grammars)
-        return self._drafting.hinted(results, queued.slots)
+        return self._drafting.hinted(results, queued.slots, looks=queued.looks)
 
     def _sampled(self, launch: Launch, guard: Guard) -> list[SampledToken]:
         if launch.samples is None:

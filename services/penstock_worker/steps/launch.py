@@ -24,6 +24,8 @@ class Launch:
     scheduled: list[SlotWork]
     prompts: PromptScores
     """Log-probabilities of the prompts' own tokens."""
+    looks: bool = True
+    """Whether its results are to say what could be drafted next (Plan.looks)."""
     known: dict[int, SampledToken] = field(default_factory=dict)
     """Outcomes that the host knows already, by slot: deferrals and errors, and on a CPU every
     token."""

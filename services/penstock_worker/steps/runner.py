@@ -60,6 +60,8 @@ class StepRunner(Generic[Queued]):
         self._phases = phases
         self._order = StepOrder()
         self._in_flight: deque[BegunStep[Queued]] = deque()
+        self._before: StepTimeline | None = None
+        """Of the latest step that was settled."""
         self._guard = Guard(queue, self._in_flight.clear)
 
     @property
@@ -98,6 +100,7 @@ class StepRunner(Generic[Queued]):
         """Forgets all sequences and the steps in flight, because a new session with the engine core
         begins."""
         self._in_flight.clear()
+        self._before = None
         self._kind.reset()
         self._order.reset()
 
@@ -124,6 +127,7 @@ class StepRunner(Generic[Queued]):
 
     def _queue_step(self, plan: Plan) -> BegunStep[Queued]:
         timeline = StepTimeline(self._queue, self._phases)
+        plan = self._kind.slots.placed(plan)
         self._kind.prepare(plan)
         timeline.passed("copies" if plan.copies else None)
         self._order.take(plan)
@@ -186,8 +190,10 @@ class StepRunner(Generic[Queued]):
 
     def _settle(self, step: BegunStep[Queued]) -> None:
         seconds = self._guard(step.timeline.seconds)
+        idle = step.timeline.idle_behind(self._before)
+        self._before = step.timeline
         self._kind.check()
         outcomes: dict[int, SlotResult] = {}
         for queued in step.queued:
             outcomes |= self._kind.settle(queued, self._guard)
-        step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds)
+        step.outcome = answer(step.plan, outcomes, step.slots, seconds, step.encode_seconds, idle)

@@ -26,6 +26,13 @@ class StepTimeline:
         if self._phases.watching:
             self._passed.append((phase, self._queue.mark()))
 
+    def idle_behind(self, before: StepTimeline | None) -> float:
+        """Returns the seconds between the end of the step before and this one's beginning, both of
+        which have been waited for."""
+        if before is None or before._end is None:
+            return 0.0
+        return max(0.0, self._begin.seconds_since(before._end))
+
     def close(self) -> None:
         """Marks the end of the step, when all of it is queued."""
         self._end = self._queue.mark()

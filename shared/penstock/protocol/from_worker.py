@@ -79,7 +79,7 @@ class SlotResult(msgspec.Struct, frozen=True, array_like=True):
     """Drafted tokens that were computed, at most SlotWork.draft; len(more) of them were right."""
     proposed: int = 0
     """Tokens that the worker can propose to follow the slot's now, without computing anything; a
-    hint for the next plans."""
+    hint for the next plans. 0 where Plan.looks says that it isn't wanted."""
     guessed: bool | None = None
     """Where nothing was drafted: whether `token` is the first that would have been proposed before
     this work. None: nothing would have been, or it isn't known."""
@@ -105,6 +105,8 @@ class Result(msgspec.Struct, frozen=True, tag="result", omit_defaults=True):
     0 if there is nothing to compare."""
     encode_seconds: float = 0.0
     """Of `compute_seconds`, those for encoding media."""
+    idle_seconds: float = 0.0
+    """Between the end of the step before and this one's beginning, for whatever reason."""
 
 
 class GrammarReady(msgspec.Struct, frozen=True, tag="grammar_ready"):

@@ -250,9 +250,13 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     NewSequence.states."""
     draft: int = 0
     """Tokens that may be drafted behind the slot's, where the work reaches their end: the block
-    table has room for them, and the slot has no other work until the result is known. The worker
-    computes as many as it can propose, checks each by sampling as if those before it were right,
-    and keeps the ones that were sampled, and the token after them."""
+    table has room for them. The worker computes as many as it can propose, checks each by sampling
+    as if those before it were right, and keeps the ones that were sampled, and the token after
+    them."""
+    after_drafts: bool = False
+    """Whether earlier work of the slot, whose result the engine core did not know yet, may have had
+    drafts: `start` leaves out those that were kept, and the work starts so many tokens later. The
+    block table has room for as many as may have been."""
 
 
 class PartlyEncoded(msgspec.Struct, frozen=True, array_like=True):
@@ -289,6 +293,8 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Items to begin or to go on with, after those of `encode`. One item at a time is begun and not
     done; a later step names it again, until one has it in `encode`, or drops it. The encoding is
     the same wherever it was divided. What failed is left."""
+    looks: bool = True
+    """Whether SlotResult.proposed is wanted: to find it takes time."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

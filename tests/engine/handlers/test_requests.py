@@ -292,6 +292,14 @@ def test_too_many_waiting_tokens_are_refused_for_now() -> None:
     assert accepted == [True, True, False]
 
 
+def test_predictions_are_a_part_of_what_waits() -> None:
+    h = Harness(max_waiting_tokens=50)
+    front = h.connect()
+    accepted = [h.submit(front, [1] * 4, prediction=[2] * 16).accepted for _ in range(3)]
+    assert accepted == [True, True, False]
+    assert h.submit(front, [1] * 4).accepted
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("running", [0, 3])
 def test_what_has_a_slot_free_is_not_waiting(policy: str, running: int) -> None:

@@ -70,13 +70,13 @@ def test_only_listed_transitions_happen(start: SequenceState, end: SequenceState
 def test_tokens_are_prompt_and_emitted() -> None:
     sequence = make_sequence([5, 6, 7], [8])
     assert (sequence.num_tokens, sequence.all_token_ids()) == (4, [5, 6, 7, 8])
-    sequence.append([9])
+    sequence.append(9, [])
     assert (sequence.num_tokens, sequence.all_token_ids()) == (5, [5, 6, 7, 8, 9])
 
 
 def test_undelivered_tokens_are_forgotten_with_the_kv() -> None:
     sequence = make_sequence([5], [6])
-    sequence.append([7])
+    sequence.append(7, [])
     sequence.progress.computed = sequence.progress.scheduled = 2
     sequence.forget_computed()
     assert sequence.all_token_ids() == [5, 6]

@@ -11,7 +11,7 @@ from penstock.kv_layout import FULL, KVGroup
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock_engine.request.step_in_flight import UnfitResult, verify_drafts
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from tests.engine.fake_worker import EOS, VOCAB
 from tests.engine.harness import Harness, RequestScore
 from tests.engine.rank_workers import RankHarness
@@ -20,8 +20,8 @@ from tests.engine.rank_workers import RankHarness
 class Generous(DraftPolicy):
     """Everybody gets as many as there are."""
 
-    def choose(self, offers: list[Offer], size: StepSize, left: int) -> Allotment:
-        return Allotment([offer.most for offer in offers], followed=False)
+    def choose(self, offers: list[Offer], size: StepSize, left: int) -> list[int]:
+        return [offer.most for offer in offers]
 
 
 def drafting(proposed: int = 3, **options: Any) -> Harness:
@@ -44,7 +44,7 @@ def allotted(h: Harness) -> list[list[int]]:
     return [[work.draft for work in plan.work] for plan in h.worker.log]
 
 
-def test_a_proposal_is_used_behind_the_step_that_was_in_flight_and_nothing_follows_it() -> None:
+def test_a_step_with_drafts_is_followed_from_wherever_it_ends() -> None:
     h = drafting()
     h.start_worker()
     score = ask(h, [5, 6], tokens=16)
@@ -52,12 +52,22 @@ def test_a_proposal_is_used_behind_the_step_that_was_in_flight_and_nothing_follo
     h.run_step()
     assert [plan.work[0].draft for plan, _ in h.plans] == [0, 3]
     h.run_step()
-    assert len(h.plans) == 1, "something follows a step with drafts"
+    works = [plan.work[0] for plan, _ in h.plans]
+    assert [(work.start, work.draft, work.after_drafts) for work in works] == [
+        (3, 3, False),
+        (4, 3, True),
+    ]
     h.run_step()
     assert len(score.sequences[0].tokens) == 2 + 4
-    assert h.plans[0][0].work[0].start == 2 + 5
+    works = [plan.work[0] for plan, _ in h.plans]
+    # The one that was sent before keeps its number; the next one is four tokens further at least.
+    assert [(work.start, work.draft, work.after_drafts) for work in works] == [
+        (4, 3, True),
+        (8, 3, True),
+    ]
     h.run()
-    # 2 tokens, then four at a time; of the last two only one can be drafted.
+    # 2 tokens, then four at a time. While both steps may keep all theirs, the last tokens might
+    # all be on their way, and nothing follows; of the last two only one can be drafted.
     assert allotted(h) == [[0], [0], [3], [3], [3], [1]]
     assert (score.sequences[0].drafted, score.sequences[0].kept) == (10, 10)
 
@@ -202,6 +212,16 @@ def test_whose_texts_may_be_drafted_from_and_what_is_foretold_is_told_once() -> 
     long = ask(h, [5, 6], prediction=[1] * 65)
     assert long.rejected is not None
     assert "at most 64" in long.rejected.message
+
+
+def test_without_prefix_caching_nobody_is_drafted_from() -> None:
+    h = drafting(prefix_caching=False)
+    h.start_worker()
+    ask(h, [5, 6], prediction=[7, 8])
+    h.run()
+    assert h.worker is not None
+    admitted = [new for plan in h.worker.log for new in plan.admitted]
+    assert [(new.draft_scope, new.prediction) for new in admitted] == [(b"", [7, 8])]
 
 
 def test_a_prediction_is_no_reason_to_refuse_where_the_pool_has_become_small() -> None:

@@ -7,18 +7,20 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock_engine.speculation.draft_policy import Allotment, DraftPolicy, Offer, StepSize
+from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from penstock_engine.speculation.history import SequenceDrafts
 
 
 @dataclass
 class Machine:
-    """step: seconds of a step by its rows.  gap: seconds more, where it isn't queued.  jitter: a
-    step takes up to this share longer."""
+    """step: seconds of a step by its rows.  beside: seconds more of each draft, which are not spent
+    on its row.  jitter: a step takes up to this share longer.  each: seconds of a further
+    token of prefill."""
 
     step: Callable[[int], float]
-    gap: float = 0.0
+    beside: float = 0.0
     jitter: float = 0.0
+    each: float = 0.0
 
 
 @dataclass
@@ -34,17 +36,19 @@ class Stream:
 
 
 class ClosedLoop:
-    """One step after another, as the engine core has them: the next one is sent before the latest
-    is settled, unless that one isn't followed, and without those that have drafts in it."""
+    """One step after another, as the engine core has them: each is sent before the latest is
+    settled, so what is known of proposals is one step old."""
 
     def __init__(self, machine: Machine, streams: list[Stream], *, seed: int = 0) -> None:
         self.policy = DraftPolicy()
         self.machine, self.streams = machine, streams
         self.seconds = 0.0
-        self.drafted = self.kept = 0
+        self.drafted = self.kept = self.steps = self.looks = 0
         self._random = random.Random(seed)
         self._drafts = [SequenceDrafts() for _ in streams]
-        self._away: set[int] = set()
+        self._proposed = [0] * len(streams)
+        """What there is when the step is computed."""
+        self._looked = False
 
     def run(self, seconds: float, *, drafts: bool = True) -> float:
         """Tokens per second in that time."""
@@ -54,38 +58,38 @@ class ClosedLoop:
         return (sum(stream.tokens for stream in self.streams) - before) / seconds
 
     def _step(self, *, drafts: bool) -> None:
-        here = [at for at in range(len(self.streams)) if at not in self._away]
-        size = StepSize(len(here), 0)
-        offers = [(at, Offer(self._drafts[at], self._drafts[at].proposed)) for at in here]
-        offers = [(at, offer) for at, offer in offers if offer.most]
-        allotted = Allotment([])
-        if drafts and offers:
-            allotted = self.policy.choose([offer for _, offer in offers], size, 512)
-        given = {at: n for (at, _), n in zip(offers, allotted.counts, strict=False) if n}
-        rows = len(here) + sum(given.values())
-        compute = self.machine.step(rows) * (1 + self.machine.jitter * self._random.random())
-        queued = bool(self._away) or allotted.followed
-        kept = sum(self._settle(at, given.get(at, 0)) for at in here)
-        gap = 0.0 if queued else self.machine.gap
-        self.seconds += compute + gap
-        drafted = sum(given.values())
+        number = len(self.streams)
+        size = StepSize(number, 0)
+        offers = [Offer(each, each.hoped) for each in self._drafts]
+        counts = [0] * number
+        if drafts and any(offer.most for offer in offers):
+            counts = self.policy.choose(offers, size, 512)
+        looks = any(counts) or self.policy.looks(number)
+        self.steps += 1
+        self.looks += looks
+        given = [min(*each) for each in zip(counts, self._proposed, strict=True)]
+        drafted = sum(given)
+        compute = self.machine.step(number + drafted) + self.machine.beside * drafted
+        compute *= 1 + self.machine.jitter * self._random.random()
+        kept = sum(self._settle(at, count, looks) for at, count in enumerate(given))
+        self.seconds += compute
         self.drafted += drafted
         self.kept += kept
-        self.policy.settled(size, drafted, compute, gap, behind=queued, each=0.0)
-        if given:
-            self.policy.account(size, len(given), drafted, kept, followed=allotted.followed)
-        follows = allotted.followed and len(given) < len(here)
-        self._away = set(given) if follows else set()
+        self.policy.settled(size, drafted, kept, compute, each=self.machine.each)
+        self._looked = looks
 
-    def _settle(self, at: int, drafted: int) -> int:
+    def _settle(self, at: int, drafted: int, looks: bool) -> int:
         """How many drafts of a stream were right."""
         stream, drafts, draw = self.streams[at], self._drafts[at], self._random.random
         kept = 0
         while kept < drafted and draw() < stream.chance(kept):
             kept += 1
         stream.tokens += 1 + kept
-        guessed = draw() < stream.chance(0) if stream.told and drafts.proposed else None
-        drafts.proposed = stream.proposed if draw() < stream.share else 0
+        tells = stream.told and self._proposed[at] and self._looked
+        guessed = draw() < stream.chance(0) if tells else None
+        self._proposed[at] = stream.proposed if draw() < stream.share else 0
+        if looks:
+            drafts.propose(self._proposed[at])
         if drafted:
             self.policy.observe(drafts, drafted, kept)
         else:

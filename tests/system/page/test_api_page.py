@@ -48,7 +48,8 @@ def test_it_shows_every_endpoint_and_loads_from_nowhere_else(
     tab.page.locator(".opblock").first.wait_for()
     paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     shown = tab.page.locator(".opblock-summary-path").all_inner_texts()
-    assert sorted(each.replace("\u200b", "").strip() for each in shown) == sorted(paths)
+    operations = [path for path, methods in paths.items() for _ in methods]
+    assert sorted(each.replace("\u200b", "").strip() for each in shown) == sorted(operations)
     assert all(each.startswith((server.url, "data:", "blob:")) for each in asked), asked
 
 

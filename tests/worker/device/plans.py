@@ -16,7 +16,7 @@ from tests.worker.driver import Job
 @dataclass
 class Place:
     """A job that runs. scheduled, expected: tokens that are computed and there when all steps in
-    flight are done.  told: the last results of its prompt.  drafts: of its newest step."""
+    flight are done.  told: the last results of its prompt.  drafts: of its steps in flight."""
 
     job: Job
     slot: int
@@ -31,8 +31,8 @@ class Place:
 
 class Ahead:
     """depth: steps in flight, at random fewer.  preempt_every, seed, budget: as of Driver.
-    draft: tokens that a job may draft in every other step that reaches its end; nothing of it
-    follows before that step is settled."""
+    draft: tokens that a job may draft in every other step that reaches its end; the next may be
+    sent before it is known how many were right."""
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class Ahead:
         self.flight: deque[tuple[PendingStep, list[tuple[Place, SlotWork]]]] = deque()
         self.step = 0
         self.most_in_flight = 0
+        self.most_behind_drafts = 0
+        """Drafts that were in flight when a job got further work."""
 
     def run(self, jobs: list[Job]) -> list[Job]:
         while any(not job.done for job in jobs) or self.flight:
@@ -119,22 +121,27 @@ class Ahead:
         job = place.job
         known = len(job.prompt) + len(job.tokens)
         behind = place.expected - place.scheduled
-        if place.expected >= len(job.prompt) + job.wanted:
-            behind -= 1  # Its last token is on its way, and nothing follows it.
-        if place.expected > known and (job.grammar is not None or place.drafts):
+        furthest = place.expected + place.drafts
+        if furthest >= len(job.prompt) + job.wanted:
+            behind -= 1  # Its last token may be on its way, and nothing follows it.
+        if place.expected > known and job.grammar is not None:
             return None
-        count = min(behind, left)
-        place.drafts = 0
-        if self.draft and place.expected == known == place.scheduled + count and place.blocks:
-            room = min(left - count, job.wanted - len(job.tokens) - 1)
-            place.drafts = min(self.draft, room) if self.random.random() < 0.5 else 0
-        new = -(-(place.scheduled + count + place.drafts) // self.block_size)
+        count, drafts = min(behind, left), 0
+        if self.draft and place.expected == place.scheduled + count and place.blocks:
+            room = min(left - count, len(job.prompt) + job.wanted - furthest - 1)
+            drafts = max(0, min(self.draft, room)) if self.random.random() < 0.5 else 0
+        new = -(-(place.scheduled + count + place.drafts + drafts) // self.block_size)
         new = max(0, new - len(place.blocks))
         if count < 1 or place.leaves or new > len(self.free_blocks):
             return None
         blocks = [self.free_blocks.pop() for _ in range(new)]
         place.blocks += blocks
-        work = SlotWork(place.slot, place.scheduled, count, blocks, draft=place.drafts)
+        after = place.drafts > 0
+        work = SlotWork(
+            place.slot, place.scheduled, count, blocks, draft=drafts, after_drafts=after
+        )
+        self.most_behind_drafts = max(self.most_behind_drafts, place.drafts)
+        place.drafts += drafts
         place.scheduled += count
         place.expected += place.scheduled == place.expected
         place.in_flight += 1
@@ -158,6 +165,7 @@ class Ahead:
         assert result.compute_seconds >= 0
         for (place, work), outcome in zip(did, result.slots, strict=True):
             place.in_flight -= 1
+            place.drafts -= work.draft
             place.job.steps += 1
             self._take(place, work, outcome)
 
@@ -173,7 +181,7 @@ class Ahead:
             place.expected -= 1
         elif outcome.error is None:
             ends = work.start + work.count == len(job.prompt) + len(job.tokens)
-            assert (outcome.token is not None) == ends
+            assert (outcome.token is not None) == (ends or work.after_drafts)
         if outcome.token is not None:
             job.tokens += [outcome.token, *outcome.more]
             job.logprobs += [

@@ -75,4 +75,4 @@ class Oracle:
             if output[: len(known)] == known:
                 right = output[len(known) : len(known) + work.draft]
                 return [8 if self._random.random() < self._wrong else token for token in right]
-        raise AssertionError("the slot's tokens are nobody's")
+        return []  # It has ended, and this was sent before that was known.

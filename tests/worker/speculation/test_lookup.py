@@ -169,8 +169,11 @@ def test_the_hint_is_what_comes_next() -> None:
     table.admit(0, [1, 2, 3, 4, 5, 1, 2])
     assert table.proposer.first(0) is None
     assert table.proposer.proposed(0) == 3
-    assert table.proposer.first(0) == 3
     assert table.guess(0, 2) == [3, 4]
+    table.slots[0].append(9)
+    assert table.proposer.first(0) == 3
+    table.slots[0].append(9)
+    assert table.proposer.first(0) is None, "it was guessed in another place"
     assert table.proposer.proposed(7) == 0
 
 
