@@ -95,8 +95,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     """Token ids that the output is expected to resemble (OpenAI's `prediction`), at most
     MAX_PREDICTION_TOKENS. They change no output."""
     background: bool = False
-    """Whether it stands behind what clients wait for (a line of a batch), under every scheduling
-    policy."""
+    """Whether it stands behind what clients wait for (a line of a batch); under the policy `fair`,
+    behind what its own tenant's wait for."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
