@@ -74,7 +74,7 @@ class BatchRun:
         self._work = work
         self._record = work.record
         self._store = store
-        self._batches = store.batches
+        self._held_batches = store.held
         self._runner = runner
         self._app = app
         self._caller = caller
@@ -106,7 +106,7 @@ class BatchRun:
     async def _hold(self) -> BatchStatus:
         """How the batch ends before all of its lines are answered."""
         while True:
-            status = await self._batches.hold(self._runner, self._record.id)
+            status = await self._held_batches.hold(self._runner, self._record.id)
             if status is None:
                 raise Lost
             if status == "cancelling":
@@ -126,24 +126,24 @@ class BatchRun:
             if errors:
                 await self._refuse(errors)
                 return
-            await self._moved(self._batches.begin(self._runner, name, count))
+            await self._moved(self._held_batches.begin(self._runner, name, count))
         if status != "finalizing":
-            if not await self._answer_all(await self._batches.answered(name)):
+            if not await self._answer_all(await self._held_batches.answered(name)):
                 await self._refuse([_GONE])
                 return
-            await self._moved(self._batches.finalize(self._runner, name))
+            await self._moved(self._held_batches.finalize(self._runner, name))
         await self._write_out("completed")
 
     async def _refuse(self, errors: list[BatchError]) -> None:
         log.info("batch refused", batch=self._record.id, errors=len(errors))
-        await self._moved(self._batches.refuse(self._runner, self._record.id, errors))
+        await self._moved(self._held_batches.refuse(self._runner, self._record.id, errors))
 
     async def _moved(self, moving: Awaitable[bool]) -> None:
         """The batch's next status; what isn't held any more has none. Where it is being cancelled,
         `_hold` sees that and ends this."""
         if await moving:
             return
-        _held(await self._batches.hold(self._runner, self._record.id) == "cancelling")
+        _held(await self._held_batches.hold(self._runner, self._record.id) == "cancelling")
         await asyncio.get_running_loop().create_future()
 
     def _checked(self) -> tuple[int, list[BatchError]]:
@@ -192,7 +192,7 @@ class BatchRun:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _keep(self, number: int, line: str, *, ok: bool) -> None:
-        _held(await self._batches.answer(self._runner, self._record.id, number, line, ok=ok))
+        _held(await self._held_batches.answer(self._runner, self._record.id, number, line, ok=ok))
 
     async def _write_out(self, status: BatchStatus) -> None:
         """The files, and the end."""
@@ -205,9 +205,9 @@ class BatchRun:
                 file = await asyncio.to_thread(self._write_file, ok, purpose)
                 if file is not None:
                     files.append(file)
-            found = await self._batches.find(self._work.owner, self._record.id)
+            found = await self._store.batches.find(self._work.owner, self._record.id)
             counts = found.request_counts if found is not None else RequestCounts()
-            ended = await self._batches.end(self._runner, self._work, status, counts, files)
+            ended = await self._held_batches.end(self._runner, self._work, status, counts, files)
             _held(ended)
         finally:
             if not ended:
@@ -222,7 +222,7 @@ class BatchRun:
 
     def _write_file(self, ok: bool, purpose: str) -> FileRecord | None:
         """Under an id of its own each time: who writes it, too, writes another one."""
-        lines = self._batches.lines(self._record.id, ok=ok)
+        lines = self._held_batches.lines(self._record.id, ok=ok)
         first = next(lines, None)
         if first is None:
             return None
@@ -240,7 +240,7 @@ class BatchRun:
 
     async def _expire(self) -> None:
         """Lines that were never answered are told of as errors."""
-        answered = await self._batches.answered(self._record.id)
+        answered = await self._held_batches.answered(self._record.id)
         message = "the batch's completion window ended before this line was answered"
         lines = self._file.lines(answered)
         with suppress(FileGone):

@@ -50,7 +50,7 @@ class Runner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._store.batches.let_go(self._name)
+            await self._store.held.let_go(self._name)
 
     async def _try_to_take_one(self) -> bool:
         """As `_take_one`; False, too, where the database has no answer now: its disk is full, or it
@@ -70,7 +70,7 @@ class Runner:
         if len(self._running) >= AT_ONCE:
             return False
         busy = {work.record.id: work.owner for work in self._running.values()}
-        work = await self._store.batches.claim(self._name, busy)
+        work = await self._store.held.claim(self._name, busy)
         if work is None:
             return False
         task = asyncio.create_task(self._work(work))

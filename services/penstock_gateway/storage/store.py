@@ -21,6 +21,7 @@ class Store:
             from penstock_gateway.storage.batch_records import BatchRecords
             from penstock_gateway.storage.database import Database
             from penstock_gateway.storage.file_records import FileRecords
+            from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
         except ModuleNotFoundError as error:
             raise StartupError(
@@ -32,6 +33,7 @@ class Store:
         self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
         self.files = FileRecords(self._database)
         self.batches = BatchRecords(self._database)
+        self.held = HeldBatches(self._database)
         self.responses: ResponseRecords | None = None
         """None: no responses are kept."""
         if settings.stored_response_hours:

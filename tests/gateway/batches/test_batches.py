@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches import run
-from penstock_gateway.storage import batch_records
+from penstock_gateway.storage import held_batches
 from penstock_gateway.storage.records import RequestCounts
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
@@ -152,7 +152,7 @@ async def test_a_line_that_finds_no_room_comes_again(gateway: Storing, monkeypat
 
 async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, monkeypatch) -> None:
     """What was answered isn't asked again; what was under way is."""
-    monkeypatch.setattr(batch_records, "HOLD_SECONDS", 0.3)
+    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 0.3)
     asked: list[str] = []
     held = asyncio.Event()
 
@@ -168,7 +168,7 @@ async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, m
     content = line("a", prompt="one") + line("b", prompt="stuck") + line("c", prompt="three")
     batch_id = await gateway.begin(content)
     # Frozen: it holds its batch, and says so no more.
-    monkeypatch.setattr(gateway.store.batches, "let_go", _nothing)
+    monkeypatch.setattr(gateway.store.held, "let_go", _nothing)
     async with gateway.running():
         await held.wait()
         while (await gateway.batch(batch_id))["request_counts"]["completed"] < 2:
@@ -187,7 +187,7 @@ async def _nothing(_: str) -> None:
 
 async def test_an_answer_stands_once(gateway: Storing) -> None:
     batch_id = await gateway.begin(line("a"))
-    batches = gateway.store.batches
+    batches = gateway.store.held
     assert not await batches.answer("one", batch_id, 0, '{"zeroth": 0}', ok=True)
     await batches.claim("one", {})
     assert await batches.answer("one", batch_id, 0, '{"first": 1}', ok=True)
@@ -198,7 +198,7 @@ async def test_an_answer_stands_once(gateway: Storing) -> None:
 
 async def test_one_runner_holds_a_batch(gateway: Storing, monkeypatch) -> None:
     batch_id = await gateway.begin(line("a"))
-    batches = gateway.store.batches
+    batches = gateway.store.held
     claimed = await batches.claim("one", {})
     assert claimed is not None
     assert claimed.record.id == batch_id
@@ -219,11 +219,11 @@ async def test_one_runner_holds_a_batch(gateway: Storing, monkeypatch) -> None:
 async def test_no_runner_takes_its_own_batch_twice(gateway: Storing, monkeypatch) -> None:
     """It was frozen for longer than it may hold it, and wakes."""
     batch_id = await gateway.begin(line("a"))
-    claimed = await gateway.store.batches.claim("one", {})
+    claimed = await gateway.store.held.claim("one", {})
     later = time.time() + 1000
-    monkeypatch.setattr("penstock_gateway.storage.batch_records.time.time", lambda: later)
-    assert await gateway.store.batches.claim("one", {batch_id: claimed.owner}) is None
-    assert await gateway.store.batches.hold("one", batch_id) == "validating"
+    monkeypatch.setattr("penstock_gateway.storage.held_batches.time.time", lambda: later)
+    assert await gateway.store.held.claim("one", {batch_id: claimed.owner}) is None
+    assert await gateway.store.held.hold("one", batch_id) == "validating"
 
 
 async def test_who_has_fewest_at_work_is_next(tmp_path: Path, engine: FakeEngineClient) -> None:
@@ -233,7 +233,7 @@ async def test_who_has_fewest_at_work_is_next(tmp_path: Path, engine: FakeEngine
         for _ in range(2):
             await gateway.begin(line("a"), bearer(ALICE))
         await gateway.begin(line("a"), bearer(BOB))
-        batches = gateway.store.batches
+        batches = gateway.store.held
         owners: list[str] = []
         busy: dict[str, str] = {}
         for _ in range(3):
@@ -361,14 +361,14 @@ async def test_lines_of_a_batch_that_comes_too_late(gateway: Storing) -> None:
 
 async def test_a_runner_outlives_its_database(gateway: Storing, monkeypatch) -> None:
     """A disk that is full, or a database that is started again, ends no process."""
-    claim, calls = gateway.store.batches.claim, itertools.count()
+    claim, calls = gateway.store.held.claim, itertools.count()
 
     async def failing(runner: str, busy: Any) -> Any:
         if next(calls) < 2:
             raise OperationalError("BEGIN", {}, Exception("database or disk is full"))
         return await claim(runner, busy)
 
-    monkeypatch.setattr(gateway.store.batches, "claim", failing)
+    monkeypatch.setattr(gateway.store.held, "claim", failing)
     async with gateway.running():
         batch = await asyncio.wait_for(gateway.ended(await gateway.begin(line("a"))), 10)
     assert batch["status"] == "completed"
@@ -376,13 +376,13 @@ async def test_a_runner_outlives_its_database(gateway: Storing, monkeypatch) -> 
 
 async def test_cancelled_while_its_file_is_read(gateway: Storing, monkeypatch) -> None:
     """It ends then, not when its runner's time with it is over."""
-    begin = gateway.store.batches.begin
+    begin = gateway.store.held.begin
 
     async def late(runner: str, batch_id: str, total: int) -> bool:
         await gateway.http.post(f"/v1/batches/{batch_id}/cancel")
         return await begin(runner, batch_id, total)
 
-    monkeypatch.setattr(gateway.store.batches, "begin", late)
+    monkeypatch.setattr(gateway.store.held, "begin", late)
     async with gateway.running():
         batch = await asyncio.wait_for(gateway.ended(await gateway.begin(line("a"))), 10)
     assert batch["status"] == "cancelled"
