@@ -11,7 +11,8 @@ WEIGHT = 0.25
 """Of the newest step in what is known."""
 
 LEAST = 10
-"""Of work, in a step from whose time something is learnt."""
+"""Of work, in a step from whose time something is learnt: every step may hold as much. One that was
+held up by something else would otherwise be the last of which anything is learnt."""
 
 
 class EncoderPace:
@@ -28,7 +29,7 @@ class EncoderPace:
         self._each = new if self._each is None else self._each + WEIGHT * (new - self._each)
 
     def within(self, seconds: float) -> float:
-        """Work that takes no longer than that."""
+        """Work that takes no longer than that; LEAST in any case."""
         if math.isinf(seconds):
             return math.inf
-        return UNKNOWN if self._each is None else seconds / self._each
+        return UNKNOWN if self._each is None else max(LEAST, seconds / self._each)

@@ -657,3 +657,15 @@ def test_a_step_encodes_what_its_time_allows() -> None:
         steps.observe(4, 4, 0.02)
     assert round(pace.within(steps.aside(4))) == 2000, "as long again as the decodes"
     assert pace.within(StepPace(0.0).aside(4)) == inf
+
+
+@pytest.mark.parametrize("decodes", [0, 1])
+def test_a_machine_that_was_held_up_once_is_not_taken_for_slow_for_ever(decodes: int) -> None:
+    """Its first step may have read weights from a disk. What is learnt of it is forgotten again by
+    the steps that follow, however little they hold."""
+    pace, steps = EncoderPace(), StepPace(2.0)
+    pace.observe(UNKNOWN, 60.0)
+    for _ in range(60):
+        work = max(int(pace.within(steps.aside(decodes))), 1)
+        pace.observe(work, work * 1e-5)
+    assert pace.within(steps.aside(decodes)) > 0.9 * steps.aside(decodes) / 1e-5
