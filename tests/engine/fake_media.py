@@ -87,6 +87,8 @@ class FakeMedia:
     begun: tuple[LoadMedia, int] | None = None
     """The item that is encoded in parts, and how far it is."""
     num_parts: int = 0
+    shares: list[int] = field(default_factory=list)
+    """Rows of each item that the latest step encoded; of one in parts, in proportion."""
 
     failed: set[str] = field(default_factory=set)
     """Items that could not be encoded; other ranks have them encoded, so they are dropped too."""
@@ -135,6 +137,7 @@ class FakeMedia:
             self.due.append(MediaReady(name, self.work * load.rows))
 
     def execute(self, plan: Plan) -> None:
+        self.shares = []
         for name in plan.dropped_media:
             if name in self.failed:
                 self.failed.remove(name)
@@ -145,18 +148,24 @@ class FakeMedia:
         for name in plan.encode:
             assert name not in self.rows, "it is encoded already"
             if self.begun is not None and self.begun[0].name == name:
-                item, self.begun = self.begun[0], None
+                (item, done), self.begun = self.begun, None
             else:
-                item = self.loaded.pop(name)
+                item, done = self.loaded.pop(name), 0
+            self._share(item, self.work * item.rows - done)
             self.rows[name] = item.rows
             self.encoded[name] += 1
         for part in plan.partly:
             item, done = self.begun or (self.loaded.pop(part.name), 0)
             assert item.name == part.name, "two items are begun"
             assert done < part.until < self.work * item.rows
+            self._share(item, part.until - done)
             self.begun = (item, part.until)
             self.num_parts += 1
         assert sum(self.rows.values()) <= self.capacity, "more rows than there is room for"
+
+    def _share(self, item: LoadMedia, work: int) -> None:
+        whole = self.work * item.rows
+        self.shares.append(-(-item.rows * work // whole) if whole else item.rows)
 
     def check_work(self, media: Media | None, start: int, end: int) -> None:
         """All that the tokens [start, end) stand for is there."""

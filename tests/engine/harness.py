@@ -89,6 +89,8 @@ class Harness:
         """How many it drafts of so many at most, and how many of these are right."""
         self.step_seconds: Callable[[], float] = lambda: 0.0
         """That the worker says a step took; 0: it says nothing of it."""
+        self.encode_seconds: Callable[[], float] = lambda: 0.0
+        """That it says a step took for its media; 0: likewise."""
         self.kv_groups: tuple[KVGroup, ...] = ONE_GROUP
         """Of workers that become ready."""
         self.media_rows = 0
@@ -528,9 +530,12 @@ class Harness:
             return None
         plan, _ = self.plans.popleft()
         result = self.worker.execute(plan)
-        encoding = sum(self.worker.media.rows.get(name, 0) for name in plan.encode)
-        assert len(plan.encode) < 2 or encoding <= self.facts.config.scheduler.max_encoded_rows
-        result = msgspec.structs.replace(result, compute_seconds=self.step_seconds())
+        shares = self.worker.media.shares
+        assert len(shares) < 2 or sum(shares) <= self.facts.config.scheduler.max_encoded_rows
+        seconds = self.encode_seconds() if shares else 0.0
+        result = msgspec.structs.replace(
+            result, compute_seconds=self.step_seconds() + seconds, encode_seconds=seconds
+        )
         self.worker_says(result)
         return result
 

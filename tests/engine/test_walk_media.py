@@ -35,6 +35,9 @@ def make_harness(choose: Choices) -> Harness:
     h.by_file = choose.whole(0, 1) == 1
     h.reads_files = choose.whole(0, 2) > 0
     h.bad_media = {picture(0).digest}
+    if not choose.whole(0, 3):
+        # Steps may hold from ten to thousands of what the pictures take.
+        h.encode_seconds = lambda: (0.0, 0.0001, 0.001, 0.01, 0.1)[choose.whole(0, 4)]
     return h
 
 
@@ -106,7 +109,7 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
-    for seed in range(10):
+    for seed in range(16):
         walker = walked(Seeded(seed), 250)
         walker.end()
         met += walker.met
