@@ -127,7 +127,7 @@ class StandInModel:
     def receive(self, rows: int) -> None:
         """There is no stage before."""
 
-    def hidden(self, tokens: Tensor, *rest: object) -> Tensor:
+    def hidden(self, tokens: Tensor, *rest: object, **more: object) -> Tensor:
         return torch.zeros(len(tokens), HIDDEN)
 
     through_layers = hidden

@@ -138,7 +138,7 @@ class System:
             assert isinstance(message, Plan)
             assert self.loaded is not None
             starts = {work.slot: work.start for work in message.work}
-            self.reused += sum(starts[new.slot] for new in message.admitted)
+            self.reused += sum(starts.get(new.slot, 0) for new in message.admitted)
             answer = self.loaded.runner.execute(message)
             self.drafted += sum(slot.drafted for slot in answer.slots)
             self.kept += sum(len(slot.more) for slot in answer.slots)

@@ -15,7 +15,7 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Media, MediaItem, MediaSpan, Pooling, TokenSampling
 from penstock.protocol.from_frontend import MediaFile, OpenSequence, Stopping, Submit
 from penstock.protocol.from_worker import FromWorker, MediaFailed, MediaReady, WorkerHello
-from penstock.protocol.to_frontend import NeedMedia, Outputs, Pooled
+from penstock.protocol.to_frontend import NeedMedia, Outputs, Pooled, Rejected
 from penstock.protocol.to_worker import DropMedia, LoadMedia, Plan, Setup, ToWorker
 from tests.system.in_process import FRONT, Heard, Numerics, System, Way, recode
 
@@ -95,6 +95,8 @@ class MediaSystem:
                 path = str(self.asked[message.request].items[message.item])
                 answer = MediaFile(message.request, message.item, path)
                 self.system.core.frontend_received(FRONT, answer, 0.0)
+            case Rejected():
+                raise AssertionError(message)
             case Pooled():
                 self.vectors[message.request] = message.vectors.data
                 self.heard[message.request].finished = True

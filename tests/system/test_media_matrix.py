@@ -26,7 +26,7 @@ from tests.shared.media.pictures import picture
 from tests.system.in_process import Numerics, Way
 from tests.system.in_process_media import Asked, Deaths, MediaSystem, alone, item_of, shown
 from tests.system.seeing_models import write_llava
-from tests.system.whisper_model import ROWS, TARGETS, write_whisper
+from tests.system.transcribing_models import FRAMES, TARGETS, write_whisper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -85,20 +85,20 @@ def seeing(folder: Path) -> Model:
 
 
 def hearing(folder: Path) -> Model:
-    prepared = prepare(str(write_whisper(folder / "whisper")), cache_dir=folder / "cache")
+    prepared = prepare(str(write_whisper(folder / "whisper", 64)), cache_dir=folder / "cache")
     manifest = load_manifest(prepared)
-    start = manifest.config.vocab_size - 6
+    start, rows = manifest.media.kinds["audio"].token_id, FRAMES // 2
     rng, paths = np.random.default_rng(5), [folder / f"sound {number}" for number in range(2)]
     items = [
-        item_of(path, "audio", "mel", rng.normal(0, 1, (1, 16, 2 * ROWS)).astype(np.float32), ROWS)
+        item_of(path, "audio", "mel", rng.normal(0, 1, (1, 16, FRAMES)).astype(np.float32), rows)
         for path in paths
     ]
 
     def asked(which: int, words: int, wanted: int, sampling: TokenSampling, **more: Any) -> Asked:
-        prompt = [start] * (ROWS + 1) + rng.integers(10, 200, words).tolist()
+        prompt = [start] * (rows + 1) + rng.integers(10, 200, words).tolist()
         return Asked(prompt, wanted, sampling, shown((items[which], 0)), (paths[which],), **more)
 
-    aligned = Pooling("align", rows=ROWS - 30, skipped=1)
+    aligned = Pooling("align", rows=rows - 30, skipped=1)
     found = {
         1: asked(0, 2, 12, GREEDY),
         2: asked(1, 20, 12, SAMPLED),

@@ -69,8 +69,9 @@ def generation_config(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def write_whisper(folder: Path) -> Path:
-    """The folder, with weights, tokenizer, feature extractor and generation config."""
+def write_whisper(folder: Path, width: int = 48) -> Path:
+    """The folder, with weights, tokenizer, feature extractor and generation config. width: of its
+    rows."""
     import torch
     from transformers import WhisperConfig, WhisperFeatureExtractor
     from transformers import WhisperForConditionalGeneration as Whisper
@@ -80,7 +81,7 @@ def write_whisper(folder: Path) -> Path:
     config = WhisperConfig(
         vocab_size=len(ids),
         num_mel_bins=16,
-        d_model=48,
+        d_model=width,
         encoder_layers=2,
         encoder_attention_heads=4,
         encoder_ffn_dim=64,
