@@ -122,6 +122,7 @@ class RankHarness(Harness):
         self._failed_and_gone: set[bytes] = set()
         self._formed: list[RankGroup | None] = []
         self._lates: list[bool] = []
+        self._drafted: list[tuple[int, int]] = []
 
     @property
     def formed(self) -> bool:
@@ -233,6 +234,8 @@ class RankHarness(Harness):
                 mine.setup, num_blocks, self.fail_prompts, num_host_blocks=host_blocks
             )
             mine.worker.late = self._agreed_lates()
+            mine.worker.proposes = lambda: self.proposes()
+            mine.worker.drafts = self._agreed_drafts()
         if all(one.worker is not None for one in self.ranks.values()):
             lead = self.ranks[self.lead].worker
             assert isinstance(lead, LastStage)
@@ -259,6 +262,19 @@ class RankHarness(Harness):
             return self._lates[asked - 1]
 
         return late
+
+    def _agreed_drafts(self) -> Callable[[int], tuple[int, int]]:
+        """Likewise, how many drafts there are, and how many of these are right."""
+        asked = 0
+
+        def drafts(most: int) -> tuple[int, int]:
+            nonlocal asked
+            asked += 1
+            if asked > len(self._drafted):
+                self._drafted.append(self.drafts(most))
+            return self._drafted[asked - 1]
+
+        return drafts
 
     def rank_says(self, rank: int, message: FromWorker) -> None:
         message = over_the_wire(message, FromWorker)
@@ -332,6 +348,7 @@ class RankHarness(Harness):
         super()._forget_worker(reason, dead=dead)
         self._formed.clear()
         self._lates.clear()
+        self._drafted.clear()
         for rank in self.ranks.values():
             rank.worker = None
             rank.plans.clear()

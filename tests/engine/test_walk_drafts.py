@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
+from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.test_walk_groups import drawn_groups
 from tests.engine.walker import Choices, Walker, make_harness
@@ -89,3 +90,21 @@ def test_long_histories_and_that_they_meet_what_they_are_for(groups: bool) -> No
     assert met["preempted"] > 10
     assert met["deferred"] > 20
     assert met["killed in a draft"] > 1
+
+
+def test_ranks_that_draft_the_same_follow_one_another() -> None:
+    met = Counter[str]()
+    for seed in range(8):
+        choose = Seeded(seed)
+        walker = RankWalker(make_rank_harness(choose, (2, 1)), choose)
+        h = walker.h
+        h.core.state.scheduling.draft_policy = AnyDrafts(choose)
+        h.proposes, h.drafts = (lambda: 6), (lambda most: (most, most * 2 // 3))
+        walker.connect()
+        for _ in range(200):
+            walker.walk()
+        walker.end()
+        met += walker.met
+        met["kept"] += h.core.state.counts.kept_tokens
+    assert met["kept"] > 20
+    assert met["ahead"] > 20
