@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,17 +21,11 @@ MAX_PATH = 200
 
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
-    error, but for health checks: they and scrapes would drown the others.
+    error, but for health checks: they and scrapes would drown the others."""
 
-    served: the model's name, None while it isn't known.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, operations: Iterable[Operation], served: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, operations: Iterable[Operation]) -> None:
         self._app = app
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
-        self._served = served
         self._log = logs.get(LOGGER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +55,7 @@ class AccessLog:
     def _write(self, scope: Scope, record: AccessRecord) -> None:
         caller, client = scope.get(CALLER), scope.get("client")
         who = {} if caller is None or caller.key is None else {"key": caller.key.name}
-        model = {"model": self._served()} if record.prompts else {}
+        model = {"model": record.model} if record.prompts else {}
         self._log.info(
             "request",
             method=scope["method"],

@@ -18,13 +18,13 @@ from penstock.terms import Terms
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.tokenising import off_the_loop
-from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -38,21 +38,19 @@ class Call:
 
     def __init__(
         self,
-        service: Service,
-        engine: EngineInfo,
+        asked: AskedModel,
         terms: Terms,
         name: str,
         id: str,
         truncate: int | None,
-        *,
-        model: str,
     ) -> None:
+        engine = asked.engine
         self.engine = engine
         self.id = id
-        self.model = model
+        self.model = asked.name
         self.created = int(time.time())
         self.limit = limit_of(truncate, engine.welcome)
-        self._service = service
+        self._client = asked.client
         self._terms = terms
         self._name = name
         self._number = 0
@@ -97,7 +95,7 @@ class Call:
             async with window:
                 pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
-                return await self._service.client.pool(
+                return await self._client.pool(
                     given.prompt_token_ids, pooling, name=name, terms=self._terms
                 )
 
@@ -146,14 +144,18 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             await send_json(send, 200, reply)
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
-        engine = self._service.engine()
-        asked = self._service.check_model(request.model)
-        pooling_model(engine.welcome)
+        async with self._service.using(request.model, terms.deadline) as asked:
+            return await self._answer_by(asked, request, terms, name)
+
+    async def _answer_by(
+        self, asked: AskedModel, request: Fields, terms: Terms, name: str
+    ) -> bytes:
+        pooling_model(asked.engine.welcome)
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
         trace = tracing.current.get()
         if trace is not None:
             trace.asks(asked.name, id)
         cut = request.truncate_prompt_tokens
-        call = Call(self._service, engine, terms, name, id, cut, model=asked.name)
+        call = Call(asked, terms, name, id, cut)
         return msgspec.json.encode(await self.answer(request, call))

@@ -58,6 +58,7 @@ class RealtimeSession:
         self._messages = ClientMessages(service.config.unknown_fields)
         self._wishes: Wishes | None = None
         """None until the model was named."""
+        self._model: str | None = None
         self._utterance: Utterance | None = None
         """That is open: more sound may come."""
         self._work: deque[asyncio.Task[None]] = deque()
@@ -92,7 +93,7 @@ class RealtimeSession:
         try:
             match self._messages.read(text):
                 case SessionUpdate() as message:
-                    self._update(message)
+                    await self._update(message)
                 case Append() as message:
                     self._opened(lease).append(samples_of(message))
                 case Commit() as message:
@@ -102,23 +103,22 @@ class RealtimeSession:
         except Exception as error:
             await self._tell(error)
 
-    def _update(self, message: SessionUpdate) -> None:
+    async def _update(self, message: SessionUpdate) -> None:
         if self._utterance is not None and self._utterance.begun:
             raise InvalidRequest(
                 "the session can't be changed while sound is transcribed: commit it as final first",
                 code="utterance_open",
             )
-        service = self._service
-        _, adapter = service.check_model(message.model)
-        text = service.engine().text
         wishes = Wishes(language=message.language or None, prompt=message.prompt or "")
-        check(wishes, facts_of(text), text.tokenizer)
-        self._terms = msgspec.structs.replace(self._terms, adapter=adapter)
-        self._wishes = wishes
+        async with self._service.using(message.model) as asked:
+            text = asked.engine.text
+            check(wishes, facts_of(text), text.tokenizer)
+        self._terms = msgspec.structs.replace(self._terms, adapter=asked.adapter)
+        self._wishes, self._model = wishes, message.model
 
     def _opened(self, lease: MediaLease) -> Utterance:
         if self._utterance is None:
-            self._utterance = Utterance(self._service, lease)
+            self._utterance = Utterance(self._service, lease, self._model)
         return self._utterance
 
     async def _commit(self, lease: MediaLease, *, final: bool) -> None:

@@ -114,7 +114,9 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
     number = getattr(arguments, "index", None)
     if role == "worker":
         number = arguments.rank if number is None else number
-    return role if number is None else f"{role} {number}"
+    title = role if number is None else f"{role} {number}"
+    model = getattr(arguments, "of", None)
+    return title if model is None else f"{title} of {model}"
 
 
 @contextmanager
@@ -146,6 +148,8 @@ def _gateway(arguments: argparse.Namespace) -> int:
         cache_dir=config.engine.model.cache_dir,
         gateways=config.gateways,
         storage=config.storage,
+        models=config.models,
+        models_socket=arguments.models_socket,
     )
     return 0
 
@@ -155,7 +159,7 @@ def _batches(arguments: argparse.Namespace) -> int:
     with uncollected():
         from penstock_gateway.batches.process import main
 
-    main(arguments.engine_endpoint, resolve(arguments))
+    main(arguments.engine_endpoint, resolve(arguments), arguments.models_socket)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock import logs
+from penstock.config.model_list import ModelEntry, ModelList
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
@@ -21,6 +22,7 @@ from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
 from penstock.supervisor.readiness import engine_ready, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
@@ -39,11 +41,13 @@ class SystemOptions:
 
     http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
     whoever started us.
-    announce: called once, when ready, with the base URL (empty without http) and the model folder.
+    announce: called once, when ready, with the base URL (empty without http) and the model folder;
+    None of several models.  models: the list of several; empty: the one that is configured.
     """
 
-    announce: Callable[[str, Path], None]
+    announce: Callable[[str, Path | None], None]
     http: bool = True
+    models: tuple[ModelEntry, ...] = ()
     endpoints: EngineAddresses = field(default_factory=EngineAddresses)
     report: StartupReport | None = None
 
@@ -64,6 +68,8 @@ class System:
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
     _batches: list[Child] = field(default_factory=list)
+    _models: ModelFleet | None = None
+    """Where there are several."""
     _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:
@@ -74,8 +80,11 @@ class System:
             self._check_doors(self._listener.getsockname()[0])
         runtime = RuntimeDir.create()
         try:
-            model_dir = await self._prepare(runtime)
-            await self._serve(runtime, model_dir)
+            if self.options.models:
+                await self._serve_several(runtime, self.options.models)
+            else:
+                model_dir = await self._prepare(runtime)
+                await self._serve(runtime, model_dir)
         except Stopped:
             pass
         finally:
@@ -103,6 +112,8 @@ class System:
             log.warning("stopping at once", signal=signal.Signals(signum).name)
             for child in (*self._batches, *self._front, *self._engines, *self._workers):
                 child.kill()
+            if self._models is not None:
+                self._models.kill()
         elif signum == signal.SIGINT and not self.was_ready:
             self.interrupted = True
         self._ask_to_stop(signal.Signals(signum).name)
@@ -134,9 +145,6 @@ class System:
         return folder
 
     async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
-        config_file = runtime.path / "config.json"
-        config_file.write_bytes(msgspec.json.encode(self.config))
-        common = ("--config", str(config_file))
         replicas = make_replicas(
             self.config, runtime, model_dir, self.options.endpoints, self._drain_grace
         )
@@ -145,25 +153,42 @@ class System:
             self._child(runtime, spec) for replica in replicas for spec in replica.workers
         ]
         self._engines = [self._child(runtime, replica.engine) for replica in replicas]
-        if self._listener is not None:
-            # From here on connections wait instead of being refused, also while a gateway is
-            # started again.
-            self._listener.listen(http.BACKLOG)
-            self._front = [
-                self._child(runtime, self._gateway(common, frontends, index, self._listener))
-                for index in range(self.config.gateways)
-            ]
-            if self.config.storage.data_dir is not None:
-                arguments = ("batches", *common, "--engine-endpoint", frontends)
-                spec = ChildSpec("batches", arguments, grace=self._drain_grace)
-                self._batches = [self._child(runtime, spec)]
+        self._make_front(runtime, ("--engine-endpoint", frontends))
         await self._watch(frontends, model_dir, runtime.path / "ready")
 
-    def _gateway(
-        self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
-    ) -> ChildSpec:
+    async def _serve_several(self, runtime: RuntimeDir, entries: tuple[ModelEntry, ...]) -> None:
+        models = ModelFleet(entries, self.config, runtime, self._drain_grace)
+        self._models = models
+        await models.socket.open()
+        listed = runtime.path / "models.json"
+        listed.write_bytes(msgspec.json.encode(ModelList(models=entries)))
+        settings = msgspec.structs.replace(self.config.models, models=str(listed))
+        self.config = msgspec.structs.replace(self.config, models=settings)
+        arguments = ("--engine-endpoint", models.frontends)
+        self._make_front(runtime, (*arguments, "--models-socket", str(models.socket.path)))
+        await self._watch(models.frontends, None, runtime.path / "ready")
+
+    def _make_front(self, runtime: RuntimeDir, engines: tuple[str, ...]) -> None:
+        """engines: the arguments that say how they are reached."""
+        config_file = runtime.path / "config.json"
+        config_file.write_bytes(msgspec.json.encode(self.config))
+        common = ("--config", str(config_file), *engines)
+        if self._listener is None:
+            return
+        # From here on connections wait instead of being refused, also while a gateway is started
+        # again.
+        self._listener.listen(http.BACKLOG)
+        self._front = [
+            self._child(runtime, self._gateway(common, index, self._listener))
+            for index in range(self.config.gateways)
+        ]
+        if self.config.storage.data_dir is not None:
+            spec = ChildSpec("batches", ("batches", *common), grace=self._drain_grace)
+            self._batches = [self._child(runtime, spec)]
+
+    def _gateway(self, common: tuple[str, ...], index: int, listener: socket.socket) -> ChildSpec:
         fd = listener.fileno()
-        arguments = ("gateway", *common, "--engine-endpoint", frontends)
+        arguments = ("gateway", *common)
         return ChildSpec(
             f"gateway {index}",
             (*arguments, "--index", str(index), "--fd", str(fd)),
@@ -179,12 +204,14 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _watch(self, frontends: str, model_dir: Path | None, ready_file: Path) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
         children = (*self._workers, *self._engines, *self._front, *self._batches)
         runs = [asyncio.create_task(child.run()) for child in children]
         ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
         stop = asyncio.create_task(self._stop.wait())
+        if self._models is not None:
+            runs.append(asyncio.create_task(self._models.run()))
         try:
             await _first_of(stop, *runs, background=ready)
             for run in runs:
@@ -198,10 +225,12 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _announce(self, frontends: str, model_dir: Path | None, ready_file: Path) -> None:
         """When the system is ready, says so to all who want to know."""
         begun = time.monotonic()
         url = ""
+        if self._models is not None:
+            await self._models.settled()
         if self._listener is not None:
             host, port = http.reachable_address(self._listener)
             tls = client_context(self.config.gateway)
@@ -226,7 +255,8 @@ class System:
         if self._listener is not None:
             self._listener.close()
         front = (*self._batches, *self._front, *self._engines)
-        await asyncio.gather(*(child.stop() for child in front))
+        several = () if self._models is None else (self._models.stop(),)
+        await asyncio.gather(*(child.stop() for child in front), *several)
         await asyncio.gather(*(child.stop() for child in self._workers))
 
 
