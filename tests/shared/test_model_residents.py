@@ -160,7 +160,8 @@ def test_work_keeps_its_memory_for_a_turn_and_then_ends_before_its_model_goes() 
     assert model in places.loaded
     places.end_one((holder, model))
     places.step()
-    assert model not in places.loaded and "c" in places.loaded
+    assert model not in places.loaded
+    assert "c" in places.loaded
 
 
 def test_a_large_model_is_not_overtaken_by_small_ones() -> None:
@@ -205,7 +206,8 @@ def test_what_fails_waits_longer_each_time_and_others_go_on() -> None:
         assert [type(each) for each in residents.decide(now)] == [Prepare]
         residents.failed("a", "no such file", now)
         [state] = residents.states(now)
-        assert state.presence == "failed" and state.reason == "no such file"
+        assert state.presence == "failed"
+        assert state.reason == "no such file"
         residents.want(1, "a", now)
         assert list(residents.decide(now)) == []  # Not before its time.
         residents.gone(1)

@@ -171,10 +171,9 @@ def _announce(
 
 def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, ...]) -> None:
     has_keys = configured_keys(config.gateway) is not None
-    names = ", ".join(entry.name for entry in models)
+    names = ",".join(entry.name for entry in models)
     key = f' -H "authorization: Bearer ${ENVIRONMENT}"' if has_keys else ""
     print(
-        f"Penstock is ready: {len(models)} models on {url}\nThey are {names}:\n"
-        f"  curl {url}/v1/models{key}",
+        f"Penstock is ready: {names} on {url}\nWhat they are:\n  curl {url}/v1/models{key}",
         flush=True,
     )
