@@ -51,7 +51,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
     status_age: float | None
 
 
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
+class ModelInState(msgspec.Struct, frozen=True, kw_only=True):
     """One of several models. state: as the supervisor has it, where it starts and ends models; else
     `ready`, or not.  reason: why it isn't ready.  waiting: requests of this gateway that wait for
     it to be loaded.  memory_gib: that it counts for."""
@@ -78,7 +78,7 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     status_age: float | None
     engines: list[EngineEntry]
     gateway: GatewayState
-    models: list[ModelEntry] | msgspec.UnsetType = msgspec.UNSET
+    models: list[ModelInState] | msgspec.UnsetType = msgspec.UNSET
 
 
 OPERATION = Operation(
@@ -129,11 +129,11 @@ def system_state(service: Service) -> SystemState:
     )
 
 
-def _model(backend: ModelBackend) -> ModelEntry:
+def _model(backend: ModelBackend) -> ModelInState:
     reason, residence = backend.unready_reason(), backend.residence
     state = None if residence is None else residence.state
     here = "ready" if reason is None else "absent"
-    return ModelEntry(
+    return ModelInState(
         model=backend.name,
         state=here if state is None else state.presence,
         ready=reason is None,
