@@ -177,7 +177,6 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
 
