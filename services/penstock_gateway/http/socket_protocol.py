@@ -19,6 +19,8 @@ log = logs.get(__name__)
 
 MOST_FRAMES = 1024
 """That a message may come in: empty ones take no part of its bytes."""
+SLICE = 8192
+"""Bytes that are read in a turn of the event loop."""
 _STAY = "penstock.stay"
 """Where a scope's state keeps its connection's Stay."""
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
@@ -71,7 +73,8 @@ class _Bounded:
     """Mixed into uvicorn's protocol class.
 
     Cuts a connection whose client leaves it full, or doesn't read the end, for longer than its
-    patience; answers handshakes that the parser refuses without a word.
+    patience; answers handshakes that the parser refuses without a word; reads what comes in slices,
+    between which others have their turn: a slice may hold a thousand frames.
     """
 
     patience = Patience()
@@ -85,6 +88,12 @@ class _Bounded:
     handshake_complete: bool
     close_sent: bool
     disconnected: bool
+    read_paused: bool
+    """By uvicorn, while a message waits to be taken."""
+    _rest = b""
+    """That came, and wasn't read yet."""
+    _turn: asyncio.Handle | None = None
+    """In which the next slice is read."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -100,7 +109,8 @@ class _Bounded:
 
     def data_received(self, data: bytes) -> None:
         if self.handshake_initiated:
-            super().data_received(data)  # type: ignore[misc]
+            self._rest += data
+            self._read_on()
             return
         # The whole head, which the HTTP protocol has taken already.
         try:
@@ -110,6 +120,35 @@ class _Bounded:
         else:
             if not self.handshake_initiated:
                 self._refuse(431, f"the WebSocket's handshake can't be read: {_head_limits()}")
+
+    def _read_on(self) -> None:
+        """Has the next slice read in a turn of its own, and no more bytes come before the last."""
+        if self._rest and self._turn is None and not self.read_paused:
+            self.transport.pause_reading()
+            self._turn = self.loop.call_soon(self._read_slice)
+
+    def _read_slice(self) -> None:
+        self._turn = None
+        if self.disconnected or self.transport.is_closing():
+            self._rest = b""
+            return
+        part, self._rest = self._rest[:SLICE], self._rest[SLICE:]
+        super().data_received(part)  # type: ignore[misc]
+        if self._rest:
+            self._read_on()
+        elif not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _resumed(self) -> None:
+        """uvicorn may have gone on reading: bytes that have come already are first."""
+        if self._rest and not self.read_paused:
+            self.transport.pause_reading()
+            self._read_on()
+
+    async def receive(self) -> Message:
+        message: Message = await super().receive()  # type: ignore[misc]
+        self._resumed()
+        return message
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers in place of the application, which isn't asked, and closes."""
@@ -148,6 +187,7 @@ class _Bounded:
 
     async def send(self, message: Message) -> None:
         await super().send(message)  # type: ignore[misc]
+        self._resumed()
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # uvicorn would log an error.
 

@@ -37,6 +37,7 @@ from penstock_gateway.realtime.messages import (
 )
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
 from penstock_gateway.service import Service
+from penstock_gateway.tracing import trace as tracing
 
 log = logs.get(__name__)
 
@@ -184,9 +185,18 @@ class RealtimeSession:
         if self._service.limits is not None:
             await self._service.limits.arrived(caller, counted=True)
         utterance.wishes, utterance.begun = wishes, True
+        self._trace(wishes)
         before = self._work[-1].task if self._work else None
         task = asyncio.create_task(self._transcribe(utterance, before, terms))
         self._work.append(Work(utterance, task))
+
+    def _trace(self, wishes: Wishes) -> None:
+        """Tells the connection's span what is asked for."""
+        trace = tracing.current.get()
+        if trace is not None:
+            facts = facts_of(self._service.engine().text)
+            params = wishes.params(wishes.temperature, facts.max_tokens)
+            trace.asks(self._model, f"realtime-{self._name}", params, streamed=True)
 
     async def _transcribe(
         self, utterance: Utterance, before: asyncio.Task[None] | None, terms: Terms

@@ -118,9 +118,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 256
     max_realtime_tenant_connections: Annotated[
         int,
-        Meta(
-            ge=0, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."
-        ),
+        Meta(ge=0, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
     ] = 128
     access_log: Annotated[
         AccessLog,
