@@ -15,7 +15,10 @@ USUAL_BYTES = 256 << 20
 
 
 def media_rows(
-    config: ModelConfig | EncoderConfig, max_model_len: int, number_bytes: int, wanted: int | None = None
+    config: ModelConfig | EncoderConfig,
+    max_model_len: int,
+    number_bytes: int,
+    wanted: int | None = None,
 ) -> int:
     """How many rows of encodings are kept. number_bytes: of a number in them.  wanted: what a
     setting says.

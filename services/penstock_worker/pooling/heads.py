@@ -80,8 +80,8 @@ def encoder_head(
 def vector_head(
     config: EncoderConfig, space: SharedSpace, weights: Weights, ops: HeadOps = VECTORS
 ) -> Head:
-    """Returns the product that makes the vector of a text, [size], of a token's hidden state. Raises
-    UnsupportedModel for missing tensors."""
+    """Returns the product that makes the vector of a text, [size], of a token's hidden state.
+    Raises UnsupportedModel for missing tensors."""
     return _dense(weights, "vector", space.size, config.hidden_size, ops, bias=space.bias)
 
 

@@ -49,7 +49,9 @@ class VisionModel:
     One picture is encoded at a time, so that its bits are its own.
     """
 
-    def __init__(self, config: ModelConfig | EncoderConfig, weights: Weights, threads: int = 1) -> None:
+    def __init__(
+        self, config: ModelConfig | EncoderConfig, weights: Weights, threads: int = 1
+    ) -> None:
         """`threads`: that encode a picture on a CPU.
 
         Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""

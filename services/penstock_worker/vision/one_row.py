@@ -1,7 +1,6 @@
 """Projectors that make one row of a picture: its vector in the space that texts share.
 
-Source: Radford et al., "CLIP", 2021; Zhai et al., "SigLIP", 2023; keys of the tensors: transformers'
-CLIPModel and SiglipModel.
+Sources: Radford et al., "CLIP", 2021; Zhai et al., "SigLIP", 2023.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ class ClassVector:
 
     def __init__(self, spec: ClassProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._norm = TowerNorm(weights, "last_norm", inputs, spec.norm)
-        self._product = TowerProduct.load(weights, [("head.projection", outputs)], inputs, bias=False)
+        shape = ("head.projection", outputs)
+        self._product = TowerProduct.load(weights, [shape], inputs, bias=False)
         self.row_work = self._product.size
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:

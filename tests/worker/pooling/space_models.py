@@ -1,5 +1,5 @@
-"""Tiny CLIP and SigLIP models with random weights as folders of the hub, and what transformers makes
-of the same texts and pictures."""
+"""Tiny CLIP and SigLIP models with random weights as folders of the hub, and what transformers
+makes of the same texts and pictures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SpaceModel:
         """A text's vector as the model gives it, [size]."""
         with torch.inference_mode():
             found = self.model.get_text_features(torch.tensor([token_ids]))
-        return np.array(found.pooler_output[0])
+        return np.asarray(found.pooler_output[0].numpy())
 
     def of_text(self, text: str) -> np.ndarray:
         return self.of_ids(self.ids(text))
@@ -62,7 +62,7 @@ class SpaceModel:
     def of_picture(self, picture: Image.Image) -> np.ndarray:
         given = self.pictures(picture, return_tensors="pt")
         with torch.inference_mode():
-            return np.array(self.model.get_image_features(**given).pooler_output[0])
+            return np.asarray(self.model.get_image_features(**given).pooler_output[0].numpy())
 
 
 def write_clip(folder: Path, *, old: bool = False) -> SpaceModel:

@@ -1,4 +1,4 @@
-"""Encoders that have a decoder's layers, in plain torch. Attention looks both ways, or back only."""
+"""Encoders with a decoder's layers, in plain torch. Attention looks both ways, or back only."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ class WithinInputs:
         return out
 
 
-def _within(
-    query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causal: bool
-) -> Tensor:
+def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causal: bool) -> Tensor:
     """Attention of one input: [tokens, heads, head_dim], computed in float32."""
     shared = query.shape[1] // key.shape[1]
     wide = [each.float().transpose(0, 1).contiguous() for each in (query, key, value)]
