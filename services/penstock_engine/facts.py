@@ -243,6 +243,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             speculation=None if self.pooling is not None else config.speculation.config,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
+            lora_whole_matrices=config.lora.lora_whole_matrices,
         )
 
 

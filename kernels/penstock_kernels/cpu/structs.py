@@ -218,9 +218,15 @@ class PkStates(ctypes.Structure):
 
 
 class PkLowRank(ctypes.Structure):
-    """What an adapter adds to a product."""
+    """What an adapter does to a product."""
 
-    _fields_ = (("down", PkMatrix), ("up", PkMatrix))
+    _fields_ = (
+        ("down", PkMatrix),
+        ("up", PkMatrix),
+        ("whole", PkMatrix),
+        ("factors", c_void_p),
+        ("added", c_void_p),
+    )
 
 
 class PkRun(ctypes.Structure):

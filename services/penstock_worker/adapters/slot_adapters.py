@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.machine.priority import step_back
+from penstock_worker.weights.weights import Weights
 
 log = logs.get(__name__)
 
@@ -37,6 +38,7 @@ class AdapterBounds:
 
     max_loras: int
     max_lora_rank: int
+    lora_whole_matrices: bool = False
 
 
 class _ChangedFiles(UnfitAdapter):
@@ -54,8 +56,16 @@ class _Entry:
 class SlotAdapters:
     """Loads adapters in a thread, and knows which slots have which."""
 
-    def __init__(self, holds: HoldsAdapters, config: ModelConfig, bounds: AdapterBounds) -> None:
-        """`config`: of the whole model."""
+    def __init__(
+        self,
+        holds: HoldsAdapters,
+        config: ModelConfig,
+        bounds: AdapterBounds,
+        weights: Callable[[], Weights] | None = None,
+    ) -> None:
+        """`config`: of the whole model; so are `weights`, which are opened when an adapter needs
+        them."""
+        self._weights = weights
         self._holds = holds
         self._config = config
         self._bounds = bounds
@@ -134,7 +144,14 @@ class SlotAdapters:
             raise _ChangedFiles(str(error)) from None
         if found != digest:
             raise _ChangedFiles("its files have other contents than when it was named")
-        modules = fitted(adapter, self._config, self._bounds.max_lora_rank)
+        bounds = self._bounds
+        modules = fitted(
+            adapter,
+            self._config,
+            bounds.max_lora_rank,
+            whole=bounds.lora_whole_matrices,
+            weights=self._weights,
+        )
         with torch.inference_mode():  # Threads don't inherit it.
             return self._holds.hold(modules)
 

@@ -149,7 +149,9 @@ class ReferenceForward(LayerByLayer):
             NO_STATES if self._states is None else self._states.step(batch),
             None if media is None else _row_media(media, padding),
         )
-        return self._head(hidden[torch.from_numpy(rows)])
+        wanted = torch.from_numpy(rows)
+        with self._adapters.only(wanted):
+            return self._head(hidden[wanted])
 
 
 def _row_media(media: BatchMedia, padding: tuple[int, int]) -> RowMedia:
@@ -200,7 +202,13 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     adapters, rows_of = None, None
     if setup.max_loras:
         require_adaptable(config)
-        adapters = TorchAdapters(shard, setup.max_loras, setup.max_lora_rank)
+        adapters = TorchAdapters(
+            shard,
+            setup.max_loras,
+            setup.max_lora_rank,
+            dtype,
+            whole=setup.lora_whole_matrices,
+        )
         rows_of = RowAdapters()
 
     taps = taps_for(config, setup)

@@ -100,6 +100,33 @@ def test_what_peft_writes(tmp_path: Path) -> None:
     assert torch.allclose(found.log_softmax(-1), logprobs(merged), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+        {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+        {"target_modules": "all-linear", "use_dora": True},
+    ],
+    ids=["embeddings", "whole", "dora"],
+)
+def test_what_else_peft_writes(tmp_path: Path, settings: dict[str, Any]) -> None:
+    peft = pytest.importorskip("peft", reason="PEFT isn't installed; it needs accelerate")
+    theirs = make_theirs(*CASES["llama-7-7-llama3-rope"])
+    rig = rig_of(theirs, tmp_path / "model")
+    base = logprobs(theirs)
+    wrapped = peft.get_peft_model(theirs, peft.LoraConfig(r=6, lora_alpha=11, **settings))
+    for name, parameter in wrapped.named_parameters():
+        trained = ("lora_B", "lora_embedding", "magnitude", "modules_to_save")
+        if any(each in name for each in trained):
+            with torch.no_grad():
+                parameter += 0.1 * torch.randn(parameter.shape)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    (found,) = rig.logits([Sequence_(TOKENS, rig.hold(tmp_path / "adapter"))])
+    expected = logprobs(wrapped.eval())
+    assert torch.allclose(found.log_softmax(-1), expected, rtol=0, atol=1e-3)
+    assert (base - expected).abs().max() > 0.1
+
+
 def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
     names = {"q_proj": "attn_q", "k_proj": "attn_k", "o_proj": "attn_output", "up_proj": "ffn_up"}
     theirs = factors_of(SMALL, 5, 1, tuple(names))
@@ -131,7 +158,8 @@ def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
         ({Q.replace("0", "2"): (128, 96)}, "what can be changed in this model is mlp.down_proj"),
         ({"transformer.h.0.attn.c_attn": (128, 96)}, "changes transformer.h.0.attn.c_attn"),
         ({"model.vision_tower.q_proj": (128, 96)}, "no part of the decoder"),
-        ({"lm_head": (301, 96)}, "changes lm_head"),
+        ({"lm_head": (300, 96)}, "as a matrix of 300 by 96; the model's is 301 by 96"),
+        ({"model.norm": (301, 96)}, "of its layers, embed_tokens and lm_head"),
         ({Q: (128, 96), f"model.{Q}": (128, 96)}, "changes model.model"),
     ],
 )

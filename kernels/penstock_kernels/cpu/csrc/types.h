@@ -157,7 +157,7 @@ enum PkBuffer : int32_t {
 // NORM: target = norm of the source's `width` numbers.
 // LOWER: of the rows that have adapters, the products of the source's `width` numbers with A of each of the three matrices
 //   from `low_rank` on.  Phases with the same `low_rank`, behind it, add B times these to what their matrices give:
-//   HEADS, PRODUCT, and GATE_UP.
+//   HEADS, PRODUCT, and GATE_UP.  EMBED and LOGITS do both by themselves.
 // TAKE_ROWS: of the rows for which the batch brings numbers, `width` of these from `first` on; added to the target, or
 //   (`adds` is 0) put there.
 // CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu
@@ -239,9 +239,13 @@ struct PkStates {
   int64_t block_bytes;
 };
 
-// What an adapter adds to a product: up times (down times the input), without biases; nothing without tiles.
+// What an adapter does to a product.  whole: in the place of the phase's matrix (EMBED and LOGITS), if it has tiles.
+// factors, added: [outputs up to a whole tile], what the product, bias included, is multiplied by, and what is added
+// then; null for neither.  up times (down times the input) is added last, without biases; nothing without tiles.
+// Of EMBED, down has a row for each token, which stands for its product.
 struct PkLowRank {
-  PkMatrix down, up;
+  PkMatrix down, up, whole;
+  const float *factors, *added;
 };
 
 // Neighbouring rows with the same adapter. adapter: [low_targets].

@@ -19,6 +19,7 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
@@ -61,7 +62,10 @@ def compile_program(
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
     phases = [*_phases(config, weights, split, ends, adapted=adapted, taps=taps)]
     if weights.head is not None:
-        phases.append(split.logits(_logits(config, weights.head, weights.norm)))
+        logits = _logits(config, weights.head, weights.norm)
+        if adapted is not None:
+            logits = adapted.of_end(logits, HEAD)
+        phases.append(split.logits(logits))
     elif ends is not None:
         phases += ends.end()
     low_rank = None if adapted is None else adapted.targets()
@@ -109,13 +113,12 @@ def _phases(
 ) -> Iterator[Phase]:
     """Everything but what is made of the last layer's rows."""
     if weights.embedding is not None:
-        yield from split.embedded(
-            Phase(
-                kind=PhaseKind.EMBED,
-                matrices=(weights.embedding,),
-                scale=config.embedding_multiplier,
-            )
+        embed = Phase(
+            kind=PhaseKind.EMBED,
+            matrices=(weights.embedding,),
+            scale=config.embedding_multiplier,
         )
+        yield from split.embedded(embed if adapted is None else adapted.of_end(embed, EMBEDDING))
     elif ends is not None:
         yield from ends.begin()
     if weights.positions is not None:
