@@ -11,6 +11,7 @@ from penstock import logs
 from penstock_gateway.access_log.record import AccessRecord, current
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.rpc_call import CALL
 from penstock_gateway.http.sockets import status_of
 from penstock_gateway.keys.access import CALLER
 
@@ -64,12 +65,14 @@ class AccessLog:
     def _write(self, scope: Scope, record: AccessRecord) -> None:
         caller, client = scope.get(CALLER), scope.get("client")
         who = {} if caller is None or caller.key is None else {"key": caller.key.name}
+        call = {"call": scope[CALL]} if CALL in scope else {}
         model = {"model": self._served()} if record.prompts else {}
         self._log.info(
             "request",
             method=scope.get("method", "GET"),
             path=scope["path"][:MAX_PATH],
             status=record.status,
+            **call,
             **who,
             **model,
             **record.fields(),
