@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
@@ -51,11 +51,13 @@ def create_app(
     media: MediaSettings | None = None,
     adapters: AdapterFolders | None = None,
     store: Store | None = None,
+    more: Callable[[Service], list[OperationRoute]] | None = None,
 ) -> FastAPI:
     """A gateway over the engine client of one model, or over several models, whose clients the
     caller starts and closes. `app.state.service` is what its endpoints share.  gateways: how many
     share the work.  media: settings of pictures.  adapters: where adapters may be read while it
-    runs, for the one model.  store: files and batches; the caller closes it.
+    runs, for the one model.  store: files and batches; the caller closes it.  more: routes beside
+    those of the HTTP API.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
@@ -78,6 +80,7 @@ def create_app(
     routes = routes_of(service)
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
+    routes += [] if more is None else more(service)
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app

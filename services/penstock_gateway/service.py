@@ -16,6 +16,7 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.realtime.connections import Connections
 
 if TYPE_CHECKING:
     from penstock_gateway.storage.store import Store
@@ -51,13 +52,22 @@ class Service:
     """Files and batches; None: there is no folder for them."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
+    connections: Connections = field(init=False)
+    """Its WebSockets."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """HTTP responses, by status; an open stream is counted when it begins."""
+    """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
+    101."""
     open_requests: int = 0
     """Requests that are being answered."""
     draining: bool = False
     """Told to leave: what is new is refused, what is open goes on."""
     started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.connections = Connections(
+            config.max_realtime_connections, config.max_realtime_tenant_connections
+        )
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -35,7 +35,7 @@ class Collector:
         yield from self._of_models(_prefix_cache)
         yield self._open_requests(shared)
         yield from self._of_models(_tokens)
-        yield self._responses(shared)
+        yield from self._responses(shared)
         yield from self._of_models(_spend)
         yield from self._media(shared)
         yield from self._of_models(_histograms)
@@ -61,13 +61,18 @@ class Collector:
         gauge.add_metric(label, self._service.open_requests)
         return gauge
 
-    def _responses(self, label: list[str]) -> Metric:
+    def _responses(self, label: list[str]) -> Iterator[Metric]:
         responses = CounterMetricFamily(
             "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
         )
         for status, count in sorted(self._service.responses.items()):
             responses.add_metric([*label, str(status)], count)
-        return responses
+        yield responses
+        sockets = GaugeMetricFamily(
+            "penstock:realtime_connections", f"WebSockets that are open. {OURS}", labels=_LABEL
+        )
+        sockets.add_metric(label, self._service.connections.open)
+        yield sockets
 
     def _media(self, label: list[str]) -> Iterator[Metric]:
         desk = self._service.media

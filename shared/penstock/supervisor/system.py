@@ -19,12 +19,14 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
+from penstock.net.grpc_port import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.fronts import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
-from penstock.supervisor.readiness import engine_ready, http_ready
+from penstock.supervisor.readiness import engine_ready, file_there, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.rolling import ROLL, Rolling
@@ -68,6 +70,7 @@ class System:
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
     _batches: list[Child] = field(default_factory=list)
+    _grpc: list[Child] = field(default_factory=list)
     _models: ModelFleet | None = None
     """Where there are several."""
     _rolling: Rolling = field(default_factory=Rolling)
@@ -78,6 +81,7 @@ class System:
         if self.options.http:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
             self._check_doors(self._listener.getsockname()[0])
+            self.config = with_free_port(self.config)
         runtime = RuntimeDir.create()
         try:
             if self.options.models:
@@ -96,7 +100,7 @@ class System:
         gateway = self.config.gateway
         keys = configured_keys(gateway)
         check_exposure(gateway, address, has_keys=keys is not None)
-        check_limits(gateway, self.config.gateways, keys or ())
+        check_limits(gateway, self.config.doors, keys or ())
         server_context(gateway)
 
     def _listen_to_signals(self) -> None:
@@ -110,7 +114,7 @@ class System:
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._batches, *self._front, *self._engines, *self._workers):
+            for child in (*self._fronts, *self._engines, *self._workers):
                 child.kill()
             if self._models is not None:
                 self._models.kill()
@@ -154,7 +158,7 @@ class System:
         ]
         self._engines = [self._child(runtime, replica.engine) for replica in replicas]
         self._make_front(runtime, ("--engine-endpoint", frontends))
-        await self._watch(frontends, model_dir, runtime.path / "ready")
+        await self._watch(frontends, model_dir, runtime)
 
     async def _serve_several(self, runtime: RuntimeDir, entries: tuple[ModelEntry, ...]) -> None:
         models = ModelFleet(entries, self.config, runtime, self._drain_grace)
@@ -166,35 +170,25 @@ class System:
         self.config = msgspec.structs.replace(self.config, models=settings)
         arguments = ("--engine-endpoint", models.frontends)
         self._make_front(runtime, (*arguments, "--models-socket", str(models.socket.path)))
-        await self._watch(models.frontends, None, runtime.path / "ready")
+        await self._watch(models.frontends, None, runtime)
 
     def _make_front(self, runtime: RuntimeDir, engines: tuple[str, ...]) -> None:
         """engines: the arguments that say how they are reached."""
-        config_file = runtime.path / "config.json"
-        config_file.write_bytes(msgspec.json.encode(self.config))
-        common = ("--config", str(config_file), *engines)
         if self._listener is None:
             return
         # From here on connections wait instead of being refused, also while a gateway is started
         # again.
         self._listener.listen(http.BACKLOG)
-        self._front = [
-            self._child(runtime, self._gateway(common, index, self._listener))
-            for index in range(self.config.gateways)
-        ]
-        if self.config.storage.data_dir is not None:
-            spec = ChildSpec("batches", ("batches", *common), grace=self._drain_grace)
-            self._batches = [self._child(runtime, spec)]
+        fd = self._listener.fileno()
+        specs = FrontSpecs(self.config, runtime, engines, fd, self._drain_grace)
+        self._front = [self._child(runtime, spec) for spec in specs.gateways()]
+        self._batches = [self._child(runtime, spec) for spec in specs.batches()]
+        self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
 
-    def _gateway(self, common: tuple[str, ...], index: int, listener: socket.socket) -> ChildSpec:
-        fd = listener.fileno()
-        arguments = ("gateway", *common)
-        return ChildSpec(
-            f"gateway {index}",
-            (*arguments, "--index", str(index), "--fd", str(fd)),
-            inherited=(fd,),
-            grace=self._drain_grace,
-        )
+    @property
+    def _fronts(self) -> tuple[Child, ...]:
+        """All that dial engine cores."""
+        return (*self._batches, *self._grpc, *self._front)
 
     @property
     def _drain_grace(self) -> float:
@@ -204,11 +198,11 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path | None, ready_file: Path) -> None:
+    async def _watch(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
-        children = (*self._workers, *self._engines, *self._front, *self._batches)
+        children = (*self._workers, *self._engines, *self._fronts)
         runs = [asyncio.create_task(child.run()) for child in children]
-        ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
+        ready = asyncio.create_task(self._announce(frontends, model_dir, runtime))
         stop = asyncio.create_task(self._stop.wait())
         if self._models is not None:
             runs.append(asyncio.create_task(self._models.run()))
@@ -225,7 +219,7 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce(self, frontends: str, model_dir: Path | None, ready_file: Path) -> None:
+    async def _announce(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """When the system is ready, says so to all who want to know."""
         begun = time.monotonic()
         url = ""
@@ -236,10 +230,12 @@ class System:
             tls = client_context(self.config.gateway)
             url = http.url(host, port, tls=tls is not None)
             await http_ready(host, port, tls)
+            if self._grpc:
+                await file_there(grpc_ready(runtime))
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
-        ready_file.touch()
+        (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         if self.options.report is not None:
             self.options.report.send_ready()
@@ -254,7 +250,7 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        front = (*self._batches, *self._front, *self._engines)
+        front = (*self._fronts, *self._engines)
         several = () if self._models is None else (self._models.stop(),)
         await asyncio.gather(*(child.stop() for child in front), *several)
         await asyncio.gather(*(child.stop() for child in self._workers))
