@@ -24,7 +24,7 @@ MAX_PATH = 200
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
     error, but for health checks: they and scrapes would drown the others; and for each WebSocket,
-    when it is closed.
+    when it is closed."""
 
     def __init__(self, app: ASGIApp, *, operations: Iterable[Operation]) -> None:
         self._app = app
