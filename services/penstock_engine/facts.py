@@ -205,6 +205,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             other_names=self.served_names[1:],
             media=self.model.media,
             max_lora_rank=self.max_lora_rank,
+            aligns=self.aligned_rows > 0,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
