@@ -34,7 +34,7 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4, PK_QUICK_GELU = 5 };
 
 // Attention of a layer, and its cache (see cache.h).
 // value_dim: numbers of a head's value; head_dim, but where values are latents.
