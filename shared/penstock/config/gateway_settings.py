@@ -118,6 +118,19 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " longer than its file (base64): keep it above 4/3 of max_media_bytes.",
         ),
     ] = 33_554_432
+    max_realtime_connections: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="WebSockets of /v1/realtime that a gateway has open at a time; what comes"
+            " beyond is refused with 503.",
+        ),
+    ] = 256
+    max_realtime_tenant_connections: Annotated[
+        int,
+        Meta(ge=0, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
+    ] = 128
     access_log: Annotated[
         AccessLog,
         Meta(
