@@ -57,6 +57,7 @@ class _Infer:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """What is wrong with a request is said in a response, and the stream goes on."""
+        await self._calls.admit(context, STREAM_INFER)
         room = asyncio.Semaphore(MOST_AT_ONCE)
         writing = asyncio.Lock()
         async with asyncio.TaskGroup() as group:
