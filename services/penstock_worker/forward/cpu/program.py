@@ -87,13 +87,21 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
             yield replace(phase, attention=replace(attention, group=group, place=place))
 
 
-def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:
+def compile_rows(
+    config: ModelConfig,
+    weights: ModelWeights,
+    *,
+    both_ways: bool = False,
+    adapted: AdaptedPhases | None = None,
+) -> Program:
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
-    logits. both_ways: it is an encoder's."""
-    phases = _phases(config, weights, both_ways=both_ways)
+    logits. both_ways: it is an encoder's. adapted: as of compile_program."""
+    found = _phases(config, weights, both_ways=both_ways, adapted=adapted)
     if not both_ways:
-        phases = _placed(phases, _in_one_group(config))
-    return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
+        found = _placed(found, _in_one_group(config))
+    phases = (*found, rows_phase(config.hidden_size, weights.norm))
+    low_rank = None if adapted is None else adapted.targets()
+    return Program(phases, config.vocab_size, low_rank)
 
 
 def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
