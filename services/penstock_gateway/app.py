@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
@@ -49,11 +49,12 @@ def create_app(
     media: MediaSettings | None = None,
     adapters: AdapterFolders | None = None,
     store: Store | None = None,
+    more: Callable[[Service], list[OperationRoute]] | None = None,
 ) -> FastAPI:
     """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
     its endpoints share.  gateways: how many share the work.  media: settings of pictures.
     adapters: where adapters may be read while it runs.  store: files and batches; the caller
-    closes it.
+    closes it.  more: routes beside those of the HTTP API.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
@@ -74,6 +75,7 @@ def create_app(
     routes = routes_of(service)
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
+    routes += [] if more is None else more(service)
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app

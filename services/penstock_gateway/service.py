@@ -20,6 +20,7 @@ from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics.counts import GatewayCounts
+from penstock_gateway.realtime.connections import Connections
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText
@@ -80,6 +81,8 @@ class Service:
     """What loads adapters by name."""
     folders: InitVar[AdapterFolders | None] = None
     """Where adapters may be read; None: nowhere."""
+    connections: Connections = field(init=False)
+    """Its WebSockets."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)
     open_requests: int = 0
     """Requests that are being answered."""
@@ -89,6 +92,10 @@ class Service:
 
     def __post_init__(self, folders: AdapterFolders | None) -> None:
         self.adapters = AdapterLoader(self.client, folders or AdapterFolders())
+        config = self.config
+        self.connections = Connections(
+            config.max_realtime_connections, config.max_realtime_tenant_connections
+        )
 
     @contextmanager
     def answering(self) -> Iterator[None]:

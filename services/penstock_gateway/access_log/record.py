@@ -11,7 +11,7 @@ CLIENT_GONE = 499
 
 
 class AccessRecord:
-    """One HTTP request. Seconds are since `begun`."""
+    """One HTTP request, or one WebSocket. Seconds are since `begun`."""
 
     __slots__ = (
         "begun",

@@ -47,6 +47,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
     request_type = CompletionRequest
     id_prefix = "cmpl-"
+    default_max_tokens = DEFAULT_MAX_TOKENS
 
     def check(self, request: CompletionRequest) -> None:
         check(request)
@@ -63,7 +64,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             for p in given
         ]
         own = engine.welcome.generation.max_new_tokens
-        default = DEFAULT_MAX_TOKENS if own is None else min(DEFAULT_MAX_TOKENS, own)
+        default = min(self.default_max_tokens, own or self.default_max_tokens)
         rooms = [
             room_for_output(
                 len(ids),

@@ -72,6 +72,11 @@ class Collector:
         for status, count in sorted(counts.responses.items()):
             responses.add_metric([*label, str(status)], count)
         yield responses
+        sockets = GaugeMetricFamily(
+            "penstock:realtime_connections", f"WebSockets that are open. {OURS}", labels=_LABEL
+        )
+        sockets.add_metric(label, self._service.connections.open)
+        yield sockets
 
     def _spend(self, label: list[str]) -> Iterator[Metric]:
         """Nothing where there are no keys."""

@@ -34,7 +34,8 @@ class GatewayCounts:
         self.cache_queries = 0
         self.cache_hits = 0
         self.responses: defaultdict[int, int] = defaultdict(int)
-        """HTTP responses, by status; an open stream is counted when it begins."""
+        """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
+        101."""
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.first_token = Histogram(FIRST_TOKEN)
         self.between_tokens = Histogram(BETWEEN_TOKENS)

@@ -96,13 +96,15 @@ def _card(service: Service, name: str, adapter: NamedAdapter | None = None) -> M
         default_sampling_params=sampling_defaults(welcome.generation),
         root=root,
         parent=parent,
-        media={} if welcome.pooling is not None else _media_of(welcome, service.media.limits),
+        media=_media_of(welcome, service.media.limits),
     )
 
 
 def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:
     if welcome.media is None or welcome.media.in_front is not None:
         return {}  # What an encoder takes stands in no message.
+    if welcome.pooling is not None:
+        return dict.fromkeys(welcome.media.kinds, 1) if welcome.media.alone else {}
     return {kind: limits[kind] for kind in welcome.media.kinds if limits.get(kind)}
 
 

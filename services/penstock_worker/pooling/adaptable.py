@@ -86,6 +86,8 @@ def adaptable_encoder(config: EncoderConfig, labels: int) -> AdaptableModel:
 
 
 def _layers(config: EncoderConfig) -> dict[str, tuple[int, int]]:
+    if config.space is not None:  # Vectors of pictures lie beside those of its texts.
+        return {}
     if config.layers is not None:
         found = adaptable_modules(config.layers)
         if found:

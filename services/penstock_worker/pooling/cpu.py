@@ -24,6 +24,7 @@ from penstock_worker.forward.cpu.adapters import AdaptedPhases, PackedAdapters
 from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import CPUForward
+from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
 from penstock_worker.forward.cpu.reading import CPUWeights
@@ -47,6 +48,7 @@ from penstock_worker.pooling.recipe import (
     pooling_fingerprint,
 )
 from penstock_worker.pooling.reference import pooling_runner
+from penstock_worker.pooling.space import Pictures
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -146,10 +148,14 @@ def _load_encoder(
     if packed is not None:
         packed.targets = program.low_rank
     model = CPUEncoder(config, program, longest=setup.max_model_len, threads=threads)
-    blocks = BLOCKS_EACH * setup.max_num_seqs
-    body = CPUEncoderBody(model, adapters)
-    runner = pooling_runner(prepared, setup, 1, phases, body, head, blocks, adapters=adapters)
-    return PoolingParts(runner, blocks)
+    pictures = Pictures(prepared, setup, TOWER_DTYPE, threads)
+    texts = CPUEncoderBody(model, adapters)
+    body, head = pictures.beside(texts, head, model.count_layer)
+    blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
+    runner = pooling_runner(
+        prepared, setup, 1, phases, body, head, blocks, media=media, adapters=adapters
+    )
+    return PoolingParts(runner, blocks, media=media)
 
 
 def _program(
@@ -167,7 +173,8 @@ def _program(
         return program
     own = headless(config.layers)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
-    return compile_rows(own, read, both_ways=True, adapted=adapted)
+    both_ways = not config.causal
+    return compile_rows(own, read, whole=True, both_ways=both_ways, adapted=adapted)
 
 
 def _load_decoder(

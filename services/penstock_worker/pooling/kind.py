@@ -12,6 +12,7 @@ from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Computer, StepKind, StepStart
 
@@ -45,11 +46,12 @@ class Pool(StepKind[PoolingLaunch]):
         slots: Slots,
         *,
         copies: Copies = NO_COPIES,
+        media: StepMedia = NO_MEDIA,
         adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
-        """`pooler` and `copies` work on the same queue. Without a KV cache there are no copies.
-        `adapters`: those that `pooler` computes with."""
-        super().__init__(pooler.body, slots, copies, SlotGrammars(), adapters=adapters)
+        """`pooler`, `copies` and `media` work on the same queue. Without a KV cache there are no
+        copies. `adapters`: those that `pooler` computes with."""
+        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media, adapters=adapters)
         self._pooler = pooler
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> PoolingLaunch:

@@ -22,6 +22,7 @@ from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
@@ -40,6 +41,7 @@ from penstock_worker.pooling.recipe import (
     pooling_fingerprint,
     pooling_slots,
 )
+from penstock_worker.pooling.space import Pictures
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
 
@@ -65,13 +67,15 @@ def recipe(
 
         def load(phases: Phases) -> PoolingParts:
             model, head = build_encoder(prepared, setup, dtype, adapters=rows)
-            blocks = BLOCKS_EACH * setup.max_num_seqs
             adapters, _ = _adapters(of_encoder, setup, dtype)
-            body = EncoderBody(model, adapters, rows)
+            texts = EncoderBody(model, adapters, rows)
+            pictures = Pictures(prepared, setup, dtype, threads)
+            body, head = pictures.beside(texts, head, texts.count_layer)
+            blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
             runner = pooling_runner(
-                prepared, setup, threads, phases, body, head, blocks, adapters=adapters
+                prepared, setup, threads, phases, body, head, blocks, media=media, adapters=adapters
             )
-            return PoolingParts(runner, blocks)
+            return PoolingParts(runner, blocks, media=media)
 
         return PoolingRecipe("reference", name, "cpu", fingerprint, load)
     of_decoder = adapted_decoder(prepared, prepared.decoder, setup)
@@ -130,15 +134,18 @@ def pooling_runner(
     head: Head | None,
     blocks: int,
     copies: Copies = NO_COPIES,
+    media: StepMedia | None = None,
     adapters: PoolAdapters | None = None,
 ) -> StepRunner[Any]:
     """Returns what computes steps of a pooling model on a CPU. `threads`: shares of a step that are
-    computed at once; 1 for a body with threads of its own."""
+    computed at once; 1 for a body with threads of its own. `media`: None for a model that takes
+    none."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     watched, dense = phases.watch(body, "rows", "forward"), load_dense(setup.pooling.dense)
     adapters = adapters or PoolAdapters()
     pooler = HostPooler(watched, head, setup.pooling, dense, adapters)
+    seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
     slots = pooling_slots(prepared, setup, blocks)
-    kind = Pool(pooler, slots, copies=copies, adapters=adapters.steps)
+    kind = Pool(pooler, slots, copies=copies, media=seen, adapters=adapters.steps)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

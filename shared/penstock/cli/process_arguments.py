@@ -60,6 +60,32 @@ def batches(parser: Parser) -> None:
     parser.set_defaults(run=_child("batches"))
 
 
+def grpc(parser: Parser) -> None:
+    """`penstock grpc`."""
+    parser.description = (
+        "Answers gRPC at --grpc-port: a gateway whose socket speaks HTTP/2, which dials engine "
+        "cores."
+    )
+    parser.add_argument(
+        "--engine-endpoint",
+        required=True,
+        metavar="ENDPOINTS",
+        help="The engines' front-end sides, as for `penstock gateway`.",
+    )
+    parser.add_argument("--ready-file", metavar="FILE", help="Made when it is first ready.")
+    flags.add_settings(
+        parser,
+        flags.GATEWAY,
+        flags.STORAGE,
+        flags.MEDIA,
+        *flags.ADAPTERS,
+        flags.TRANSPORT,
+        flags.LOG,
+    )
+    _supervision(parser)
+    parser.set_defaults(run=_child("grpc"))
+
+
 def engine(parser: Parser) -> None:
     """`penstock engine`."""
     parser.description = "Runs one engine core, where front ends and workers dial in."

@@ -1,5 +1,5 @@
-"""The commands that are one process of the system: gateway, batches, engine, worker,
-ray-workers, prepare.
+"""The commands that are one process of the system: gateway, batches, grpc, engine,
+worker, ray-workers, prepare.
 
 With `engine_tools` the only module of `penstock` that imports the services, each only in its own
 process.
@@ -23,6 +23,7 @@ from penstock import logs
 from penstock.children import die_with_parent
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
+from penstock.net.grpc_port import check_installed
 from penstock.process_title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
@@ -144,7 +145,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
         media=config.engine.media,
         adapter_folder=config.engine.lora.lora_allowed_folder,
         cache_dir=config.engine.model.cache_dir,
-        gateways=config.gateways,
+        gateways=config.doors,
         storage=config.storage,
     )
     return 0
@@ -156,6 +157,17 @@ def _batches(arguments: argparse.Namespace) -> int:
         from penstock_gateway.batches.process import main
 
     main(arguments.engine_endpoint, resolve(arguments))
+    return 0
+
+
+def _grpc(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    check_installed()
+    with uncollected():
+        from penstock_gateway.rpc.process import main
+
+    ready = arguments.ready_file
+    main(arguments.engine_endpoint, resolve(arguments), None if ready is None else Path(ready))
     return 0
 
 
@@ -230,6 +242,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 _BODIES = {
     "gateway": _gateway,
     "batches": _batches,
+    "grpc": _grpc,
     "engine": _engine,
     "worker": _worker,
     "ray-workers": _ray_workers,

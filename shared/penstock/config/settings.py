@@ -259,3 +259,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             " a Ray cluster, in a placement group (needs the extra `ray`)."
         ),
     ] = "local"
+
+    @property
+    def doors(self) -> int:
+        """Processes that count what an API key uses in a minute: gateways, and gRPC's."""
+        return self.gateways + (self.gateway.grpc_port is not None)

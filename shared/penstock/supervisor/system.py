@@ -18,11 +18,12 @@ from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
+from penstock.net.grpc_port import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
-from penstock.supervisor.readiness import engine_ready, http_ready
+from penstock.supervisor.readiness import engine_ready, file_there, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.rolling import ROLL, Rolling
@@ -64,6 +65,7 @@ class System:
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
     _batches: list[Child] = field(default_factory=list)
+    _grpc: list[Child] = field(default_factory=list)
     _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:
@@ -72,6 +74,7 @@ class System:
         if self.options.http:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
             self._check_doors(self._listener.getsockname()[0])
+            self.config = with_free_port(self.config)
         runtime = RuntimeDir.create()
         try:
             model_dir = await self._prepare(runtime)
@@ -87,7 +90,7 @@ class System:
         gateway = self.config.gateway
         keys = configured_keys(gateway)
         check_exposure(gateway, address, has_keys=keys is not None)
-        check_limits(gateway, self.config.gateways, keys or ())
+        check_limits(gateway, self.config.doors, keys or ())
         server_context(gateway)
 
     def _listen_to_signals(self) -> None:
@@ -101,7 +104,7 @@ class System:
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._batches, *self._front, *self._engines, *self._workers):
+            for child in (*self._fronts, *self._engines, *self._workers):
                 child.kill()
         elif signum == signal.SIGINT and not self.was_ready:
             self.interrupted = True
@@ -157,7 +160,12 @@ class System:
                 arguments = ("batches", *common, "--engine-endpoint", frontends)
                 spec = ChildSpec("batches", arguments, grace=self._drain_grace)
                 self._batches = [self._child(runtime, spec)]
-        await self._watch(frontends, model_dir, runtime.path / "ready")
+            if self.config.gateway.grpc_port is not None:
+                arguments = ("grpc", *common, "--engine-endpoint", frontends)
+                ready = ("--ready-file", str(_grpc_ready(runtime)))
+                spec = ChildSpec("grpc", (*arguments, *ready), grace=self._drain_grace)
+                self._grpc = [self._child(runtime, spec)]
+        await self._watch(frontends, model_dir, runtime)
 
     def _gateway(
         self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
@@ -172,6 +180,11 @@ class System:
         )
 
     @property
+    def _fronts(self) -> tuple[Child, ...]:
+        """All that dial engine cores."""
+        return (*self._batches, *self._grpc, *self._front)
+
+    @property
     def _drain_grace(self) -> float:
         return self.config.gateway.shutdown_timeout + SHUTDOWN_MARGIN
 
@@ -179,11 +192,11 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _watch(self, frontends: str, model_dir: Path, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
-        children = (*self._workers, *self._engines, *self._front, *self._batches)
+        children = (*self._workers, *self._engines, *self._fronts)
         runs = [asyncio.create_task(child.run()) for child in children]
-        ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
+        ready = asyncio.create_task(self._announce(frontends, model_dir, runtime))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await _first_of(stop, *runs, background=ready)
@@ -198,7 +211,7 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _announce(self, frontends: str, model_dir: Path, runtime: RuntimeDir) -> None:
         """When the system is ready, says so to all who want to know."""
         begun = time.monotonic()
         url = ""
@@ -207,10 +220,12 @@ class System:
             tls = client_context(self.config.gateway)
             url = http.url(host, port, tls=tls is not None)
             await http_ready(host, port, tls)
+            if self._grpc:
+                await file_there(_grpc_ready(runtime))
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
-        ready_file.touch()
+        (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         if self.options.report is not None:
             self.options.report.send_ready()
@@ -225,9 +240,14 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        front = (*self._batches, *self._front, *self._engines)
+        front = (*self._fronts, *self._engines)
         await asyncio.gather(*(child.stop() for child in front))
         await asyncio.gather(*(child.stop() for child in self._workers))
+
+
+def _grpc_ready(runtime: RuntimeDir) -> Path:
+    """Made by gRPC's process when it is ready."""
+    return runtime.path / "grpc.ready"
 
 
 async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) -> None:

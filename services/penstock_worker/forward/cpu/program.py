@@ -91,13 +91,15 @@ def compile_rows(
     config: ModelConfig,
     weights: ModelWeights,
     *,
+    whole: bool = False,
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
 ) -> Program:
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
-    logits. both_ways: it is an encoder's. adapted: as of compile_program."""
-    found = _phases(config, weights, both_ways=both_ways, adapted=adapted)
-    if not both_ways:
+    logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
+    attention looks ahead, too. adapted: as of compile_program."""
+    found = _phases(config, weights, whole=whole, both_ways=both_ways, adapted=adapted)
+    if not whole:
         found = _placed(found, _in_one_group(config))
     phases = (*found, rows_phase(config.hidden_size, weights.norm))
     low_rank = None if adapted is None else adapted.targets()
@@ -115,6 +117,7 @@ def _phases(
     split: Split = WHOLE,
     ends: ProgramEnds | None = None,
     *,
+    whole: bool = False,
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
     taps: CPUTaps | None = None,
@@ -146,16 +149,16 @@ def _phases(
     for number, layer in enumerate(_at_their_states(weights.layers)):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number, split)
-        if both_ways:
-            attention = _sharing(replace(attention, both_ways=True), kinds)
+        if whole:
+            attention = _sharing(replace(attention, both_ways=both_ways), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         if adapted is not None:
             phases = adapted.of_layer(phases, layer, number)
-        whole = [*finished(phases, config, number, layer)]
+        all_phases = [*finished(phases, config, number, layer)]
         if weights.embedding is not None:
-            whole += tapped(config, number)
-        *others, last = whole
+            all_phases += tapped(config, number)
+        *others, last = all_phases
         yield from others
         yield replace(last, ends_layer=True)
         if taps is not None:
