@@ -17,6 +17,7 @@ from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.opening import step_adapters
+from penstock_worker.alignment.slots import can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
@@ -105,6 +106,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
         encoder_rows=rows,
+        aligns=can_align(forward, prepared),
         **told_of(recipe.media),
     )
     log.info(
@@ -188,6 +190,7 @@ def _load_on_device(
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
         encoder_rows=prepared.decoder.encoder_rows,
+        aligns=can_align(parts.forward, prepared),
         **told_of(recipe.media),
     )
     log.info(
@@ -272,6 +275,7 @@ def _load_pooling(
         num_host_blocks=parts.host_blocks,
         copy_seconds=parts.copy_seconds,
         kv_groups=parts.kv_groups,
+        **told_of(parts.media),
     )
     log.info(
         "pooling model loaded",
