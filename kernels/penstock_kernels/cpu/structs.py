@@ -264,6 +264,7 @@ class PkBatch(ctypes.Structure):
         ("runs", c_void_p),
         ("run_of", c_void_p),
         ("num_runs", c_int64),
+        ("ticks", c_void_p),
     )
 
 

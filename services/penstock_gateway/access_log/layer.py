@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,6 +11,7 @@ from penstock import logs
 from penstock_gateway.access_log.record import AccessRecord, current
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.rpc_call import CALL
 from penstock_gateway.http.sockets import status_of
 from penstock_gateway.keys.access import CALLER
 
@@ -23,17 +24,11 @@ MAX_PATH = 200
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
     error, but for health checks: they and scrapes would drown the others; and for each WebSocket,
-    when it is closed.
+    when it is closed."""
 
-    served: the model's name, None while it isn't known.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, operations: Iterable[Operation], served: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, operations: Iterable[Operation]) -> None:
         self._app = app
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
-        self._served = served
         self._log = logs.get(LOGGER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,12 +59,14 @@ class AccessLog:
     def _write(self, scope: Scope, record: AccessRecord) -> None:
         caller, client = scope.get(CALLER), scope.get("client")
         who = {} if caller is None or caller.key is None else {"key": caller.key.name}
-        model = {"model": self._served()} if record.prompts else {}
+        call = {"call": scope[CALL]} if CALL in scope else {}
+        model = {"model": record.model} if record.prompts else {}
         self._log.info(
             "request",
             method=scope.get("method", "GET"),
             path=scope["path"][:MAX_PATH],
             status=record.status,
+            **call,
             **who,
             **model,
             **record.fields(),

@@ -275,6 +275,7 @@ def _load_pooling(
         num_host_blocks=parts.host_blocks,
         copy_seconds=parts.copy_seconds,
         kv_groups=parts.kv_groups,
+        **told_of(parts.media),
     )
     log.info(
         "pooling model loaded",

@@ -23,6 +23,7 @@ from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import CPUForward
+from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
 from penstock_worker.forward.cpu.reading import CPUWeights
@@ -43,6 +44,7 @@ from penstock_worker.pooling.recipe import (
     pooling_fingerprint,
 )
 from penstock_worker.pooling.reference import pooling_runner
+from penstock_worker.pooling.space import Pictures
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
 
@@ -130,9 +132,11 @@ def _load_encoder(
     weights, head = open_encoder(prepared, config, setup, torch.float32)
     program = _program(config, weights, setup, threads, dtype)
     model = CPUEncoder(config, program, longest=setup.max_model_len, threads=threads)
-    blocks = BLOCKS_EACH * setup.max_num_seqs
-    runner = pooling_runner(prepared, setup, 1, phases, CPUEncoderBody(model), head, blocks)
-    return PoolingParts(runner, blocks)
+    pictures = Pictures(prepared, setup, TOWER_DTYPE, threads)
+    body, head = pictures.beside(CPUEncoderBody(model), head, model.count_layer)
+    blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
+    runner = pooling_runner(prepared, setup, 1, phases, body, head, blocks, media=media)
+    return PoolingParts(runner, blocks, media=media)
 
 
 def _program(
@@ -145,7 +149,7 @@ def _program(
         return program
     own = headless(config.layers)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
-    return compile_rows(own, read, both_ways=True)
+    return compile_rows(own, read, whole=True, both_ways=not config.causal)
 
 
 def _load_decoder(

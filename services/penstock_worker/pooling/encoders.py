@@ -18,11 +18,12 @@ from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
 from penstock_worker.pooling.encoder.layered import LayeredEncoder
 from penstock_worker.pooling.encoder.model import EncoderModel
-from penstock_worker.pooling.encoder.names import encoder_name
+from penstock_worker.pooling.encoder.names import encoder_name, space_name
 from penstock_worker.pooling.encoder.ops import EncoderOps
 from penstock_worker.pooling.encoder.reference_ops import REFERENCE
-from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head
+from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, encoder_head, vector_head
 from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
@@ -58,6 +59,10 @@ class EncoderBody(LayerByLayer):
 
     def kv_blocks(self) -> list[np.ndarray]:
         return []
+
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the model's. Raises StepCancelled."""
+        self._count_layer()
 
 
 @dataclass(frozen=True)
@@ -100,19 +105,24 @@ def open_encoder(
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
 ) -> tuple[Weights, Head | None]:
-    """Returns the weights, of which the classification head has been taken, and that. Raises
-    UnsupportedModel for tensors of it that don't fit."""
+    """Returns the weights, of which the head has been taken, and that: one for classes, or what
+    makes the vector of a text where pictures have one, too. Raises UnsupportedModel for tensors of
+    it that don't fit."""
     files, family, pooling = prepared.weights.files, config.family, setup.pooling
     if config.layers is not None:
-        names = ENCODERS[family].layer_names
-        found = by_our_names(safetensors_tensors(files), names, config.layers)
+        names, name_of = ENCODERS[family].layer_names, from_hub
+        if config.space is not None:
+            name_of = space_name
+        found = by_our_names(safetensors_tensors(files, name_of), names, config.layers)
     elif prepared.weights.format == "gguf":
         found = encoder_gguf_tensors(files)
     else:
         found = safetensors_tensors(files, lambda name: encoder_name(name, family))
     weights = Weights(found, dtype, device)
     head = None
-    if pooling is not None and pooling.labels:
+    if config.space is not None:
+        head = vector_head(config, config.space, weights, head_ops)
+    elif pooling is not None and pooling.labels:
         head = encoder_head(config, weights, len(pooling.labels), head_ops)
     # A head that isn't requested, and BERT's pooler, which only heads use.
     for name in found:
@@ -130,7 +140,7 @@ def build_encoder(
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
 ) -> tuple[Encoder, Head | None]:
-    """Reads the weights to `device`. Returns the model and its classification head. Raises
+    """Reads the weights to `device`. Returns the model and its head, as `open_encoder`. Raises
     UnsupportedModel for weights that don't fit the configuration."""
     config = prepared.config
     if not isinstance(config, EncoderConfig):

@@ -38,7 +38,13 @@ class HostPooler:
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
         rows = self.body.rows(scheduled, slots)
         pairs = zip(scheduled, rows, strict=True)
-        return HostPoolingLaunch({work.slot: self._pool(work, own, slots) for work, own in pairs})
+        return HostPoolingLaunch(
+            {
+                work.slot: self._pool(work, own, slots)
+                for work, own in pairs
+                if slots[work.slot].failed is None
+            }
+        )
 
     def _pool(self, work: SlotWork, rows: Tensor, slots: Slots) -> SlotResult:
         slot, end = slots[work.slot], work.start + work.count

@@ -20,6 +20,7 @@ from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.pooling.body import Body
@@ -36,6 +37,7 @@ from penstock_worker.pooling.recipe import (
     pooling_fingerprint,
     pooling_slots,
 )
+from penstock_worker.pooling.space import Pictures
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.threads import ShareThreads
 
@@ -59,11 +61,13 @@ def recipe(
 
         def load(phases: Phases) -> PoolingParts:
             model, head = build_encoder(prepared, setup, dtype)
-            blocks = BLOCKS_EACH * setup.max_num_seqs
+            texts, pictures = EncoderBody(model), Pictures(prepared, setup, dtype, threads)
+            body, head = pictures.beside(texts, head, texts.count_layer)
+            blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
             runner = pooling_runner(
-                prepared, setup, threads, phases, EncoderBody(model), head, blocks
+                prepared, setup, threads, phases, body, head, blocks, media=media
             )
-            return PoolingParts(runner, blocks)
+            return PoolingParts(runner, blocks, media=media)
 
         return PoolingRecipe("reference", name, "cpu", fingerprint, load)
     return PoolingRecipe(
@@ -97,12 +101,15 @@ def pooling_runner(
     head: Head | None,
     blocks: int,
     copies: Copies = NO_COPIES,
+    media: StepMedia | None = None,
 ) -> StepRunner[Any]:
     """Returns what computes steps of a pooling model on a CPU. `threads`: shares of a step that are
-    computed at once; 1 for a body with threads of its own."""
+    computed at once; 1 for a body with threads of its own. `media`: None for a model that takes
+    none."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     watched, dense = phases.watch(body, "rows", "forward"), load_dense(setup.pooling.dense)
     pooler = HostPooler(watched, head, setup.pooling, dense)
-    kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies)
+    seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
+    kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies, media=seen)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

@@ -29,6 +29,7 @@ inline V activate(int kind, V x) {
     case PK_SILU: return silu(x);
     case PK_GELU: return gelu(x);
     case PK_GELU_TANH: return gelu_tanh(x);
+    case PK_QUICK_GELU: return quick_gelu(x);
     default: return relu2(x);
   }
 }

@@ -14,7 +14,7 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
 }
 
 bool activates(const PkPhase& p, bool gated) {
-  return p.activation >= PK_SILU && (p.activation <= PK_RELU2 || (gated && p.activation == PK_CLAMPED_SWIGLU));
+  return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
 bool fits(const PkAttention* a) {

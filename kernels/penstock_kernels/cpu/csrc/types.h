@@ -34,7 +34,7 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4, PK_QUICK_GELU = 5 };
 
 // Attention of a layer, and its cache (see cache.h).
 // value_dim: numbers of a head's value; head_dim, but where values are latents.
@@ -269,6 +269,8 @@ struct PkRun {
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 // threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
 // each other beyond spinning, of all of them together; may be null.
+// ticks: [threads of the program, num_phases, 2], to which each thread adds the nanoseconds that it computed in each
+// phase and those that it waited for the others; null: nobody looks at a clock.
 struct PkBatch {
   int32_t rows, sequences, num_wanted, threads, num_taken, taken_width;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
@@ -281,6 +283,7 @@ struct PkBatch {
   const PkRun* runs;
   const int32_t* run_of;
   int64_t num_runs;
+  int64_t* ticks;
 };
 
 // How one row's token is chosen, and where what is said about it goes.
@@ -333,7 +336,7 @@ constexpr int MAX_HEAD_DIM = 1024;
 constexpr int MAX_GROUP = 128;  // query heads that share a KV head
 constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the reading of keys
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
-constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
+constexpr int ROWS = 32;        // rows of a product that pass a tile of weights while it lies in the nearest cache
 
 constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64, MAX_STREAMS = 64;
 constexpr int MAX_KERNEL = 64, MAX_KEY_DIM = 4096, MAX_STATE_HEADS = 4096;  // of recurrent layers
@@ -422,6 +425,7 @@ inline void breathe() {
 
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx512vnni_kernels();
 const Kernels* avx512_kernels();
 

@@ -87,11 +87,14 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
             yield replace(phase, attention=replace(attention, group=group, place=place))
 
 
-def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:
+def compile_rows(
+    config: ModelConfig, weights: ModelWeights, *, whole: bool = False, both_ways: bool = False
+) -> Program:
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
-    logits. both_ways: it is an encoder's."""
-    phases = _phases(config, weights, both_ways=both_ways)
-    if not both_ways:
+    logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
+    attention looks ahead, too."""
+    phases = _phases(config, weights, whole=whole, both_ways=both_ways)
+    if not whole:
         phases = _placed(phases, _in_one_group(config))
     return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
 
@@ -107,6 +110,7 @@ def _phases(
     split: Split = WHOLE,
     ends: ProgramEnds | None = None,
     *,
+    whole: bool = False,
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
     taps: CPUTaps | None = None,
@@ -138,16 +142,16 @@ def _phases(
     for number, layer in enumerate(_at_their_states(weights.layers)):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number, split)
-        if both_ways:
-            attention = _sharing(replace(attention, both_ways=True), kinds)
+        if whole:
+            attention = _sharing(replace(attention, both_ways=both_ways), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         if adapted is not None:
             phases = adapted.of_layer(phases, layer, number)
-        whole = [*finished(phases, config, number, layer)]
+        all_phases = [*finished(phases, config, number, layer)]
         if weights.embedding is not None:
-            whole += tapped(config, number)
-        *others, last = whole
+            all_phases += tapped(config, number)
+        *others, last = all_phases
         yield from others
         yield replace(last, ends_layer=True)
         if taps is not None:

@@ -39,6 +39,12 @@ class CPUEncoder:
     def cancel(self) -> None:
         self._decoder.cancel()
 
+    def count_layer(self) -> None:
+        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
+        self._decoder.count_layer()
+        if self._decoder.cancelled:
+            raise StepCancelled
+
     def hidden(self, tokens: np.ndarray, types: np.ndarray, lengths: list[int]) -> Tensor:
         """As EncoderModel.hidden, without padding. Raises ValueError for an input that is longer
         than any may be."""

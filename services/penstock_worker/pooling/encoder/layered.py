@@ -1,4 +1,4 @@
-"""Encoders that have a decoder's layers, in plain torch: attention looks both ways."""
+"""Encoders with a decoder's layers, in plain torch. Attention looks both ways, or back only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from penstock_worker.weights.weights import Weights
 
 
 @dataclass(frozen=True)
-class BothWays:
+class WithinInputs:
     """StepAttention within each input. It keeps nothing."""
 
     lengths: list[int]
     """Tokens of each input."""
+    causal: bool = False
+    """Whether tokens see those before them only."""
 
     def attend(
         self,
@@ -39,12 +41,12 @@ class BothWays:
         start = 0
         for length in self.lengths:
             rows = slice(start, start + length)
-            out[rows] = _within(query[rows], key[rows], value[rows], rule)
+            out[rows] = _within(query[rows], key[rows], value[rows], rule, causal=self.causal)
             start = rows.stop
         return out
 
 
-def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule) -> Tensor:
+def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causal: bool) -> Tensor:
     """Attention of one input: [tokens, heads, head_dim], computed in float32."""
     shared = query.shape[1] // key.shape[1]
     wide = [each.float().transpose(0, 1).contiguous() for each in (query, key, value)]
@@ -57,6 +59,9 @@ def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule) -> Tenso
         place = torch.arange(query.shape[0])
         hidden = (place[:, None] - place[None, :]).abs() >= rule.window
         scores = scores.masked_fill(hidden, -torch.inf)
+    if causal:
+        ahead = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
     return (torch.softmax(scores, -1) @ values).transpose(0, 1).to(query.dtype)
 
 
@@ -84,7 +89,7 @@ class LayeredEncoder:
         rows = self._model.hidden(
             torch.from_numpy(np.pad(tokens, padding)),
             torch.from_numpy(np.pad(positions, padding)),
-            BothWays(lengths),
+            WithinInputs(lengths, self.config.causal),
             layer_done,
         )
         return self._model.norm(rows)
