@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import signal
@@ -16,6 +17,7 @@ import websockets
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.access_log.layer import LOGGER
+from penstock_gateway.models.backend import AskedModel, ModelBackend
 from penstock_gateway.realtime import session
 from tests.gateway.keyring import ALICE, BOB, key, write
 from tests.gateway.live_gateway import LiveGateway
@@ -113,9 +115,15 @@ def test_an_utterance_is_what_its_commit_found(gateway: LiveGateway) -> None:
             terms.append(given)
             return begun(utterance, given, name)
 
+        ask = ModelBackend.ask
+
+        def other(backend: ModelBackend, name: str | None) -> AskedModel:
+            adapter: Any = "another"
+            return dataclasses.replace(ask(backend, None), name="other", adapter=adapter)
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session.Utterance, "texts", texts)
-            patch.setattr(type(gateway.service), "check_model", lambda *_: ("other", "another"))
+            patch.setattr(ModelBackend, "ask", other)
             say(client, "session.update", model="other")
             say(client, "?")
             assert told(client)["type"] == "error"
@@ -208,7 +216,7 @@ def test_connections_have_a_line_in_the_access_log(
         while len(lines) < 2:
             gateway.turn()
             lines = [each for each in caplog.records if each.name == LOGGER]
-        counted = gateway.service.counts.responses
+        counted = gateway.service.responses
         assert (counted[101], counted[403]) == (1, 1)
     found = sorted(json.dumps(vars(each), default=str) for each in lines)
     assert any('"status": 101' in each and '"output_tokens": 2' in each for each in found), found
