@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,17 +24,11 @@ MAX_PATH = 200
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
     error, but for health checks: they and scrapes would drown the others; and for each WebSocket,
-    when it is closed.
+    when it is closed."""
 
-    served: the model's name, None while it isn't known.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, operations: Iterable[Operation], served: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, operations: Iterable[Operation]) -> None:
         self._app = app
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
-        self._served = served
         self._log = logs.get(LOGGER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +60,7 @@ class AccessLog:
         caller, client = scope.get(CALLER), scope.get("client")
         who = {} if caller is None or caller.key is None else {"key": caller.key.name}
         call = {"call": scope[CALL]} if CALL in scope else {}
-        model = {"model": self._served()} if record.prompts else {}
+        model = {"model": record.model} if record.prompts else {}
         self._log.info(
             "request",
             method=scope.get("method", "GET"),

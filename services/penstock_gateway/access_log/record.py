@@ -17,6 +17,7 @@ class AccessRecord:
         "begun",
         "cached_tokens",
         "first_token",
+        "model",
         "output_tokens",
         "prompt_tokens",
         "prompts",
@@ -26,6 +27,8 @@ class AccessRecord:
     def __init__(self) -> None:
         self.begun = time.perf_counter()
         self.status = CLIENT_GONE
+        self.model: str | None = None
+        """That they were for."""
         self.prompts = 0
         """That went to the engine."""
         self.prompt_tokens = 0

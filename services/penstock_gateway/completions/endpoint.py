@@ -20,6 +20,7 @@ from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
     check_ids,
@@ -30,7 +31,7 @@ from penstock_gateway.request.sampling import (
 )
 from penstock_gateway.request.structured_outputs import blame, structure_field
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 OPERATION = posting(
     "/v1/completions",

@@ -59,7 +59,7 @@ class Boundary:
             nonlocal started, finished
             if message["type"] == "http.response.start":
                 started = True
-                self._service.counts.responses[message["status"]] += 1
+                self._service.responses[message["status"]] += 1
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
@@ -104,7 +104,7 @@ class Boundary:
         async def counting(message: Message) -> None:
             status = status_of(message)
             if status is not None:
-                self._service.counts.responses[status] += 1
+                self._service.responses[status] += 1
             await send(message)
 
         return counting

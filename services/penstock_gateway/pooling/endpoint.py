@@ -22,6 +22,7 @@ from penstock.client.pooling_inputs import (
 )
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
 from penstock.media.sources import MediaSource
 from penstock.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
@@ -29,6 +30,7 @@ from penstock.terms import Terms
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import Given, InputField, inputs_of
 from penstock_gateway.pooling.messages import PoolMessage, input_of
@@ -36,7 +38,6 @@ from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.tokenising import off_the_loop
-from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -50,24 +51,25 @@ class Call:
 
     def __init__(
         self,
-        service: Service,
-        engine: EngineInfo,
+        desk: MediaDesk,
+        asked: AskedModel,
         terms: Terms,
         name: str,
         id: str,
         truncate: int | None,
         *,
-        model: str,
         lease: MediaLease,
         changes: dict[str, Any] | None = None,
     ) -> None:
-        """lease: holds the request's media.  changes: its own mm_processor_kwargs."""
+        """desk: prepares its media.  lease: holds them.  changes: its own mm_processor_kwargs."""
+        engine = asked.engine
         self.engine = engine
         self.id = id
-        self.model = model
+        self.model = asked.name
         self.created = int(time.time())
         self.limit = limit_of(truncate, engine.welcome)
-        self._service = service
+        self._desk = desk
+        self._client = asked.client
         self._terms = terms
         self._name = name
         self._lease = lease
@@ -84,8 +86,7 @@ class Call:
         return [await self._picture(facts, given)]
 
     async def _picture(self, facts: MediaFacts, source: MediaSource) -> PoolInput:
-        desk = self._service.media
-        items = await desk.prepare(facts, [source], self._lease, self._changes)
+        items = await self._desk.prepare(facts, [source], self._lease, self._changes)
         if items is None:
             raise InvalidRequest(f"{source.where} holds no picture", param=source.where)
         return picture_input(items)
@@ -130,7 +131,7 @@ class Call:
             async with window:
                 pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
-                return await self._service.client.pool(
+                return await self._client.pool(
                     given.prompt_token_ids,
                     pooling,
                     name=name,
@@ -194,9 +195,13 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             await send_json(send, 200, reply)
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
-        engine = self._service.engine()
-        asked = self._service.check_model(request.model)
-        pooling_model(engine.welcome)
+        async with self._service.using(request.model, terms.deadline) as asked:
+            return await self._answer_by(asked, request, terms, name)
+
+    async def _answer_by(
+        self, asked: AskedModel, request: Fields, terms: Terms, name: str
+    ) -> bytes:
+        pooling_model(asked.engine.welcome)
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
         trace = tracing.current.get()
@@ -204,15 +209,8 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             trace.asks(asked.name, id)
         cut = request.truncate_prompt_tokens
         with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+            changes = request.mm_processor_kwargs
             call = Call(
-                self._service,
-                engine,
-                terms,
-                name,
-                id,
-                cut,
-                model=asked.name,
-                lease=lease,
-                changes=request.mm_processor_kwargs,
+                self._service.media, asked, terms, name, id, cut, lease=lease, changes=changes
             )
             return msgspec.json.encode(await self.answer(request, call))

@@ -84,6 +84,8 @@ class RealtimeSession:
         self._wishes: Wishes | None = None
         """None until the model was named."""
         self._model = ""
+        self._named: str | None = None
+        """The model as the client calls it."""
         self._utterance: Utterance | None = None
         """That is open: more sound may come."""
         self._work: deque[Work] = deque()
@@ -125,7 +127,7 @@ class RealtimeSession:
         try:
             match self._messages.read(text):
                 case SessionUpdate() as message:
-                    self._update(message)
+                    await self._update(message)
                 case Append() as message:
                     self._opened(lease).append(samples_of(message))
                 case Commit() as message:
@@ -135,23 +137,22 @@ class RealtimeSession:
         except Exception as error:
             await self._tell(error)
 
-    def _update(self, message: SessionUpdate) -> None:
+    async def _update(self, message: SessionUpdate) -> None:
         if self._utterance is not None and self._utterance.begun:
             raise InvalidRequest(
                 "the session can't be changed while sound is transcribed: commit it as final first",
                 code="utterance_open",
             )
-        service = self._service
-        model, adapter = service.check_model(message.model)
-        text = service.engine().text
         wishes = Wishes(language=message.language or None, prompt=message.prompt or "")
-        check(wishes, facts_of(text), text.tokenizer)
-        self._terms = msgspec.structs.replace(self._terms, adapter=adapter)
-        self._wishes, self._model = wishes, model
+        async with self._service.using(message.model) as asked:
+            text = asked.engine.text
+            check(wishes, facts_of(text), text.tokenizer)
+        self._terms = msgspec.structs.replace(self._terms, adapter=asked.adapter)
+        self._wishes, self._model, self._named = wishes, asked.name, message.model
 
     def _opened(self, lease: MediaLease) -> Utterance:
         if self._utterance is None:
-            self._utterance = Utterance(self._service, lease)
+            self._utterance = Utterance(self._service, lease, self._named)
         return self._utterance
 
     async def _commit(self, lease: MediaLease, *, final: bool) -> None:
@@ -194,7 +195,7 @@ class RealtimeSession:
         """Tells the connection's span what is asked for."""
         trace = tracing.current.get()
         if trace is not None:
-            facts = facts_of(self._service.engine().text)
+            facts = facts_of(self._service.models.backend_of(self._named).text())
             params = wishes.params(wishes.temperature, facts.max_tokens)
             trace.asks(self._model, f"realtime-{self._name}", params, streamed=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,17 @@ BYTES = 6
 class Utterance:
     """Sound goes in by `append`, text comes out of `texts`."""
 
-    def __init__(self, service: Service, lease: MediaLease) -> None:
-        """lease: what is held here. Raises InvalidRequest for a model that doesn't transcribe."""
+    def __init__(self, service: Service, lease: MediaLease, model: str | None) -> None:
+        """lease: what is held here.  model: as it is asked for.
+
+        Raises InvalidRequest for a model that doesn't transcribe.
+        """
         self._service = service
         self._lease = lease
         self.wishes = Wishes()
         self.begun = False
-        facts = facts_of(service.engine().text)
+        self._model = model
+        facts = facts_of(service.models.backend_of(model).text())
         self._cutter = PieceCutter(facts.window_seconds)
         self._pieces: deque[np.ndarray] = deque()
         self._more = asyncio.Event()
@@ -132,11 +137,13 @@ class Utterance:
     async def _of_piece(self, piece: np.ndarray, terms: Terms, name: str) -> AsyncIterator[str]:
         service = self._service
         source = MediaSource(AUDIO, kind="audio", samples=(piece.astype("<f4").tobytes(), RATE))
-        with service.media.lease(terms.tenant) as lease:
+        async with AsyncExitStack() as stack:
+            asked = await stack.enter_async_context(service.using(self._model))
+            lease = stack.enter_context(service.media.lease(terms.tenant))
             transcriber = await begin(
-                service.client,
+                asked.client,
                 service.media,
-                service.engine().text,
+                asked.engine.text,
                 source,
                 lease,
                 self.wishes,

@@ -15,8 +15,10 @@ from starlette.types import ASGIApp, Scope
 
 from penstock import logs
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.keys.access import unauthorized
 from penstock_gateway.rpc.exchange import Exchange
 from penstock_gateway.rpc.running import RunningCalls
+from penstock_gateway.rpc.scope import scope_of
 from penstock_gateway.rpc.status import Refused, refusal, refused_by
 from penstock_gateway.service import Service
 
@@ -64,6 +66,14 @@ class Calls:
             raise Refused(StatusCode.INTERNAL, f"{error}; its request id is {name}") from None
         finally:
             exchange.leave()
+
+    async def admit(self, context: Context, method: str) -> None:
+        """Ends a call that brings no known key, where one is needed: before it holds a place for as
+        long as it likes. Its requests are checked in full, each by itself."""
+        ring = self.service.ring
+        if ring is not None and ring.find(scope_of(context, method)) is None:
+            refused = refused_by(unauthorized())
+            await context.abort(refused.code, refused.details, refused.trailing)
 
     async def write(self, context: Context, message: bytes) -> None:
         """Raises Refused where the client doesn't read."""

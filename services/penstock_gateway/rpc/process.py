@@ -11,7 +11,6 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from penstock import logs
-from penstock.client import EngineClient
 from penstock.config.settings import ServeConfig
 from penstock.net import listener
 from penstock.net.exposure import check_exposure
@@ -20,6 +19,7 @@ from penstock_gateway.access_log import layer as access_log
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
+from penstock_gateway.models.reach import ReachedModels, reach_models
 from penstock_gateway.process import COLLECT_AFTER, raise_file_limit
 from penstock_gateway.rpc.calls import Calls
 from penstock_gateway.rpc.exchange import all_ended
@@ -38,9 +38,15 @@ LAST_WORDS = 1.0
 """Seconds that requests get to end by themselves whose calls are over."""
 
 
-def main(engine_endpoint: str, config: ServeConfig, ready_file: Path | None = None) -> None:
+def main(
+    engine_endpoint: str,
+    config: ServeConfig,
+    ready_file: Path | None = None,
+    models_socket: str | None = None,
+) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to. ready_file: made
-    when a request would be served for the first time.
+    when a request would be served for the first time.  models_socket: of the supervisor, where it
+    starts and ends models.
 
     Raises StartupError when that is not possible, or when it would be open to everybody unasked.
     """
@@ -52,14 +58,16 @@ def main(engine_endpoint: str, config: ServeConfig, ready_file: Path | None = No
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     with asyncio.Runner() as runner:
-        runner.run(_serve(engine_endpoint, config, ready_file))
+        runner.run(_serve(engine_endpoint, config, ready_file, models_socket))
 
 
-async def _serve(engine_endpoint: str, config: ServeConfig, ready_file: Path | None) -> None:
+async def _serve(
+    engine_endpoint: str, config: ServeConfig, ready_file: Path | None, models_socket: str | None
+) -> None:
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    client, app, running = _application(engine_endpoint, config)
+    models, app, running = _application(engine_endpoint, config, models_socket)
     service: Service = app.state.service
     _check_open(config, service)
     server = RpcServer(Calls(app, service, running), config.gateway)
@@ -68,7 +76,7 @@ async def _serve(engine_endpoint: str, config: ServeConfig, ready_file: Path | N
         # After those of the gateways; 0 is any free one.
         number = config.gateway.admin_port and config.gateway.admin_port + config.gateways
         admin = listener.bind(config.gateway.host, number)
-    await client.start()
+    await models.start()
     beside = [asyncio.create_task(_tell_ready(service, ready_file))]
     if service.ring is not None:
         beside.append(asyncio.create_task(service.ring.watch()))
@@ -86,7 +94,7 @@ async def _serve(engine_endpoint: str, config: ServeConfig, ready_file: Path | N
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        await client.close()
+        await models.close()
         service.media.close()
         if service.store is not None:
             service.store.close()
@@ -103,25 +111,30 @@ async def _tell_ready(service: Service, file: Path | None) -> None:
 
 
 def _application(
-    engine_endpoint: str, config: ServeConfig
-) -> tuple[EngineClient, FastAPI, RunningCalls]:
+    engine_endpoint: str, config: ServeConfig, models_socket: str | None
+) -> tuple[ReachedModels, FastAPI, RunningCalls]:
     engine, gateway = config.engine, config.gateway
-    client = EngineClient(
-        engine_endpoint, name="grpc", settings=engine.transport, routing=gateway.routing
+    models = reach_models(
+        engine_endpoint,
+        gateway,
+        name="grpc",
+        transport=engine.transport,
+        folders=AdapterFolders(
+            allowed=engine.lora.lora_allowed_folder, cache=engine.model.cache_dir
+        ),
+        models=config.models,
+        socket=models_socket,
     )
     running = RunningCalls()
     app = create_app(
-        client,
+        models.backends,
         gateway,
         gateways=config.doors,
         media=engine.media,
-        adapters=AdapterFolders(
-            allowed=engine.lora.lora_allowed_folder, cache=engine.model.cache_dir
-        ),
         store=Store.of(config.storage),
         more=lambda service: routes_of(service, running),
     )
-    return client, app, running
+    return models, app, running
 
 
 def _check_open(config: ServeConfig, service: Service) -> None:

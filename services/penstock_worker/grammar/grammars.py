@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import get_ident
 
 import numpy as np
 
@@ -56,7 +57,8 @@ class _Held:
 
 
 class SlotGrammars:
-    """budget: seconds that a step may wait for masks, all its rounds together.
+    """budget: seconds that a step may wait for masks, all its rounds together. Threads that compute
+    shares of it wait at the same time, each so long.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
     called in every step that has grammars.
 
@@ -69,8 +71,9 @@ class SlotGrammars:
         self._compile = compile
         self._agree = agree
         self._budget = budget
-        self._left = budget
-        """Of the present step's."""
+        self._waited: dict[int, float] = {}
+        """Seconds of the present step's, by thread: threads that compute a share of it each wait at
+        the same time."""
         self._compiled: dict[int, Compiled] = {}
         self._held: dict[int, _Held] = {}
         self._compilers = ThreadPoolExecutor(MAX_COMPILING, "grammar-compile", step_back)
@@ -118,7 +121,7 @@ class SlotGrammars:
 
     def apply(self, plan: Plan) -> None:
         """Follows the plan's releases and admissions. Raises PlanError for an unknown grammar."""
-        self._left = self._budget
+        self._waited.clear()
         for slot in plan.released:
             self._release(slot)
         for new in plan.admitted:
@@ -172,9 +175,9 @@ class SlotGrammars:
         wanted = [one.mask for one in held.values() if not one.slow and not one.late]
         if not wanted and len(held) == len(slots):
             wanted = [one.mask for one in held.values()]  # Nobody else is kept waiting.
-        begun = time.monotonic()
-        wait(wanted, timeout=self._left)
-        self._left = max(0.0, self._left - (time.monotonic() - begun))
+        begun, waited = time.monotonic(), self._waited.get(get_ident(), 0.0)
+        wait(wanted, timeout=max(0.0, self._budget - waited))
+        self._waited[get_ident()] = waited + time.monotonic() - begun
         late = self._agree([not one.mask.done() for one in held.values()])
         return {
             slot: self._mask(one, is_late)

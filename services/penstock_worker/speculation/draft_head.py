@@ -43,6 +43,7 @@ class _Followed:
     sampling: TokenSampling  # Without log-probabilities.
     computed: int  # Rows that it has computed, from the first one on.
     noted: int  # Tokens whose rows have been told to DraftRows.
+    failures: int = 0  # Passes in a row that failed.
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _Rows:
     start: int
     stop: int
     most: int
+    known: int  # Rows that can be computed, from the first one on.
     end: int  # Of what the served model computes.
     drafts: list[int] = field(default_factory=list)
 
@@ -66,6 +68,16 @@ class _Rows:
         """Nothing of it was computed, as far as one can say."""
         self.stop = self.start
         self.drafts.clear()
+        self.state.failures += 1
+
+    @property
+    def unread(self) -> int:
+        """The first position whose hidden state may still be read. The last one that was is read
+        once more if the launch is tried again. Where passes fail again and again, only a few are
+        kept: those that are missing cost drafts, and all of them would take more memory with each
+        token."""
+        first = self.state.computed - 1
+        return first if self.state.failures < 2 else max(first, self.known - PENDING)
 
 
 class DraftHead:
@@ -129,6 +141,8 @@ class DraftHead:
             if computing:
                 with torch.inference_mode():
                     self._draft(computing)
+                for rows in computing:
+                    rows.state.failures = 0
         except BaseException:
             for rows in computing:
                 rows.fail()
@@ -150,15 +164,14 @@ class DraftHead:
         waits = not most and known - start < PENDING
         stop = start if waits else min(known, start + spare)
         most = most if stop == known > 0 else 0
-        return _Rows(work.slot, slot, state, max(start, 0), max(stop, start, 0), most, end)
+        return _Rows(work.slot, slot, state, max(start, 0), max(stop, start, 0), most, known, end)
 
     def _note(self, rows: _Rows) -> None:
         state = rows.state
         state.computed = max(state.computed, rows.stop)
         self._rows.note(rows.slot.blocks, min(rows.start, state.noted), rows.end, state.computed)
         state.noted = rows.end
-        # The last one is read once more if the launch is tried again.
-        self._hidden.forget(rows.number, before=state.computed - 1)
+        self._hidden.forget(rows.number, before=rows.unread)
 
     def _state(self, work: SlotWork, slot: Slot) -> _Followed:
         state = self._followed.get(work.slot)

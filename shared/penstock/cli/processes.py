@@ -115,7 +115,9 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
     number = getattr(arguments, "index", None)
     if role == "worker":
         number = arguments.rank if number is None else number
-    return role if number is None else f"{role} {number}"
+    title = role if number is None else f"{role} {number}"
+    model = getattr(arguments, "of", None)
+    return title if model is None else f"{title} of {model}"
 
 
 @contextmanager
@@ -147,6 +149,8 @@ def _gateway(arguments: argparse.Namespace) -> int:
         cache_dir=config.engine.model.cache_dir,
         gateways=config.doors,
         storage=config.storage,
+        models=config.models,
+        models_socket=arguments.models_socket,
     )
     return 0
 
@@ -156,7 +160,7 @@ def _batches(arguments: argparse.Namespace) -> int:
     with uncollected():
         from penstock_gateway.batches.process import main
 
-    main(arguments.engine_endpoint, resolve(arguments))
+    main(arguments.engine_endpoint, resolve(arguments), arguments.models_socket)
     return 0
 
 
@@ -167,7 +171,12 @@ def _grpc(arguments: argparse.Namespace) -> int:
         from penstock_gateway.rpc.process import main
 
     ready = arguments.ready_file
-    main(arguments.engine_endpoint, resolve(arguments), None if ready is None else Path(ready))
+    main(
+        arguments.engine_endpoint,
+        resolve(arguments),
+        None if ready is None else Path(ready),
+        arguments.models_socket,
+    )
     return 0
 
 

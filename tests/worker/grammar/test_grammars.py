@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -172,6 +173,33 @@ def test_what_ends_a_sequence_is_held_back_unless_nothing_else_is_allowed(
     held = TokenSampling(0, temperature=0.0, logprobs=3, min_tokens=5, held_back=everything)
     [job] = Driver(make(model, evens)).run([Job(PROMPTS[0], 1, held, grammar=1)])
     assert job.tokens == free.tokens
+
+
+def test_each_thread_of_a_step_waits_for_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that compute shares of a step wait at the same time: what one has waited is not taken
+    from the others. A thread's rounds share what there is."""
+    clock, asked = [0.0], []
+
+    def wait(_: object, timeout: float) -> None:
+        asked.append(timeout)
+        clock[0] += timeout
+
+    evens = Evens(TINY.vocab_size)
+    grammars = SlotGrammars(evens, budget=3.0)
+    assert compile_now(grammars, 1, EVEN) is None
+    evens.open.clear()
+    monkeypatch.setattr("penstock_worker.grammar.grammars.wait", wait)
+    monkeypatch.setattr("penstock_worker.grammar.grammars.time.monotonic", lambda: clock[0])
+    for step in (1, 2):
+        new = [NewSequence(slot, [5], 1, 0, GREEDY, [slot], 1) for slot in (0, 1)]
+        grammars.apply(Plan(step, 0, [0, 1] if step > 1 else [], new, []))
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(grammars.masks, [0]).result()[0].allowed is None
+            assert other.submit(grammars.masks, [0]).result()[0].allowed is None
+        assert grammars.masks([1])[1].allowed is None
+    evens.open.set()
+    grammars.close()
+    assert asked == [3.0, 0.0, 3.0] * 2
 
 
 def test_grammars_that_fail_say_why_and_numbers_end_with_their_session(

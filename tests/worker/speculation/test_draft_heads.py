@@ -15,7 +15,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.sampler import choose as choose_sampler
-from penstock_worker.speculation.draft_head import DraftHead
+from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.head_folders import (
@@ -182,3 +182,31 @@ def test_a_pass_that_failed_costs_its_drafts_only(
     with monkeypatch.context() as broken:
         broken.setattr(run.proposer._head, "hidden", fail)
         assert torch.isfinite(run.compute([SlotWork(0, 50, 1)])).all()
+
+
+def test_a_head_that_fails_in_every_step_holds_few_hidden_states(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(served, "cpu")
+    tokens = list(range(60))
+    run.plan([SlotWork(0, 0, 60)], [NewSequence(0, tokens, 60, 0, GREEDY, list(range(10)))])
+    run.compute([SlotWork(0, 0, 60)])
+
+    def fail(*_: object) -> None:
+        raise OSError("no head")
+
+    held = []
+    with monkeypatch.context() as broken:
+        broken.setattr(run.proposer._head, "step", fail)
+        for end in range(60, 80):
+            run.slots[0].append(end % VOCAB)
+            with pytest.raises(OSError, match="no head"):
+                run.plan([SlotWork(0, end, 1, draft=3)])
+            run.compute([SlotWork(0, end, 1)])
+            held.append(run.proposer._hidden.count)
+    assert held[0] == 61  # One failure may be the only one.
+    assert max(held[1:]) == PENDING + 1
+    run.slots[0].append(1)
+    [drafts] = run.plan([SlotWork(0, 80, 1, draft=3)])
+    assert len(drafts) == 3
+    assert run.proposer._hidden.count == 1

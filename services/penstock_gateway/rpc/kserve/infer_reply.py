@@ -7,9 +7,12 @@ from base64 import b64decode
 
 import msgspec
 
-from penstock_gateway.rpc.kserve.tensors import add_output
+from penstock_gateway.rpc.kserve.tensors import add_rows, add_strings
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest, ModelInferResponse
 
+GENERATED = ("text_output", "finish_reason")
+EMBEDDED = ("embedding",)
+"""Outputs of models that generate, and of those that embed."""
 FINAL = "triton_final_response"
 
 
@@ -44,6 +47,7 @@ class InferFormat:
     def __init__(self, request: ModelInferRequest) -> None:
         self._id = request.id
         self._model = request.model_name
+        self._wanted = {output.name for output in request.outputs} or {*GENERATED, *EMBEDDED}
         # Typed contents only where the request has them.
         self._raw = bool(request.raw_input_contents)
 
@@ -55,7 +59,8 @@ class InferFormat:
         texts = [choice.text.encode() for choice in choices]
         reasons = [(choice.finish_reason or "").encode() for choice in choices]
         for name, values in (("text_output", texts), ("finish_reason", reasons)):
-            add_output(reply, name, "BYTES", [len(values)], values, raw=self._raw)
+            if name in self._wanted:
+                add_strings(reply, name, values, raw=self._raw)
         return reply
 
     def vectors(self, embeddings: bytes) -> ModelInferResponse:
@@ -63,11 +68,7 @@ class InferFormat:
         found = _vectors.decode(embeddings)
         rows = [array("f", b64decode(each.embedding)) for each in found.data]
         reply = self._reply(found.model)
-        flat = array("f")
-        for row in rows:
-            flat.extend(row)
-        shape = [len(rows), len(rows[0]) if rows else 0]
-        add_output(reply, "embedding", "FP32", shape, flat, raw=self._raw)
+        add_rows(reply, "embedding", rows, raw=self._raw)
         return reply
 
     def final(self) -> ModelInferResponse:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.rpc.kserve.infer_reply import EMBEDDED, GENERATED
 from penstock_gateway.rpc.kserve.tensors import Values, inputs_of
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest
 
@@ -16,7 +17,6 @@ TEXT = "text_input"
 TOKENS = "input_ids"
 STREAM = "stream"
 SAMPLING = "sampling_parameters"
-PARAMETERS = "parameters"
 
 _OWN = ("model", "prompt", "input", "stream", "stream_options", "encoding_format")
 """Fields of the body that something else says."""
@@ -29,8 +29,6 @@ class InferBody:
     path: str
     json: bytes
     streamed: bool
-    count: int
-    """Texts that it brought."""
 
 
 def body_of(message: ModelInferRequest, *, pools: bool, may_stream: bool) -> InferBody:
@@ -43,6 +41,7 @@ def body_of(message: ModelInferRequest, *, pools: bool, may_stream: bool) -> Inf
                 f"the model has no input {name[:100]!r}; it has {', '.join(known)}",
                 param=name[:100],
             )
+    _check_outputs(message, EMBEDDED if pools else GENERATED)
     streamed = _flag(found)
     if streamed and not may_stream:
         raise InvalidRequest("ModelInfer does not stream; ModelStreamInfer does", param=STREAM)
@@ -60,8 +59,16 @@ def body_of(message: ModelInferRequest, *, pools: bool, may_stream: bool) -> Inf
     else:
         body |= {"prompt": given, "stream": streamed}
     path = "/v1/embeddings" if pools else "/v1/completions"
-    count = len(given) if isinstance(given, list) and TEXT in found else 1
-    return InferBody(path, msgspec.json.encode(body), streamed, count)
+    return InferBody(path, msgspec.json.encode(body), streamed)
+
+
+def _check_outputs(message: ModelInferRequest, known: tuple[str, ...]) -> None:
+    for output in message.outputs:
+        if output.name not in known:
+            raise InvalidRequest(
+                f"the model has no output {output.name[:100]!r}; it has {', '.join(known)}",
+                param="outputs",
+            )
 
 
 def _given(found: dict[str, tuple[str, Values]]) -> str | list[Any]:

@@ -20,7 +20,7 @@ from penstock_gateway.rpc.protos.kserve_pb2 import (
     ModelStreamInferResponse,
 )
 from penstock_gateway.rpc.scope import scope_of
-from penstock_gateway.rpc.served import model_facts
+from penstock_gateway.rpc.served import pools
 from penstock_gateway.rpc.status import refused_by
 
 KSERVE = kserve_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -57,6 +57,7 @@ class _Infer:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """What is wrong with a request is said in a response, and the stream goes on."""
+        await self._calls.admit(context, STREAM_INFER)
         room = asyncio.Semaphore(MOST_AT_ONCE)
         writing = asyncio.Lock()
         async with asyncio.TaskGroup() as group:
@@ -104,8 +105,8 @@ class _Infer:
     def _body(self, message: ModelInferRequest, *, may_stream: bool) -> InferBody:
         check_version(message.model_version)
         # Whether the caller may use it is checked with its key, where the body is read.
-        welcome = model_facts(self._calls.service)
-        return body_of(message, pools=welcome.pooling is not None, may_stream=may_stream)
+        pooled = pools(self._calls.service, message.model_name)
+        return body_of(message, pools=pooled, may_stream=may_stream)
 
     async def _whole(
         self,

@@ -56,29 +56,29 @@ def inputs_of(message: ModelInferRequest) -> dict[str, tuple[str, Values]]:
     return found
 
 
-def add_output(
-    reply: ModelInferResponse,
-    name: str,
-    datatype: str,
-    shape: Sequence[int],
-    values: Values,
-    *,
-    raw: bool,
+def add_strings(
+    reply: ModelInferResponse, name: str, values: Sequence[bytes], *, raw: bool
 ) -> None:
     """raw: as the request had its inputs."""
-    output = reply.outputs.add(name=name, datatype=datatype, shape=shape)
+    output = reply.outputs.add(name=name, datatype="BYTES", shape=[len(values)])
     if raw:
-        reply.raw_output_contents.append(_packed(datatype, values))
+        packed = b"".join(_LENGTH.pack(len(each)) + each for each in values)
+        reply.raw_output_contents.append(packed)
     else:
-        getattr(output.contents, _CONTENTS[datatype]).extend(values)
+        output.contents.bytes_contents.extend(values)
 
 
-def _packed(datatype: str, values: Values) -> bytes:
-    if datatype == "BYTES":
-        return b"".join(_LENGTH.pack(len(each)) + each for each in values)  # type: ignore[arg-type, operator]
-    if datatype == "FP32":
-        return array("f", values).tobytes()  # type: ignore[arg-type]
-    return struct.pack(f"<{len(values)}{_FORMATS[datatype]}", *values)
+def add_rows(
+    reply: ModelInferResponse, name: str, rows: Sequence[array[float]], *, raw: bool
+) -> None:
+    """rows: float32, all of one length."""
+    shape = [len(rows), len(rows[0]) if rows else 0]
+    output = reply.outputs.add(name=name, datatype="FP32", shape=shape)
+    if raw:
+        reply.raw_output_contents.append(b"".join(row.tobytes() for row in rows))
+    else:
+        for row in rows:
+            output.contents.fp32_contents.extend(row)
 
 
 def _unpacked(name: str, datatype: str, data: bytes) -> Values:

@@ -80,14 +80,16 @@ class LoadLora(MessageEndpoint):
     async def answer(self, message: Any) -> LoadLoraResponse:
         model_facts(self._service)
         name, path = message.lora_name, message.source_path
-        await self._service.adapters.load(name, path, in_place=False)
+        backend = self._service.models.backend_of(None)
+        await backend.adapters.load(name, path, in_place=False)
         return LoadLoraResponse(adapter=LoraAdapter(lora_name=name, source_path=path))
 
 
 class UnloadLora(MessageEndpoint):
     async def answer(self, message: Any) -> UnloadLoraResponse:
-        model_facts(self._service)
-        self._service.adapters.unload(message.lora_name)
+        backend = self._service.models.with_adapter(message.lora_name)
+        backend.engine()
+        backend.adapters.unload(message.lora_name)
         return UnloadLoraResponse(adapter=LoraAdapter(lora_name=message.lora_name))
 
 

@@ -16,11 +16,12 @@ from penstock_gateway.generate.endpoint import Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.errors import HTTPError, leaving
 from penstock_gateway.http.operations import OperationRoute
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.rpc.endpoint import message_of, operation
 from penstock_gateway.rpc.frames import FRAMES, failed_frame
 from penstock_gateway.rpc.vllm.generate_reply import GenerateFormat
 from penstock_gateway.rpc.vllm.generate_request import GenerateBody, body_of
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 GENERATE = operation(
     "/vllm.Inference/Generate", "Generates text", counted=True, traced_as="text_completion"
