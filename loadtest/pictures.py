@@ -72,6 +72,8 @@ BESIDE = {
     "p99": "{p99:.2f}",
     "max": "{max:.1f}",
 }
+UNITS = {"count": 1, "p50": 1000, "p99": 1000, "max": 1000}
+"""Of a column of BESIDE, in what is kept of the gaps, which are seconds."""
 PREPARED = {
     "pictures prepared a second": "{name}",
     "1 process": "{one:.0f}",
@@ -140,7 +142,9 @@ async def _measured(
     moved = {key: after[key] - before[key] for key in COUNTED}
     first = {"model": name, "requests": flags.requests, "distinct": flags.distinct, **moved}
     first |= {"kib": moved["sent"] / 1024, "seconds": seconds, "waits": list(waits)}
-    return {"first": first, "gaps": {"alone": alone, "beside pictures": crowded}}
+    # Of a hundred thousand gaps: what a reader asks of them.
+    gaps = {"alone": distribution(alone), "beside pictures": distribution(crowded)}
+    return {"first": first, "gaps": gaps}
 
 
 def body(seed: int) -> dict[str, Any]:
@@ -220,16 +224,15 @@ def moved_most(document: Document) -> float:
     """Seconds that the p99 of the gaps moved by, with the tiny model, whose steps take no time:
     what moves is what gateways do."""
     gaps = next(iter(document["gaps"].values()))
-    alone, crowded = (distribution(gaps[name])["p99"] for name in ("alone", "beside pictures"))
-    return crowded - alone
+    return float(gaps["beside pictures"]["p99"] - gaps["alone"]["p99"])
 
 
 def markdown(document: Document) -> str:
     first = [row | distribution(row["waits"], 1000) for row in document["first"]]
     rows = [
-        {"model": model, "name": name, **distribution(values, 1000)}
+        {"model": model, "name": name} | {key: kept[key] * unit for key, unit in UNITS.items()}
         for model, gaps in document["gaps"].items()
-        for name, values in gaps.items()
+        for name, kept in gaps.items()
     ]
     prepared = [row | {"ratio": row["two"] / row["one"]} for row in document["prepared"]]
     return (

@@ -6,8 +6,8 @@
 
 A Whisper in the shape of the release `tiny` with made-up weights, in float32 on both sides (see
 speech_model.py). Penstock is asked over HTTP, as OpenAI's client asks; faster-whisper (CTranslate2)
-in its own process, by its own function. All are greedy, and take turns, so that each has the
-machine to itself.
+in its own process, by its own function. Both are greedy and decode as many tokens. They take turns
+for some rounds, so that each has the machine to itself, and one that others disturb disturbs both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import httpx
 import numpy as np
@@ -32,6 +32,7 @@ from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
 from loadtest.speech_model import WORDS, tokenizer, write_speaker
 from penstock.machine import usable_cores
+from penstock_kernels.cpu.library import instruction_set
 from testing.recordings import RATE, tones, wav
 from testing.serving import Server
 
@@ -41,8 +42,19 @@ COLUMNS = {
     "seconds for the recording": "{seconds:.2f}",
     "seconds of audio per second": "{speed:.1f}",
     "fastest, slowest": "{fastest:.2f}, {slowest:.2f}",
+    "tokens": "{tokens}",
     "text as transformers'": "{equal}",
 }
+
+
+@dataclass(slots=True)
+class System:
+    """What one of them took. tokens: decoded for the recording, timestamps included."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    text: str = ""
+    tokens: int = 0
 
 
 def measure(flags: argparse.Namespace) -> Document:
@@ -55,11 +67,17 @@ def measure(flags: argparse.Namespace) -> Document:
         model = write_speaker(place / "speaker")
         say("transformers")
         wanted = by_transformers(model, tones(flags.seconds, seed=1))
-        rows = [by_penstock(model, recording, flags.repeats)]
-        rows.append(by_peer(python, model, recording, threads, flags.repeats))
+        ours = System("penstock")
+        peer = System("faster-whisper")
+        convert(python, model, place / "converted")
+        for _ in range(flags.rounds):
+            by_penstock(ours, model, recording, flags.repeats)
+            by_peer(peer, python, place / "converted", recording, threads, flags.repeats)
+    rows = [asdict(ours), asdict(peer)]
     return {
         "recording": flags.seconds,
         "threads": threads,
+        "instruction_set": instruction_set(),
         "text": wanted,
         "systems": [row | {"equal": plain(row["text"]) == plain(wanted)} for row in rows],
     }
@@ -84,11 +102,10 @@ def by_transformers(model: Path, samples: np.ndarray) -> str:
     return str(tokenizer().decode([token for token in found[0].tolist() if token < WORDS]))
 
 
-def by_penstock(model: Path, recording: Path, repeats: int) -> dict[str, Any]:
+def by_penstock(system: System, model: Path, recording: Path, repeats: int) -> None:
     """The endpoint's answers. Each is to a recording of its own, so that nothing is found in a
     cache: its first sample differs, which no word depends on."""
     say("penstock")
-    seconds, text = [], ""
     with Server(str(model), "--dtype", "float32") as server, httpx.Client(timeout=600) as client:
         for number in range(repeats + 1):
             data = changed(recording.read_bytes(), number)
@@ -96,11 +113,14 @@ def by_penstock(model: Path, recording: Path, repeats: int) -> dict[str, Any]:
             reply = client.post(
                 f"{server.url}/v1/audio/transcriptions",
                 files={"file": ("recording.wav", data)},
-                data={"language": "en", "response_format": "json"},
+                data={"language": "en", "response_format": "verbose_json"},
             )
-            seconds.append(time.perf_counter() - begun)
-            text = reply.raise_for_status().json()["text"]
-    return {"name": "penstock", "seconds": seconds[1:], "text": text}
+            took = time.perf_counter() - begun
+            told = reply.raise_for_status().json()
+            system.tokens = sum(len(segment["tokens"]) for segment in told["segments"])
+            system.text = told["text"]
+            if number:
+                system.seconds.append(took)
 
 
 def changed(file: bytes, number: int) -> bytes:
@@ -109,18 +129,22 @@ def changed(file: bytes, number: int) -> bytes:
     return file[:header] + bytes([number, 0]) + file[header + 2 :]
 
 
+def convert(python: Path, model: Path, to: Path) -> None:
+    """Writes the model as the peer reads it."""
+    run(python, PEERS / "convert_speech.py", model, to, sysconfig.get_path("purelib"))
+
+
 def by_peer(
-    python: Path, model: Path, recording: Path, threads: int, repeats: int
-) -> dict[str, Any]:
+    system: System, python: Path, model: Path, recording: Path, threads: int, repeats: int
+) -> None:
     """What faster-whisper takes, in its own process and environment."""
     say("faster-whisper")
-    converted = model.with_name("converted")
-    ours = sysconfig.get_path("purelib")
-    run(python, PEERS / "convert_speech.py", model, converted, ours)
-    said = run(python, PEERS / "speech_peer.py", converted, recording, threads, repeats)
+    said = run(python, PEERS / "speech_peer.py", model, recording, threads, repeats)
     found = json.loads(said.splitlines()[-1])
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return {"name": versions, "seconds": found["seconds"], "text": found["text"]}
+    versions = found["versions"].items()
+    system.name = ", ".join(f"{name} {version}" for name, version in versions)
+    system.seconds += found["seconds"]
+    system.text, system.tokens = found["text"], found["tokens"]
 
 
 def run(*command: object) -> str:
@@ -136,8 +160,10 @@ def plain(text: str) -> str:
 
 
 def faults(document: Document) -> bool:
-    """Whether a text differs, or the peer is faster."""
+    """Whether a text or the number of tokens differs, or the peer is faster."""
     ours, peer = document["systems"]
+    if ours["tokens"] != peer["tokens"]:
+        return True
     slower = median(ours["seconds"]) > median(peer["seconds"])
     return slower or not (ours["equal"] and peer["equal"])
 
@@ -147,23 +173,25 @@ def markdown(document: Document) -> str:
     for each in document["systems"]:
         middle = median(each["seconds"])
         bounds = {"fastest": min(each["seconds"]), "slowest": max(each["seconds"])}
-        row = {"name": each["name"], "seconds": middle, "speed": document["recording"] / middle}
+        row = {name: each[name] for name in ("name", "tokens")}
+        row |= {"seconds": middle, "speed": document["recording"] / middle}
         rows.append(row | bounds | {"equal": "yes" if each["equal"] else "no"})
     ratio = rows[0]["speed"] / rows[1]["speed"]
     return (
         f"{machine_line(document)}\n\n{table(COLUMNS, rows)}\n\n"
-        f"A recording of {document['recording']} s, {document['threads']} threads, float32; medians"
-        f" of {len(document['systems'][0]['seconds'])}. Penstock has {ratio:.2f} times the speed"
-        " of the other.\n"
+        f"A recording of {document['recording']} s, {document['threads']} threads, float32, "
+        f"{document['instruction_set']}; medians of {len(document['systems'][0]['seconds'])}. "
+        f"Penstock has {ratio:.2f} times the speed of the other.\n"
     )
 
 
 FLAGS = {
     "--seconds": {"type": int, "default": 60, "help": "of the recording"},
+    "--rounds": {"type": int, "default": 2, "help": "in which the systems take turns"},
     "--repeats": {
         "type": int,
-        "default": 5,
-        "help": "of each system, after one that isn't counted",
+        "default": 3,
+        "help": "of each system in a round, after one that isn't counted",
     },
 }
 COMMAND = Measurement("speech", __doc__, measure, markdown, FLAGS, faults=faults)

@@ -30,10 +30,20 @@ def random_factors(
     }
 
 
-def write_peft(folder: Path, factors: Factors, *, alpha: float = 8.0, **settings: Any) -> Path:
-    """`settings`: further ones of adapter_config.json, or others in the place of the usual ones."""
+def write_peft(
+    folder: Path,
+    factors: Factors,
+    *,
+    alpha: float = 8.0,
+    whole: Mapping[str, np.ndarray] | None = None,
+    magnitudes: Mapping[str, np.ndarray] | None = None,
+    **settings: Any,
+) -> Path:
+    """`whole`: tensors in the place of the model's, by their names. `magnitudes`: of DoRA, by
+    module. `settings`: further ones of adapter_config.json, or others in the place of the usual
+    ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    rank = max(down.shape[0] for down, _ in factors.values())
+    rank = max((down.shape[0] for down, _ in factors.values()), default=8)
     usual = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -43,19 +53,26 @@ def write_peft(folder: Path, factors: Factors, *, alpha: float = 8.0, **settings
         "lora_dropout": 0.05,
         "bias": "none",
         "use_rslora": False,
-        "use_dora": False,
+        "use_dora": magnitudes is not None,
         "fan_in_fan_out": False,
         "init_lora_weights": True,
-        "modules_to_save": None,
+        "modules_to_save": sorted(whole) if whole else None,
         "target_modules": sorted({name.rpartition(".")[2] for name in factors}),
         "rank_pattern": {},
         "alpha_pattern": {},
     }
     (folder / "adapter_config.json").write_text(json.dumps(usual | settings))
     tensors = {}
-    for name, (down, up) in factors.items():
-        tensors[f"base_model.model.{name}.lora_A.weight"] = down
-        tensors[f"base_model.model.{name}.lora_B.weight"] = up
+    for name, pair in factors.items():
+        ends = ("A.weight", "B.weight")
+        if name.endswith("embed_tokens"):
+            ends = ("embedding_A", "embedding_B")
+        for end, factor in zip(ends, pair, strict=True):
+            tensors[f"base_model.model.{name}.lora_{end}"] = factor
+    for name, values in (magnitudes or {}).items():
+        tensors[f"base_model.model.{name}.lora_magnitude_vector"] = values
+    for name, values in (whole or {}).items():
+        tensors[f"base_model.model.{name}"] = values
     save_file(tensors, folder / "adapter_model.safetensors")
     return folder
 

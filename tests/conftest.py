@@ -32,11 +32,6 @@ if not _PARALLEL:  # The processes of pytest -n inherit the first one's: a model
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="test-cache-")
 _CACHE = os.environ["XDG_CACHE_HOME"]
 
-settings.register_profile(
-    "penstock", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("penstock")
-
 WHOLE_MODEL = frozenset(
     {
         "default_bfloat16",
@@ -106,6 +101,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any module of tests is imported: some count their examples by it."""
     thinning.every = config.getoption("--long")
+    settings.register_profile(
+        "penstock",
+        deadline=None,
+        derandomize=True,
+        max_examples=thinning.part(100, 1 / 3),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("penstock")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -177,7 +180,6 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
 

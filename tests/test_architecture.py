@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import subprocess
 import sys
@@ -73,12 +74,17 @@ def is_measuring(path: Path) -> bool:
     return path.relative_to(ROOT).parts[0] in ("loadtest", "testing")
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def broken_rules(path: Path) -> list[str]:
     """Each with its line."""
     found = []
     if path.stem in ("utils", "util", "helpers", "misc", "common_utils"):
         found.append("says nothing with its name")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         line = getattr(node, "lineno", 0)
         if imports(node) & {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}:
             found.append(f"{line}: unpickles")
@@ -107,7 +113,8 @@ def is_attribute(node: ast.AST, owner: str, name: str) -> bool:
 
 
 def test_every_module_with_code_says_what_it_is() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+    trees = {path: tree_of(path) for path in SOURCES}
+    tree_of.cache_clear()  # The trees are large, and nobody else wants them.
     silent = [path for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
 

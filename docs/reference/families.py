@@ -26,6 +26,11 @@ from tests.worker.vision.vision_cases import CASES as SEEN
 TOWER_CLASS = "ForConditionalGeneration"
 """How the names of their classes end."""
 TOWER_HEAD = "| models | class in config.json | decoders | cases of tests |\n|---|---|---|---|\n"
+COMPARED = (
+    ("CLIP", "`CLIPModel`", "back", "the end token's", "the class token's"),
+    ("SigLIP, SigLIP 2", "`SiglipModel`", "both ways", "the last token's", "a learned query's"),
+)
+"""Families with a `SharedSpace`, and what they differ in."""
 BACKENDS = ("cpu", "triton", "reference")
 CONFIG_CLASSES = {
     f"{name}ForCausalLM": f"{name}TextConfig"
@@ -61,6 +66,7 @@ def families_page() -> str:
         + "".join(map(_row, FAMILIES.values()))
         + _seeing()
         + _hearing()
+        + _comparing()
         + _shown()
     )
 
@@ -109,6 +115,22 @@ def _hearing() -> str:
     )
     cases = [case.family for case in HEARD.values()]
     return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
+
+
+def _comparing() -> str:
+    """The families of models whose pictures have vectors, as texts do."""
+    text = (
+        "\n## Models that make vectors of texts and pictures\n\n"
+        "Texts are computed as those of [other encoders](../guides/embeddings.md#models), pictures "
+        "as those of models that see; `cpu` and `reference` have both. "
+        "`tests/worker/pooling/test_shared_space.py` compares vectors of both with transformers, "
+        "on either backend, and gives each input the same bits alone and in company; "
+        "`tests/system/test_picture_vectors.py` does so from the text and the picture's file on, "
+        "over HTTP, in the library, and with processes that die.\n\n"
+        "| models | class in config.json | a text's attention | its vector | a picture's vector |\n"
+        "|---|---|---|---|---|\n"
+    )
+    return text + "".join(f"| {' | '.join(cells)} |\n" for cells in COMPARED)
 
 
 def _towered(family: TowerFamily, cases: list[str]) -> str:

@@ -19,17 +19,20 @@ def main(folder: str, recording: str, threads: int, repeats: int) -> None:
     from faster_whisper import WhisperModel  # type: ignore[import-not-found, unused-ignore]
 
     model = WhisperModel(folder, device="cpu", compute_type="float32", cpu_threads=threads)
-    seconds, text = [], ""
+    seconds, text, tokens = [], "", 0
     for _ in range(repeats + 1):
         begun = time.perf_counter()
         # Greedy, as OpenAI's endpoint is at temperature 0; a window's text isn't the next prompt.
         segments, _ = model.transcribe(
             recording, language="en", beam_size=1, condition_on_previous_text=False
         )
-        text = "".join(segment.text for segment in segments)
+        found = list(segments)
         seconds.append(time.perf_counter() - begun)
+        text = "".join(segment.text for segment in found)
+        tokens = sum(len(segment.tokens) for segment in found)
     packages = {name: version(name) for name in ("faster-whisper", "ctranslate2")}
-    print(json.dumps({"seconds": seconds[1:], "text": text, "versions": packages}))
+    told = {"seconds": seconds[1:], "text": text, "tokens": tokens, "versions": packages}
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

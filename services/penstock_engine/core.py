@@ -196,6 +196,7 @@ class EngineCore:
             drafts=self.state.counts.drafts,
             drafted_tokens=self.state.counts.drafted_tokens,
             kept_tokens=self.state.counts.kept_tokens,
+            aligns=ready is None or ready.aligns,
         )
 
     # ---- internal errors

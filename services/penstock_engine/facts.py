@@ -205,6 +205,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             other_names=self.served_names[1:],
             media=self.model.media,
             max_lora_rank=self.max_lora_rank,
+            aligns=self.aligned_rows > 0,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -243,6 +244,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             speculation=None if self.pooling is not None else config.speculation.config,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
+            lora_whole_matrices=config.lora.lora_whole_matrices,
         )
 
 
@@ -292,13 +294,13 @@ def tasks_of(
     """What may be asked of the model, what is meant by default first; nothing of one that
     generates.
 
-    Vectors of every token are an encoder's only, and only where all that one step can give fits
-    into a message.
+    Vectors of every token are an encoder's only, where pictures have none, and where all that one
+    step can give fits into a message.
     """
     if pooling is None:
         return ()
     first: PoolingTask = "classify" if pooling.labels else "embed"
-    if not isinstance(model.config, EncoderConfig):
+    if not isinstance(model.config, EncoderConfig) or model.config.space is not None:
         return (first,)
     most = FLOAT_BYTES * model.config.hidden_size * config.scheduler.max_num_batched_tokens
     fits = 2 * most <= config.transport.max_message_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from fastapi import FastAPI
@@ -29,6 +29,8 @@ from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.observer import CountingObserver
+from penstock_gateway.models.backend import ModelBackend
+from penstock_gateway.models.registry import ModelRegistry
 from penstock_gateway.service import Patience, Service
 from penstock_gateway.system import health
 from penstock_gateway.tracing.layer import TraceLayer
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    client: EngineClient,
+    models: EngineClient | Sequence[ModelBackend],
     config: GatewayConfig,
     *,
     patience: Patience | None = None,
@@ -49,49 +51,54 @@ def create_app(
     media: MediaSettings | None = None,
     adapters: AdapterFolders | None = None,
     store: Store | None = None,
+    more: Callable[[Service], list[OperationRoute]] | None = None,
 ) -> FastAPI:
-    """A gateway over `client`, which the caller starts and closes. `app.state.service` is what
-    its endpoints share.  gateways: how many share the work.  media: settings of pictures.
-    adapters: where adapters may be read while it runs.  store: files and batches; the caller
-    closes it.
+    """A gateway over the engine client of one model, or over several models, whose clients the
+    caller starts and closes. `app.state.service` is what its endpoints share.  gateways: how many
+    share the work.  media: settings of pictures.  adapters: where adapters may be read while it
+    runs, for the one model.  store: files and batches; the caller closes it.  more: routes beside
+    those of the HTTP API.
 
     Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
     """
     ring = KeyRing.of(config, gateways)
+    if not isinstance(models, Sequence):
+        models = [ModelBackend(models, config, folders=adapters)]
     service = Service(
-        client,
+        ModelRegistry(models),
         config,
         patience or Patience(),
         ring=ring,
         limits=None if ring is None else RateLimits(config.rate_limit_storage),
-        spend=None if ring is None else SpendObserver(),
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
         store=store,
-        folders=adapters,
     )
-    client.observe(_observer(service))
+    for backend in models:
+        backend.spend = None if ring is None else SpendObserver()
+        backend.client.observe(_observer(service, backend))
     routes = routes_of(service)
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
+    routes += [] if more is None else more(service)
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app
 
 
-def _observer(service: Service) -> Observer:
-    """Everything that hears of the requests to engine cores. Limits come first: what they refuse is
-    not counted."""
+def _observer(service: Service, backend: ModelBackend) -> Observer:
+    """Everything that hears of the requests to a model's engine cores. Limits come first: what
+    they refuse is not counted."""
     observers: list[Observer] = []
     if service.limits is not None:
         observers.append(RateLimitObserver(service.limits))
-    observers.append(CountingObserver(service.counts))
-    if service.spend is not None:
-        observers.append(service.spend)
+    observers.append(CountingObserver(backend.counts))
+    if backend.spend is not None:
+        observers.append(backend.spend)
     if service.tracing is not None:
         observers.append(TraceObserver())
     if service.config.access_log != "off":
-        observers.append(AccessObserver())
+        observers.append(AccessObserver(lambda: backend.name))
     return Observers(observers)
 
 
@@ -118,7 +125,7 @@ def _application(
         Access,
         ring=service.ring,
         limits=service.limits,
-        names=service.names,
+        names=service.models.names,
         operations=[route.operation for route in routes],
     )
     if service.tracing is not None:
@@ -127,7 +134,7 @@ def _application(
     app.add_middleware(Boundary, service=service, operations=[route.operation for route in routes])
     if service.config.access_log != "off":
         operations = [route.operation for route in routes]
-        app.add_middleware(AccessLog, operations=operations, served=service.served)
+        app.add_middleware(AccessLog, operations=operations)
     return app
 
 

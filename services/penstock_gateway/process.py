@@ -12,10 +12,10 @@ from collections.abc import Callable
 from fastapi import FastAPI
 
 from penstock import logs
-from penstock.client import EngineClient
 from penstock.config.settings import (
     GatewayConfig,
     MediaSettings,
+    ModelsSettings,
     StorageSettings,
     TransportSettings,
 )
@@ -27,6 +27,7 @@ from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.http.server import GatewayServer
+from penstock_gateway.models.reach import ReachedModels, reach_models
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store
 from penstock_gateway.system.admin import serving
@@ -59,12 +60,16 @@ def main(
     cache_dir: str | None = None,
     gateways: int = 1,
     storage: StorageSettings | None = None,
+    models: ModelsSettings | None = None,
+    models_socket: str | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, with or without an engine core to talk to.
 
     fd: a bound socket to accept from; None: bind the configured host and port.  gateways: how many
-    share the work.  storage: where files and batches lie.  Raises StartupError when that is not
-    possible, or when it would be open to everybody unasked.
+    share the work.  storage: where files and batches lie.  models: of a server with several.
+    models_socket: of the supervisor that starts and ends them.
+
+    Raises StartupError when that is not possible, or when it would be open to everybody unasked.
     """
     check_parsers(config)
     server_context(config)
@@ -75,12 +80,17 @@ def main(
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
-    client = EngineClient(
-        engine_endpoint, name=f"gateway {index}", settings=transport, routing=config.routing
+    reached = reach_models(
+        engine_endpoint,
+        config,
+        name=f"gateway {index}",
+        transport=transport,
+        folders=AdapterFolders(allowed=adapter_folder, cache=cache_dir),
+        models=models,
+        socket=models_socket,
     )
-    adapters = AdapterFolders(allowed=adapter_folder, cache=cache_dir)
     store = Store.of(storage or StorageSettings())
-    app = create_app(client, config, gateways=gateways, media=media, adapters=adapters, store=store)
+    app = create_app(reached.backends, config, gateways=gateways, media=media, store=store)
     has_keys = app.state.service.ring is not None
     check_exposure(config, _address(sock), has_keys=has_keys)
     admin = None
@@ -88,15 +98,15 @@ def main(
         # Port 0 is any free one for each.
         admin = listener.bind(config.host, config.admin_port and config.admin_port + index)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(client, app, sock, admin))
+        runner.run(_serve(reached, app, sock, admin))
 
 
 async def _serve(
-    client: EngineClient, app: FastAPI, sock: socket.socket, admin: socket.socket | None
+    models: ReachedModels, app: FastAPI, sock: socket.socket, admin: socket.socket | None
 ) -> None:
     service: Service = app.state.service
     server = GatewayServer(app)
-    await client.start()
+    await models.start()
     collecting = asyncio.create_task(_collect())
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
     try:
@@ -106,7 +116,7 @@ async def _serve(
         collecting.cancel()
         if watching is not None:
             watching.cancel()
-        await client.close()
+        await models.close()
         service.media.close()
         if service.store is not None:
             service.store.close()

@@ -58,3 +58,12 @@ class RequestFailed(PenstockError):
 
 class EngineUnavailable(PenstockError):
     """No session with an engine core: HTTP 503."""
+
+
+class ModelFailed(EngineUnavailable):
+    """One of several models that could not be started: HTTP 503.  retry_after: seconds after which
+    it may be tried again."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

@@ -196,9 +196,12 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
 class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     """activation(gate) * up, projected down; without a gate, activation(up)."""
 
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu"] = "silu"
-    """gelu_tanh: its approximation by tanh.  relu2: the square of relu.  clamped_swiglu: with the
-    gate at most 7 and up between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu2", "clamped_swiglu", "quick_gelu"] = (
+        "silu"
+    )
+    """gelu_tanh: its approximation by tanh.  quick_gelu: x * sigmoid(1.702 x), of a feed-forward
+    without a gate.  relu2: the square of relu.  clamped_swiglu: with the gate at most 7 and up
+    between -7 and 7, gate * sigmoid(1.702 gate) * (up + 1) (gpt-oss)."""
     gated: bool = True
     bias: bool = False
     inner: int | None = None

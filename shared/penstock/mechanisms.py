@@ -27,6 +27,7 @@ OUTPUT_NORMS = "norms behind attention and feed-forward"
 PARALLEL = "attention and feed-forward in parallel"
 GELU = "gelu"
 GELU_TANH = "gelu by tanh"
+QUICK_GELU = "gelu by a sigmoid"
 RELU2 = "squared relu"
 CLAMPED_SWIGLU = "a clamped swiglu"
 UNGATED = "a feed-forward without a gate"
@@ -67,6 +68,7 @@ BY_TRANSFORMERS = "layers that only transformers' code describes"
 _ACTIVATIONS = {
     "gelu": GELU,
     "gelu_tanh": GELU_TANH,
+    "quick_gelu": QUICK_GELU,
     "relu2": RELU2,
     "clamped_swiglu": CLAMPED_SWIGLU,
 }

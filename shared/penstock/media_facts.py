@@ -289,7 +289,7 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Of a kind of media.
 
     placeholder: what stands for an item in a filled chat template; "": items have no place in a
-    prompt.  token: the special token that is repeated in its place, once an embedding.  before,
+    text.  token: the special token that is repeated in its place, once an embedding.  before,
     behind: text around these, in the prompt (a tile's own is the preparation's).
     """
 
@@ -308,11 +308,15 @@ class MediaFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Those that it takes."""
     transcription: TranscriptionFacts | None = None
     """Of a model that turns speech into text, and does nothing else."""
+    alone: bool = False
+    """Whether an item is an input by itself, without any text, of a model that makes vectors."""
 
     @property
     def in_front(self) -> MediaKind | None:
         """That of an encoder-decoder model, of which one item stands before each prompt; None:
-        items stand within prompts."""
+        items stand within prompts, or by themselves."""
+        if self.alone:
+            return None
         return next((kind for kind, own in self.kinds.items() if not own.placeholder), None)
 
 

@@ -73,6 +73,11 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return self.vision is not None or self.audio is not None
 
     @property
+    def row_size(self) -> int:
+        """Numbers that stand in a token's place, of an item of media."""
+        return self.hidden_size
+
+    @property
     def media_width(self) -> int:
         """Numbers of a row of an encoded item."""
         return self.hidden_size if self.vision is None else self.vision.row_width(self.hidden_size)
@@ -144,6 +149,25 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
         return self.served_vocab
 
 
+class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model whose vectors of pictures and of texts lie in one space (Radford et al., "CLIP",
+    2021). An input is a text, or one picture."""
+
+    size: int
+    """Numbers of a vector."""
+    vision: VisionSpec | None
+    """What makes the vector of a picture: its one row. None: it is left out."""
+    token: Literal["last", "end", "highest"] = "last"
+    """Whose hidden state a text's vector is made of, by a product: the last token's, that of the
+    first `end_token` (the last one's where there is none), or that of the highest id."""
+    end_token: int = 0
+    bias: bool = False
+    """Of that product."""
+    padded: bool = False
+    """Whether texts are filled up to `max_position` with the tokenizer's padding token, which is
+    seen as any other."""
+
+
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
     """Shapes and constants of a bidirectional encoder (BERT and relatives). It has no KV cache.
 
@@ -175,9 +199,21 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     """Whether the feed-forward has a gate, and so an inner product without a bias."""
     head_bias: bool = True
     """Whether the inner layer of the classification head has a bias."""
+    causal: bool = False
+    """Whether tokens see those before them only. Of an encoder with a decoder's layers."""
+    space: SharedSpace | None = None
+    """Where pictures have vectors, too; what else is said here is of the texts. None: the model
+    takes no pictures."""
 
     @staticmethod
-    def of_layers(family: str, layers: ModelConfig, *, head_bias: bool = True) -> EncoderConfig:
+    def of_layers(
+        family: str,
+        layers: ModelConfig,
+        *,
+        head_bias: bool = True,
+        causal: bool = False,
+        space: SharedSpace | None = None,
+    ) -> EncoderConfig:
         """An encoder with a decoder's layers."""
         return EncoderConfig(
             family=family,
@@ -190,11 +226,39 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
             layer_norm_eps=layers.norm.eps,
             layers=layers,
             head_bias=head_bias,
+            causal=causal,
+            space=space,
         )
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads if self.layers is None else self.layers.head_dim
+
+    # ---- of media, as ModelConfig has it
+
+    @property
+    def vision(self) -> VisionSpec | None:
+        return None if self.space is None else self.space.vision
+
+    @property
+    def row_size(self) -> int:
+        return self.hidden_size if self.space is None else self.space.size
+
+    @property
+    def audio(self) -> AudioSpec | None:
+        return None
+
+    @property
+    def takes_media(self) -> bool:
+        return self.vision is not None
+
+    @property
+    def media_width(self) -> int:
+        return self.row_size
+
+    @property
+    def encoder_rows(self) -> int:
+        return 0
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +321,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def encoder_rows(self) -> int:
         """See ModelConfig."""
-        return 0 if isinstance(self.config, EncoderConfig) else self.config.encoder_rows
+        return self.config.encoder_rows
 
     def check_encoder_cache(self, rows: int | None) -> None:
         """Raises StartupError where so many rows of encodings hold none of the items that prompts

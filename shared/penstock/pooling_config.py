@@ -34,6 +34,21 @@ class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.before}{query}{self.between}{document}{self.behind}"
 
 
+class TextPadding(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts are filled up with a token until they are so long: it is a part of what the model sees
+    (SigLIP)."""
+
+    token: int
+    length: int
+    left: bool = False
+    """Whether it stands before the text."""
+
+    def filled(self, prompt_token_ids: list[int]) -> list[int]:
+        """Of a text that may be as long already."""
+        filling = [self.token] * (self.length - len(prompt_token_ids))
+        return filling + prompt_token_ids if self.left else prompt_token_ids + filling
+
+
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the last layer's output, [tokens, hidden].
 
@@ -42,7 +57,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: lengths that an embedding may be cut to, where the model names them; empty: any.
     labels: of a classification head, in order; empty: there is none.  activation: of its scores.
     max_input: tokens that the model was made for, where its files say less than its positions.
-    dense: what an embedding goes through.  answers: ids of the tokens for no and yes: the one
+    dense: what an embedding goes through.  padding: of texts; None: they are as long as they are.
+    answers: ids of the tokens for no and yes: the one
     label's score is what the second's logit has more than the first's.  template: of their prompt.
     """
 
@@ -56,3 +72,4 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     dense: tuple[DenseLayer, ...] = ()
     answers: tuple[int, int] | None = None
     template: PairTemplate | None = None
+    padding: TextPadding | None = None

@@ -180,6 +180,19 @@ class PoolProjector(msgspec.Struct, frozen=True, kw_only=True, tag="pool"):
     """Whether the file has the factor less 1."""
 
 
+class ClassProjector(msgspec.Struct, frozen=True, kw_only=True, tag="class"):
+    """One row for each tile: a norm of the class token's vector, and a product without a bias
+    (Radford et al., "CLIP", 2021)."""
+
+    norm: NormSpec
+
+
+class ProbeProjector(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """One row for each tile: a learned query attends to all of its patches with as many heads as
+    the tower has, and a feed-forward as in the tower's layers follows, behind a norm (Zhai et al.,
+    "SigLIP", 2023)."""
+
+
 Projector = (
     MLPProjector
     | ShuffleProjector
@@ -188,6 +201,8 @@ Projector = (
     | AnyresProjector
     | MergerProjector
     | PoolProjector
+    | ClassProjector
+    | ProbeProjector
 )
 
 
@@ -226,8 +241,14 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
             case MergerProjector():
                 return projector.side**2
             case PoolProjector():
-                side = (self.image_size or 0) // self.tower.patch
-                return (side // projector.side) ** 2
+                return (self._side // projector.side) ** 2
+            case ClassProjector() | ProbeProjector():
+                return self._side**2
+
+    @property
+    def _side(self) -> int:
+        """Patches in a row of a picture that has a fixed size."""
+        return (self.image_size or 0) // self.tower.patch
 
     def _patches_of_anyres(self, projector: AnyresProjector) -> int:
         """A picture that fills its tiles loses patches where it is made smaller; one that doesn't

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 from typing import get_args
@@ -132,6 +133,7 @@ def _message_cell(line: str) -> str:
     return cells[1] if cells[0].strip("| ").isdigit() else ""
 
 
+@functools.cache
 def _messages() -> list[str]:
     """All texts of the code; what is filled in is `…`."""
     found = []

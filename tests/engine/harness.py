@@ -98,6 +98,7 @@ class Harness:
         """Of each row that is encoded: see MediaReady."""
         """Of workers that become ready; 0: they take no media."""
         self.encoder_rows = 0
+        self.aligns = False
         """Likewise: placeholders with which prompts begin; 0: items stand anywhere."""
         self.media_bytes = 0
         """Likewise: of prepared items that they hold; 0: they don't say."""
@@ -515,6 +516,7 @@ class Harness:
             media_bytes=self.media_bytes,
             whole_spans=self.whole_spans,
             encoder_rows=self.encoder_rows,
+            aligns=self.aligns,
         )
         self.worker_says(ready)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.bench.load.http1 import ProtocolError, ResponseParser
 from penstock.bench.load.sse import MAX_EVENT_BYTES, EventParser, EventTooLarge
+from tests.thinning import part
 
 _LINES = st.sampled_from(
     [
@@ -56,7 +57,7 @@ def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 # An empty piece between the halves of a line end once made an event of nothing.
 @example(bom=False, lines=[(b"data: x", b"\r\n")], rest=b"", cuts=[8, 8])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     bom=st.booleans(),
     lines=st.lists(st.tuples(_LINES, _ENDS), max_size=25),
@@ -83,7 +84,7 @@ def test_an_endless_event_is_refused() -> None:
         EventParser().feed(b"x" * (MAX_EVENT_BYTES + 1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     body=st.binary(max_size=300),
     chunk_cuts=st.lists(st.integers(0, 1000), max_size=6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from loadtest.roofline.cost import model_cost
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
 from penstock.prepare.gguf_config import read_config
+from tests.quick_gguf import read_once
 
 LAYERS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vocabulary_read_once() -> Iterator[None]:
+    with read_once():
+        yield
 
 
 def written(path: Path, name: str) -> ModelConfig:

@@ -12,6 +12,7 @@ import pytest
 from penstock.client import EngineClient
 from testing.scripted_engine import FAST, ScriptedEngine
 from tests.made_once import made_once
+from tests.quick_gguf import read_once
 
 
 def package_folder(package: str) -> Path:
@@ -30,13 +31,14 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_in_transformers(smollm2_gguf: Path) -> Any:
-    """The default model's tokenizer as transformers makes it from the file: 15 s of a processor."""
+    """The default model's tokenizer as transformers makes it from the file."""
     from transformers import AutoTokenizer
 
     def make(folder: Path) -> None:
-        AutoTokenizer.from_pretrained(
-            smollm2_gguf.parent, gguf_file=smollm2_gguf.name
-        ).save_pretrained(folder)
+        with read_once():
+            AutoTokenizer.from_pretrained(
+                smollm2_gguf.parent, gguf_file=smollm2_gguf.name
+            ).save_pretrained(folder)
 
     return AutoTokenizer.from_pretrained(made_once("transformers-tokenizer", make))
 

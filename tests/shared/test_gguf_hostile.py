@@ -19,6 +19,7 @@ from tests.shared.tiny_models import (
     add_sentencepiece_vocabulary,
     write_gguf,
 )
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -56,7 +57,9 @@ def _read(folder: Path, content: bytes) -> bool:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=part(40, 1 / 3),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -80,7 +83,9 @@ def test_damage_is_refused_or_makes_no_difference(
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=part(40, 1 / 3),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_that_is_cut_is_refused(folder: Path, share: float) -> None:

@@ -21,6 +21,7 @@ from penstock.protocol.common import Vectors
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.text.tokenizer import Tokenizer as Ours
 from tests.shared.tiny_models import byte_level_tokenizer
+from tests.thinning import part
 
 WELCOME = Welcome(
     version=1,
@@ -62,7 +63,7 @@ def both(request: Any, tmp_path_factory: Any, minilm_folder: Path) -> tuple[Ours
     return Ours.from_bytes(content.encode(), add_bos=False, bos_token_id=None), theirs
 
 
-@settings(max_examples=60)
+@settings(max_examples=part(60, 1 / 3))
 @given(
     st.text("abc déß.,! 日", max_size=40),
     st.none() | st.text("abc déß.,! 日", min_size=1, max_size=40),

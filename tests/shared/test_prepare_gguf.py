@@ -34,6 +34,7 @@ from tests.shared.tiny_models import (
     tokens_by_id,
     write_gguf,
 )
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -137,7 +138,7 @@ WORDS = st.text(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=WORDS)
 @pytest.mark.parametrize("name", LLAMA_CPP)
 def test_words_as_llama_cpp_defines_them(name: str, text: str) -> None:
@@ -197,8 +198,8 @@ def _sentencepiece_ids(text: str, file: GGUFFile) -> list[int]:
         i = -best[1]
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
     found: list[int] = []
-    for part in parts:
-        found += [ids[part]] if part in normal else [ids[f"<0x{b:02X}>"] for b in part.encode()]
+    for one in parts:
+        found += [ids[one]] if one in normal else [ids[f"<0x{b:02X}>"] for b in one.encode()]
     return found
 
 
@@ -208,7 +209,7 @@ def sentencepiece_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(path, vocabulary=add_sentencepiece_vocabulary)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=st.one_of(st.sampled_from(CORPUS), st.text("theoréà ▁.日", max_size=30), WORDS))
 def test_scores_give_the_merges_of_sentencepiece(sentencepiece_file: Path, text: str) -> None:
     manifest, tokenizer = _prepare(sentencepiece_file)

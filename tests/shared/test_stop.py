@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.text.stop import StopMatcher
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -41,7 +42,7 @@ LETTERS = st.text("ab\n", max_size=30)
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 100), max_size=12))
 def test_any_cutting_gives_the_same_as_one_letter_at_a_time(
     text: str, stops: list[str], cuts: list[int]

@@ -19,6 +19,7 @@ from tests.shared.tiny_models import (
     sentencepiece_tokenizer,
     with_bos,
 )
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -41,7 +42,7 @@ def without_special() -> Backend:
     return Backend.from_str(json.dumps(described))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(
     text=st.lists(st.sampled_from(["<|im_", "end|>", "<|im_start|>", "a ", "é", "\n"])).map("".join)
 )

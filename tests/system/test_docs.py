@@ -33,6 +33,7 @@ from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
 from tests.system.transcribing_models import write_whisper
 from tests.worker.pooling.pooling_models import save
+from tests.worker.pooling.space_models import write_clip
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -88,6 +89,17 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
     finally:
         running.close()
+
+
+@pytest.fixture(scope="module")
+def tiny_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clip") / "tiny-clip").folder
+
+
+@pytest.fixture(scope="module")
+def picturing(tiny_clip: Path) -> Iterator[Server]:
+    with Server(str(tiny_clip)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +178,14 @@ def test_commands_of_a_page(page: str, server: Server, tmp_path: Path) -> None:
 
 
 def test_commands_of_the_embeddings_page(
-    minilm: Server, classifier: Server, tmp_path: Path
+    minilm: Server, classifier: Server, picturing: Server, tmp_path: Path
 ) -> None:
-    run_commands(EMBEDDINGS, lambda line: classifier if "/classify" in line else minilm, tmp_path)
+    others = {"/classify": classifier, "image_url": picturing}
+
+    def server_of(line: str) -> Server:
+        return next((others[each] for each in others if each in line), minilm)
+
+    run_commands(EMBEDDINGS, server_of, tmp_path)
 
 
 def test_commands_of_the_page_about_adapters(adapting: Server, tmp_path: Path) -> None:
@@ -374,8 +391,11 @@ def test_the_readmes_library_example() -> None:
     assert len(printed.strip().splitlines()) >= 3
 
 
-def test_python_of_the_embeddings_page(minilm: Server) -> None:
-    asking, embedding = python_of(EMBEDDINGS)
+def test_python_of_the_embeddings_page(minilm: Server, tiny_clip: Path, tmp_path: Path) -> None:
+    seeing, asking, embedding = python_of(EMBEDDINGS)
+    picture().save(tmp_path / "photo.jpg")
+    code = seeing.replace("openai/clip-vit-base-patch32", str(tiny_clip))
+    assert run(code, folder=tmp_path).splitlines()[-1] == "[24, 24, 24]"
     assert run(asking, minilm).strip() == "384"
     vector, score = run(embedding).strip().splitlines()
     assert len(vector.split(",")) == 4

@@ -30,6 +30,7 @@ class CPUModel:
     positions: int = POSITIONS
     max_loras: int = 0
     max_lora_rank: int = 0
+    lora_whole_matrices: bool = False
 
     @property
     def groups(self) -> int:
@@ -73,4 +74,5 @@ class CPUModel:
             quantization=self.quantization,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
+            lora_whole_matrices=self.lora_whole_matrices,
         )

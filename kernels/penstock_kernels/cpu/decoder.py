@@ -148,6 +148,7 @@ class Decoder:
     """Whose keys and values it has, of another program with the same layers, blocks and threads;
     None: it has its own."""
     _scratch: Scratch = field(default_factory=Scratch, init=False)
+    _ticks: np.ndarray | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for shape in self._shapes():
@@ -214,6 +215,13 @@ class Decoder:
         layer. What `logits` returns is then meaningless."""
         self._cancelled[0] = 1
 
+    def watch(self) -> np.ndarray:
+        """From now on, steps add to what is returned, [threads, phases, 2] int64: nanoseconds that
+        each thread computed in each of the program's phases, and those that it waited for the
+        others. Nobody looks at a clock before."""
+        self._ticks = np.zeros((self.threads, len(self._phases), 2), dtype=np.int64)
+        return self._ticks
+
     def kv_blocks(self) -> list[np.ndarray]:
         """Returns views of the cache, [num_blocks, bytes] uint8: keys and values of each layer."""
         return [half for pair in self._caches for half in pair]
@@ -264,6 +272,7 @@ class Decoder:
             runs=ctypes.addressof(runs),
             run_of=run_of.ctypes.data,
             num_runs=len(step.adapted.runs),
+            ticks=_data(self._ticks),
         )
         library = load()
         program, rows_of = ctypes.byref(self._struct), ctypes.byref(batch)

@@ -12,9 +12,10 @@ from penstock_kernels.cpu.sources import digest
 from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
-INSTRUCTION_SETS = ("avx512", "avx512vnni", "avx2", "portable")
-"""avx512vnni: AVX-512 with integer dot products, but without units for bfloat16."""
-_SAME_BITS = {"avx512vnni": "avx2"}
+INSTRUCTION_SETS = ("avx512", "avx512vnni", "avxvnni", "avx2", "portable")
+"""avx512vnni: AVX-512 with integer dot products, but without units for bfloat16.  avxvnni: AVX2
+with integer dot products."""
+_SAME_BITS = {"avx512vnni": "avx2", "avxvnni": "avx2"}
 """Instruction sets that compute another one's bits."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""

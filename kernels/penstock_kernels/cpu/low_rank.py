@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack
-from penstock_kernels.cpu.memory import Arena
+from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack, pack_floats
+from penstock_kernels.cpu.memory import Arena, zeroed
 from penstock_kernels.cpu.structs import PkLowRank, PkRun
 
 
@@ -24,11 +25,37 @@ class LowRankTargets:
     """The highest of an adapter."""
     kind: MatrixKind
     """Of the factors: F32, or BF16."""
+    embedding: int = -1
+    """The target whose inputs are tokens, of an EMBED; -1: there is none."""
 
     @property
     def columns(self) -> int:
         """Numbers that the products with an adapter's A may have."""
         return -(-self.rank // 32) * 32
+
+
+class LowRankFactors(NamedTuple):
+    """What an adapter does to a target's product with x, all float32: gains * product + added +
+    B (A x)."""
+
+    target: int
+    down: np.ndarray
+    """A, [rank, inputs]."""
+    up: np.ndarray
+    """B, [outputs, rank]."""
+    gains: np.ndarray | None = None
+    """[outputs]; None: ones."""
+    added: np.ndarray | None = None
+    """[outputs], with `gains`."""
+
+
+@dataclass(frozen=True)
+class WholeMatrix:
+    """A matrix of an adapter in the place of the program's own."""
+
+    target: int
+    rows: Iterable[np.ndarray]
+    """Consecutive rows, [rows, columns] float32: outputs, or of an embedding tokens."""
 
 
 class LowRankAdapter:
@@ -37,23 +64,34 @@ class LowRankAdapter:
     def __init__(
         self,
         targets: LowRankTargets,
-        factors: Iterable[tuple[int, np.ndarray, np.ndarray]],
+        factors: Iterable[LowRankFactors],
+        whole: Iterable[WholeMatrix] = (),
         threads: int = 1,
     ) -> None:
-        """`factors`: (target, A [rank, inputs], B [outputs, rank]) of the targets that it changes,
-        float32; B includes the scale. Raises ValueError for factors of other shapes."""
+        """`factors`: of the targets that it changes. `whole`: of an EMBED or a LOGITS. Raises
+        ValueError for shapes that aren't the targets'."""
         self.targets = targets
         self._arena = Arena()
         self._packed: list[PackedMatrix] = []
+        self._vectors: list[np.ndarray] = []
         self._structs = (PkLowRank * len(targets.shapes))()
-        for target, down, up in factors:
+        for target, down, up, gains, added in factors:
             shape = targets.shapes[target]
             if (len(up), down.shape[1]) != shape or not 1 <= len(down) == up.shape[1]:
                 raise ValueError(f"{up.shape} times {down.shape} is no matrix of {shape}")
             if len(down) > targets.rank:
                 raise ValueError(f"an adapter has rank {len(down)}; {targets.rank} is possible")
-            self._structs[target].down = self._pack(down, threads).struct
+            # An embedding looks up what A has for a token.
+            rows = down.T if target == targets.embedding else down
+            self._structs[target].down = self._pack(rows, threads).struct
             self._structs[target].up = self._pack(up, threads).struct
+            if gains is not None and added is not None:
+                self._structs[target].factors = self._vector(gains, shape)
+                self._structs[target].added = self._vector(added, shape)
+        for matrix in whole:
+            outputs, inputs = targets.shapes[matrix.target] or (0, 0)
+            shape = (inputs, outputs) if matrix.target == targets.embedding else (outputs, inputs)
+            self._structs[matrix.target].whole = self._pack_whole(matrix, shape, threads).struct
 
     def _pack(self, matrix: np.ndarray, threads: int) -> PackedMatrix:
         data = np.ascontiguousarray(matrix, dtype=np.float32)
@@ -69,14 +107,31 @@ class LowRankAdapter:
         self._packed.append(packed)
         return packed
 
+    def _pack_whole(
+        self, matrix: WholeMatrix, shape: tuple[int, int], threads: int
+    ) -> PackedMatrix:
+        kind = self.targets.kind
+        packed = pack_floats(matrix.rows, shape, kind=kind, threads=threads, arena=self._arena)
+        self._packed.append(packed)
+        return packed
+
+    def _vector(self, values: np.ndarray, shape: tuple[int, int] | None) -> int:
+        """Returns the address of the numbers, followed by zeros up to a whole tile."""
+        if shape is None or values.shape != (shape[0],):
+            raise ValueError(f"{values.shape} are no numbers of the outputs of {shape}")
+        padded = zeroed(-(-len(values) // 16) * 64).view(np.float32)
+        padded[: len(values)] = values
+        self._vectors.append(padded)
+        return int(padded.ctypes.data)
+
     @property
     def address(self) -> int:
         return ctypes.addressof(self._structs)
 
     @property
     def nbytes(self) -> int:
-        """Of the factors."""
-        return sum(each.size for each in self._packed)
+        """Of all numbers."""
+        return sum(each.size for each in self._packed) + sum(each.nbytes for each in self._vectors)
 
 
 @dataclass(frozen=True)

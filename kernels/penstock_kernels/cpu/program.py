@@ -82,7 +82,14 @@ class PhaseKind(enum.IntEnum):
     LOWER = 32
 
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu2": 3, "clamped_swiglu": 4}
+ACTIVATIONS = {
+    "silu": 0,
+    "gelu": 1,
+    "gelu_tanh": 2,
+    "relu2": 3,
+    "clamped_swiglu": 4,
+    "quick_gelu": 5,
+}
 """By name (PkActivation)."""
 
 _NORMS = {"rms": 1, "layer": 2}

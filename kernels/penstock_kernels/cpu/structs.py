@@ -218,9 +218,15 @@ class PkStates(ctypes.Structure):
 
 
 class PkLowRank(ctypes.Structure):
-    """What an adapter adds to a product."""
+    """What an adapter does to a product."""
 
-    _fields_ = (("down", PkMatrix), ("up", PkMatrix))
+    _fields_ = (
+        ("down", PkMatrix),
+        ("up", PkMatrix),
+        ("whole", PkMatrix),
+        ("factors", c_void_p),
+        ("added", c_void_p),
+    )
 
 
 class PkRun(ctypes.Structure):
@@ -258,6 +264,7 @@ class PkBatch(ctypes.Structure):
         ("runs", c_void_p),
         ("run_of", c_void_p),
         ("num_runs", c_int64),
+        ("ticks", c_void_p),
     )
 
 

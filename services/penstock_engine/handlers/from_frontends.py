@@ -178,7 +178,10 @@ class FromFrontends:
         if submit.request in frontend.requests:
             raise InvalidRequest(f"request {submit.request} is open already in this session")
         facts = self._state.facts
-        check_pooling(submit, self._pooling, self._tasks, facts.max_model_len, facts.aligned_rows)
+        ready = self._state.workers.ready
+        # Before one is ready, nobody knows; that worker would say so then.
+        aligned_rows = facts.aligned_rows if ready is None or ready.aligns else 0
+        check_pooling(submit, self._pooling, self._tasks, facts.max_model_len, aligned_rows)
         check_submit(
             submit,
             vocab_size=self._state.facts.model.config.vocab_size,

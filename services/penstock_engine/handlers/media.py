@@ -9,6 +9,7 @@ from penstock.protocol.from_worker import MediaFailed, MediaReady, MediaTaken
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media_validation import (
+    check_alone,
     check_media,
     lacks_encoder_item,
     misfit,
@@ -33,9 +34,12 @@ class MediaHandler:
         """Raises InvalidRequest for media that can't be, or can never run here."""
         prompt_tokens = len(submit.prompt_token_ids)
         if submit.media is not None:
-            if self._state.facts.whole:
+            facts = self._state.facts
+            if facts.whole and not facts.model.config.takes_media:
                 raise InvalidRequest("this model takes no media", param="media")
             check_media(submit.media, prompt_tokens)
+            if facts.whole:
+                check_alone(submit.media, prompt_tokens)
         wrong = self._misfit(submit.media, prompt_tokens, submit.stopping)
         if wrong is not None:
             raise InvalidRequest(wrong, param="media")

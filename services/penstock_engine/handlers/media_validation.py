@@ -84,6 +84,17 @@ def _check_spans(media: Media, prompt_tokens: int) -> None:
         )
 
 
+def check_alone(media: Media, prompt_tokens: int) -> None:
+    """Raises InvalidRequest unless a prompt is one item's one row. media: checked."""
+    rows = [item.rows for item in media.items]
+    if rows != [1] or prompt_tokens != 1:
+        raise InvalidRequest(
+            f"an input with media is one item without any text, which takes one token; this one has"
+            f" {len(rows)} in {prompt_tokens} tokens",
+            param="media",
+        )
+
+
 def lacks_encoder_item(media: Media | None, prompt_tokens: int, rows: int) -> str | None:
     """Why a prompt can't run on an encoder-decoder model; None: it can. rows: of an item, whose
     placeholders the prompt begins with."""

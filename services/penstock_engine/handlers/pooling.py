@@ -52,7 +52,9 @@ def check_alignment(submit: Submit, asked: Pooling, encoder_rows: int) -> None:
     """Raises InvalidRequest unless what the prompt holds behind the encoder's rows can be told the
     times of. encoder_rows: 0 where the model doesn't say when its tokens are spoken."""
     if not encoder_rows:
-        raise InvalidRequest("this model can't say when words are spoken, or not on several ranks")
+        raise InvalidRequest(
+            "this model can't say when words are spoken here: that needs one worker, on a CPU"
+        )
     if submit.media is None:
         raise InvalidRequest("there is no sound in which words could be spoken")
     check_whole("rows of an alignment", asked.rows, 1, encoder_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -11,6 +11,8 @@ from penstock import logs
 from penstock_gateway.access_log.record import AccessRecord, current
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.rpc_call import CALL
+from penstock_gateway.http.sockets import status_of
 from penstock_gateway.keys.access import CALLER
 
 LOGGER = "penstock_gateway.access"
@@ -21,28 +23,24 @@ MAX_PATH = 200
 
 class AccessLog:
     """ASGI middleware. A line is written for each operation that counts against a key, and for each
-    error, but for health checks: they and scrapes would drown the others.
+    error, but for health checks: they and scrapes would drown the others; and for each WebSocket,
+    when it is closed."""
 
-    served: the model's name, None while it isn't known.
-    """
-
-    def __init__(
-        self, app: ASGIApp, *, operations: Iterable[Operation], served: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, operations: Iterable[Operation]) -> None:
         self._app = app
         self._counted = frozenset((o.method, o.path) for o in operations if o.counted)
-        self._served = served
         self._log = logs.get(LOGGER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         record = AccessRecord()
 
         async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                record.status = message["status"]
+            status = status_of(message)
+            if status is not None:
+                record.status = status
             await send(message)
 
         token = current.set(record)
@@ -54,19 +52,21 @@ class AccessLog:
                 self._write(scope, record)
 
     def _shows(self, scope: Scope, status: int) -> bool:
-        if (scope["method"], scope["path"]) in self._counted:
+        if scope["type"] == "websocket" or (scope["method"], scope["path"]) in self._counted:
             return True
         return status >= 400 and not scope["path"].startswith(HEALTH)
 
     def _write(self, scope: Scope, record: AccessRecord) -> None:
         caller, client = scope.get(CALLER), scope.get("client")
         who = {} if caller is None or caller.key is None else {"key": caller.key.name}
-        model = {"model": self._served()} if record.prompts else {}
+        call = {"call": scope[CALL]} if CALL in scope else {}
+        model = {"model": record.model} if record.prompts else {}
         self._log.info(
             "request",
-            method=scope["method"],
+            method=scope.get("method", "GET"),
             path=scope["path"][:MAX_PATH],
             status=record.status,
+            **call,
             **who,
             **model,
             **record.fields(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.client.observer import RequestObserver
@@ -12,11 +13,17 @@ if TYPE_CHECKING:
 
 
 class AccessObserver:
-    """Hears of the requests that get a line."""
+    """Hears of the requests that get a line. served: the model's name."""
+
+    def __init__(self, served: Callable[[], str | None]) -> None:
+        self._served = served
 
     def request(self, prompt_tokens: int) -> RequestObserver | None:
         record = current.get()
-        return None if record is None else _PromptObserver(record)
+        if record is None:
+            return None
+        record.model = self._served()
+        return _PromptObserver(record)
 
 
 class _PromptObserver(RequestObserver):

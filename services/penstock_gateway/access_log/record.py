@@ -11,12 +11,13 @@ CLIENT_GONE = 499
 
 
 class AccessRecord:
-    """One HTTP request. Seconds are since `begun`."""
+    """One HTTP request, or one WebSocket. Seconds are since `begun`."""
 
     __slots__ = (
         "begun",
         "cached_tokens",
         "first_token",
+        "model",
         "output_tokens",
         "prompt_tokens",
         "prompts",
@@ -26,6 +27,8 @@ class AccessRecord:
     def __init__(self) -> None:
         self.begun = time.perf_counter()
         self.status = CLIENT_GONE
+        self.model: str | None = None
+        """That they were for."""
         self.prompts = 0
         """That went to the engine."""
         self.prompt_tokens = 0

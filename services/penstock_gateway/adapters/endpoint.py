@@ -13,11 +13,13 @@ from penstock_gateway.service import Service
 
 class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """lora_path: a folder in PEFT's format or a .gguf file, in or below --lora-allowed-folder.
-    load_inplace: an adapter of that name is replaced."""
+    load_inplace: an adapter of that name is replaced.  model: that it is for, where the server has
+    several."""
 
     lora_name: str
     lora_path: str
     load_inplace: bool = False
+    model: str | None = None
 
 
 class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,10 +58,12 @@ class LoadAdapterEndpoint(JsonEndpoint[LoadAdapterRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        self._service.engine()
-        await self._service.adapters.load(
-            request.lora_name, request.lora_path, in_place=request.load_inplace
-        )
+        models = self._service.models
+        async with self._service.using(request.model) as asked:
+            models.check_free(request.lora_name, asked.backend)
+            await asked.backend.adapters.load(
+                request.lora_name, request.lora_path, in_place=request.load_inplace
+            )
         await _say(send, f"Success: LoRA adapter '{request.lora_name}' added successfully.")
 
 
@@ -70,8 +74,9 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        self._service.engine()
-        self._service.adapters.unload(request.lora_name)
+        backend = self._service.models.with_adapter(request.lora_name)
+        backend.engine()
+        backend.adapters.unload(request.lora_name)
         await _say(send, f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
 
 

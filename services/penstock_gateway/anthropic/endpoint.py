@@ -26,10 +26,11 @@ from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.operations import ErrorShape, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import terms_headers
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 
 class TokenCount(msgspec.Struct):
@@ -116,14 +117,18 @@ class CountTokens(JsonEndpoint[CountRequest]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         check(request)
-        engine = self._service.engine()
-        self._service.check_model(request.model)
-        tenant = terms_headers(scope).tenant
-        prompt = await while_connected(self._prompt(request, engine, tenant), receive)
+        headers = terms_headers(scope)
+        prompt = await while_connected(self._prompt(request, headers.tenant), receive)
         count = TokenCount(len(prompt.prompt_token_ids))
         await send_json(send, 200, msgspec.json.encode(count))
 
-    async def _prompt(self, request: CountRequest, engine: EngineInfo, tenant: str) -> ChatPrompt:
+    async def _prompt(self, request: CountRequest, tenant: str) -> ChatPrompt:
+        async with self._service.using(request.model) as asked:
+            return await self._prompt_for(request, asked.engine, tenant)
+
+    async def _prompt_for(
+        self, request: CountRequest, engine: EngineInfo, tenant: str
+    ) -> ChatPrompt:
         conversation = Conversation(request)
         try:
             chat_request.check(conversation.chat)

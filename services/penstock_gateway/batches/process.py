@@ -9,48 +9,53 @@ import signal
 from contextlib import suppress
 
 from penstock import logs
-from penstock.client import EngineClient
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.runner import Runner
+from penstock_gateway.models.reach import reach_models
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store
 
 log = logs.get(__name__)
 
 
-def main(engine_endpoint: str, config: ServeConfig) -> None:
-    """Works until SIGTERM or SIGINT. Raises StartupError."""
+def main(engine_endpoint: str, config: ServeConfig, models_socket: str | None = None) -> None:
+    """Works until SIGTERM or SIGINT. models_socket: of the supervisor, where it starts and ends
+    models.  Raises StartupError."""
     store = Store.of(config.storage)
     if store is None:
         raise StartupError("batches need --data-dir")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     gc.freeze()
     try:
-        asyncio.run(_work(engine_endpoint, config, store))
+        asyncio.run(_work(engine_endpoint, config, store, models_socket))
     finally:
         store.close()
 
 
-async def _work(engine_endpoint: str, config: ServeConfig, store: Store) -> None:
+async def _work(
+    engine_endpoint: str, config: ServeConfig, store: Store, models_socket: str | None
+) -> None:
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
     engine = config.engine
-    client = EngineClient(
+    models = reach_models(
         engine_endpoint,
+        config.gateway,
         name="batches",
-        settings=engine.transport,
-        routing=config.gateway.routing,
+        transport=engine.transport,
+        folders=AdapterFolders(
+            allowed=engine.lora.lora_allowed_folder, cache=engine.model.cache_dir
+        ),
+        models=config.models,
+        socket=models_socket,
     )
-    adapters = AdapterFolders(allowed=engine.lora.lora_allowed_folder, cache=engine.model.cache_dir)
-    app = create_app(
-        client, config.gateway, gateways=config.gateways, media=engine.media, adapters=adapters
-    )
+    app = create_app(models.backends, config.gateway, gateways=config.gateways, media=engine.media)
     service: Service = app.state.service
-    await client.start()
+    await models.start()
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
     runner = Runner(store, app, service.ring, longest_line=config.gateway.max_body_bytes)
     running = asyncio.create_task(runner.run())
@@ -65,7 +70,7 @@ async def _work(engine_endpoint: str, config: ServeConfig, store: Store) -> None
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        await client.close()
+        await models.close()
         service.media.close()
         if service.tracing is not None:
             await service.tracing.close()

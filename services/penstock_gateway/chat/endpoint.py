@@ -21,6 +21,7 @@ from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import Blame, GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
     room_for_output,
@@ -29,7 +30,7 @@ from penstock_gateway.request.sampling import (
     truncated,
 )
 from penstock_gateway.request.structured_outputs import blame, structure_field
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 OPERATION = posting(
     "/v1/chat/completions",
@@ -54,7 +55,7 @@ class ChatCompletions(GenerateEndpoint[ChatRequest]):
     async def prepare(
         self, request: ChatRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
     ) -> Job:
-        config = self._service.config
+        config = engine.config
         use = tools_of(request, auto_allowed=config.enable_auto_tool_choice)
         with_media = ChatMedia(self._service.media, lease, request.mm_processor_kwargs)
         prompt = await prompt_of(request, engine, use, with_media)

@@ -13,8 +13,8 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock.text.content_shape import media_part
-from penstock_gateway.chat.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
 from penstock_gateway.http.errors import clip
+from penstock_gateway.request.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")

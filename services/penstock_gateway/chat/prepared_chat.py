@@ -16,8 +16,9 @@ from penstock_gateway.chat.prompt import ChatMedia, ChatPrompt, template_of
 from penstock_gateway.chat.request import ChatRequest
 from penstock_gateway.generate.endpoint import Blame, Job
 from penstock_gateway.generate.reply import ReplyFormat
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.sampling import sampling_params
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ async def prepared_chat(
     of chat's in the names of the request. Raises InvalidRequest, in these, and what preparing media
     raises."""
     try:
-        config = service.config
+        config = engine.config
         chat_request.check(chat)
         use = tools_of(chat, auto_allowed=config.enable_auto_tool_choice)
         prompt = await prompt_of(chat, engine, use, ChatMedia(service.media, lease))

@@ -15,8 +15,8 @@ from penstock.media.sources import MediaSource
 from penstock.text.content_shape import shaped, stand_ins
 from penstock.text.template import ChatTemplate
 from penstock_gateway.chat.messages import Message, characters, template_messages
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.tokenising import check_length, encode, off_the_loop
-from penstock_gateway.service import EngineInfo
 
 RESERVED = frozenset(
     {

@@ -20,6 +20,7 @@ from penstock_gateway.generate.echo_options import EchoOptions
 from penstock_gateway.generate.endpoint import GenerateEndpoint, Job
 from penstock_gateway.generate.reply import ReplyHead
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.prediction import predicted_ids
 from penstock_gateway.request.sampling import (
     check_ids,
@@ -30,7 +31,7 @@ from penstock_gateway.request.sampling import (
 )
 from penstock_gateway.request.structured_outputs import blame, structure_field
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 OPERATION = posting(
     "/v1/completions",
@@ -47,6 +48,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
 
     request_type = CompletionRequest
     id_prefix = "cmpl-"
+    default_max_tokens = DEFAULT_MAX_TOKENS
 
     def check(self, request: CompletionRequest) -> None:
         check(request)
@@ -63,7 +65,7 @@ class Completions(GenerateEndpoint[CompletionRequest]):
             for p in given
         ]
         own = engine.welcome.generation.max_new_tokens
-        default = DEFAULT_MAX_TOKENS if own is None else min(DEFAULT_MAX_TOKENS, own)
+        default = min(self.default_max_tokens, own or self.default_max_tokens)
         rooms = [
             room_for_output(
                 len(ids),

@@ -10,7 +10,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -20,7 +20,6 @@ from penstock.client.pool_request import check_generates
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.items import PromptMedia
-from penstock.protocol.common import AdapterFile
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer
@@ -33,10 +32,10 @@ from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import SERVER_SENT_EVENTS, EventStream, failed_stream
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_json
+from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import RequestFields, check_request_id
 from penstock_gateway.request.terms import request_terms, terms_headers
-from penstock_gateway.service import EngineInfo
 from penstock_gateway.tracing import trace as tracing
 
 Fields = TypeVar("Fields", bound=RequestFields)
@@ -64,8 +63,6 @@ class Job:
     """Of the one prompt that it has then."""
     prediction: Sequence[int] = ()
     """Token ids that each output is expected to resemble."""
-    adapter: AdapterFile | None = None
-    """What is applied to the model."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -122,16 +119,21 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 await send_json(send, 200, payload, recorder.headers())
 
     async def _whole(self, request: Fields, terms: Terms, recorder: TimelineRecorder) -> bytes:
-        with self._service.media.lease(terms.tenant, terms.deadline) as lease:
-            return await self._answered(await self._job(request, lease), terms, recorder)
+        async with self._service.using(request.model, terms.deadline) as asked:
+            recorder.waited(asked.waited)
+            with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+                job = await self._job(request, asked, lease)
+                return await self._answered(job, asked, terms, recorder)
 
-    async def _answered(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> bytes:
-        terms = msgspec.structs.replace(terms, adapter=job.adapter)
+    async def _answered(
+        self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
+    ) -> bytes:
+        terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
             if job.search is not None:
                 found = await search_all(
                     job.search,
-                    self._service.client,
+                    asked.client,
                     job.prompt_token_ids,
                     job.params,
                     name=recorder.name,
@@ -139,7 +141,7 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
                 )
                 return searched_answer(found, job.reply, job.prompt_tokens)
             async with (
-                await self._submit(job, terms, recorder) as batch,
+                await self._submit(job, asked, terms, recorder) as batch,
                 recorder.watching(batch.timings, batch.n),
             ):
                 return await whole_answer(batch, job.reply, job.prompt_tokens, recorder)
@@ -147,51 +149,53 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     async def _stream(
         self, request: Fields, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
-        with self._service.media.lease(terms.tenant, terms.deadline) as lease:
-            job = await self._job(request, lease)
-            events.failure = job.reply.failed
-            await self._events(job, request, terms, recorder, events)
+        async with self._service.using(request.model, terms.deadline) as asked:
+            recorder.waited(asked.waited)
+            with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+                job = await self._job(request, asked, lease)
+                events.failure = job.reply.failed
+                await self._events(job, asked, request, terms, recorder, events)
 
     async def _events(
         self,
         job: Job,
+        asked: AskedModel,
         request: Fields,
         terms: Terms,
         recorder: TimelineRecorder,
         events: EventStream,
     ) -> None:
-        terms = msgspec.structs.replace(terms, adapter=job.adapter)
+        terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         with _blaming(job.blame):
-            async with await self._submit(job, terms, recorder) as batch:
+            async with await self._submit(job, asked, terms, recorder) as batch:
                 answer = StreamedAnswer(
                     job.reply, request.stream_options, batch.choices, job.prompt_tokens, recorder
                 )
                 async with recorder.watching(batch.timings, batch.n):
                     await answer.run(batch, events)
 
-    async def _job(self, request: Fields, lease: MediaLease) -> Job:
-        engine = self._service.engine()
-        served, adapter = self._service.check_model(request.model)
-        check_generates(engine.welcome)
-        status = self._service.client.status
+    async def _job(self, request: Fields, asked: AskedModel, lease: MediaLease) -> Job:
+        check_generates(asked.engine.welcome)
+        status = asked.client.status
         head = ReplyHead.begin(
             f"{self.id_prefix}{request.request_id or uuid.uuid4().hex}",
-            served,
+            asked.name,
             status.fingerprint if status is not None else None,
-            "" if adapter is None else adapter.digest,
+            "" if asked.adapter is None else asked.adapter.digest,
         )
-        job = await self.prepare(request, engine, head, lease)
-        job = replace(job, adapter=adapter)
+        job = await self.prepare(request, asked.engine, head, lease)
         if job.media is not None:
             _refuse_beside_media(request)
         trace = tracing.current.get()
         if trace is not None:
-            trace.asks(served, head.id, job.params[0], streamed=bool(request.stream))
+            trace.asks(asked.name, head.id, job.params[0], streamed=bool(request.stream))
         return job
 
-    async def _submit(self, job: Job, terms: Terms, recorder: TimelineRecorder) -> GenerationBatch:
+    async def _submit(
+        self, job: Job, asked: AskedModel, terms: Terms, recorder: TimelineRecorder
+    ) -> GenerationBatch:
         return await GenerationBatch.submit(
-            self._service.client,
+            asked.client,
             job.prompt_token_ids,
             job.params,
             name=recorder.name,

@@ -57,7 +57,8 @@ class SequencePart(msgspec.Struct, kw_only=True):
 class RequestTimeline(msgspec.Struct, kw_only=True):
     """wall: seconds from the request's arrival until its answer was put together.
 
-    parts: they add up to wall.  prepare: body, checks, template, tokeniser.  earlier: in engine
+    parts: they add up to wall.  prepare: body, checks, template, tokeniser.  model: until the
+    model was loaded, where that had to be waited for.  earlier: in engine
     cores that died under it.  queue, requeued, compute, dispatch, idle: of the choice that ended
     last.  reply: from its end to the answer's.  rest: what is between these.
     detokenise, write: of all choices, while the engine went on with the next tokens.
@@ -81,9 +82,14 @@ class TimelineRecorder:
         self._slow_after = slow_after
         self._asked = is_asked(scope)
         self._told: RequestTimeline | None = None
+        self._waited = 0.0
         self._trace = log_fields(scope)
         self.name: str = scope[REQUEST_ID]
         self.wanted = self._asked or slow_after > 0
+
+    def waited(self, seconds: float) -> None:
+        """So long the request waited for its model to be loaded."""
+        self._waited = seconds
 
     async def asked_for(
         self, timings: list[RequestTiming], n: int, write: float = 0.0
@@ -151,8 +157,9 @@ class TimelineRecorder:
         )
 
     def _parts(self, timing: RequestTiming, wall: float) -> dict[str, float]:
-        parts = {
-            "prepare": timing.begun - self._begun,
+        parts = {"model": self._waited} if self._waited else {}
+        parts |= {
+            "prepare": timing.begun - self._begun - self._waited,
             "earlier": timing.submitted - timing.begun,
         }
         engine = timing.sequences.get(timing.last)

@@ -15,7 +15,7 @@ from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error, h
 from penstock_gateway.http.operations import OPENAI_ERRORS, Operation
 from penstock_gateway.http.replies import send_error
 from penstock_gateway.http.request_id import REQUEST_ID
-from penstock_gateway.http.sockets import check_origin, guarded
+from penstock_gateway.http.sockets import check_origin, guarded, status_of
 from penstock_gateway.service import Service
 from penstock_gateway.tracing.trace import log_fields
 
@@ -50,7 +50,7 @@ class Boundary:
         request_id = request_id_of(scope)
         scope[REQUEST_ID] = request_id
         if scope["type"] == "websocket":
-            await guarded(self._opened, scope, receive, send, request_id)
+            await guarded(self._opened, scope, receive, self._counting(send), request_id)
             return
         shape = self._shapes.get(scope["path"], OPENAI_ERRORS)
         started = finished = False
@@ -59,7 +59,7 @@ class Boundary:
             nonlocal started, finished
             if message["type"] == "http.response.start":
                 started = True
-                self._service.counts.responses[message["status"]] += 1
+                self._service.responses[message["status"]] += 1
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
@@ -97,6 +97,17 @@ class Boundary:
                 await send_error(send_with_id, answer, shape.encode(answer, request_id))
             elif not finished:
                 raise  # The server cuts the connection: the client must see that it is not whole.
+
+    def _counting(self, send: Send) -> Send:
+        """Counts how handshakes are answered."""
+
+        async def counting(message: Message) -> None:
+            status = status_of(message)
+            if status is not None:
+                self._service.responses[status] += 1
+            await send(message)
+
+        return counting
 
     async def _opened(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket's handshake has come."""

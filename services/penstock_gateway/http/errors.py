@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,6 +13,7 @@ from penstock.errors import (
     EngineUnavailable,
     InvalidRequest,
     Limited,
+    ModelFailed,
     Overloaded,
     RequestFailed,
     TooLarge,
@@ -104,11 +106,22 @@ def head_too_large(limit: int) -> HTTPError:
     )
 
 
-def model_not_found(name: str, served: str) -> HTTPError:
-    """404 for a model name that is not served here."""
+MOST_LISTED = 20
+"""Names of models in an error message."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for an error message, cut where there are many."""
+    shown = ", ".join(clip(name) for name in names[:MOST_LISTED])
+    more = len(names) - MOST_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown or "none that this key may use"
+
+
+def model_not_found(name: str, served: Sequence[str]) -> HTTPError:
+    """404 for a model name that is not served here. served: what is."""
     return HTTPError(
         404,
-        f"the model {clip(name)} does not exist here; this server serves {clip(served)}",
+        f"the model {clip(name)} does not exist here; this server serves {listed(served)}",
         param="model",
         code="model_not_found",
     )
@@ -129,6 +142,8 @@ def as_http_error(error: BaseException) -> HTTPError:
             return _rate_limited(error)
         case Overloaded():
             return unavailable(str(error), "overloaded", error.retry_after)
+        case ModelFailed():
+            return unavailable(str(error), "model_failed", error.retry_after)
         case EngineUnavailable():
             return unavailable(str(error), "engine_unavailable", ENGINE_RETRY_AFTER)
         case RequestFailed():

@@ -43,6 +43,11 @@ def room_of(scope: Scope) -> Room:
     return Room(full=True) if found is None else found
 
 
+def take_room(scope: Scope, room: Room) -> None:
+    """Gives a request a Room, where no connection of this module does."""
+    scope.setdefault("state", {})[_ROOM] = room
+
+
 class _Bounded:
     """Mixed into a uvicorn protocol class.
 

@@ -17,7 +17,7 @@ from penstock.net import listener
 from penstock.net.tls import server_context
 from penstock.supervisor.rolling import ROLL
 from penstock_gateway.http.protocol import protocol_class
-from penstock_gateway.http.sockets import protocol_class as protocol_class_of_sockets
+from penstock_gateway.http.socket_protocol import protocol_class as protocol_class_of_sockets
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -56,7 +56,7 @@ class GatewayServer(uvicorn.Server):
                 http=protocol_class(self._service.patience, max_head_bytes=config.max_header_bytes),
                 # h11 has a bound of its own, which must not be the one that counts.
                 h11_max_incomplete_event_size=2 * config.max_header_bytes,
-                ws=protocol_class_of_sockets() or "none",
+                ws=protocol_class_of_sockets(self._service.patience) or "none",
                 ws_max_size=MAX_MESSAGE,
                 ws_per_message_deflate=False,
                 lifespan="off",

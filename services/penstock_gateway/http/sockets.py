@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -20,6 +21,10 @@ own."""
 LEAVING = 1001
 FAILED = 1011
 """Codes of RFC 6455, section 7.4.1."""
+MOST_REASON = 123
+"""Bytes of a reason for closing (section 5.5 leaves 125, and two are the code's)."""
+SWITCHED = 101
+"""HTTP's status of a handshake that became a WebSocket."""
 
 
 def key_of(scope: Scope) -> bytes:
@@ -36,7 +41,7 @@ def check_origin(scope: Scope, allowed: Collection[str]) -> None:
     if origin is None or "*" in allowed:
         return
     text = origin.decode("latin-1")
-    if text in allowed or urlsplit(text).netloc.encode("latin-1") == headers.get(b"host"):
+    if text in allowed or _host(text) == headers.get(b"host"):
         return
     raise HTTPError(
         403,
@@ -44,6 +49,25 @@ def check_origin(scope: Scope, allowed: Collection[str]) -> None:
         type="permission_error",
         code="origin_not_allowed",
     )
+
+
+def _host(origin: str) -> bytes | None:
+    """With its port; None: there is none in it."""
+    try:
+        return urlsplit(origin).netloc.encode("latin-1") or None
+    except ValueError:
+        return None
+
+
+def status_of(message: Message) -> int | None:
+    """The HTTP status that a message to the server begins an answer with, whether to a request or
+    to a handshake; None: it begins none."""
+    match message["type"]:
+        case "http.response.start" | "websocket.http.response.start":
+            return int(message["status"])
+        case "websocket.accept":
+            return SWITCHED
+    return None
 
 
 async def guarded(
@@ -59,6 +83,10 @@ async def guarded(
         if message["type"] == "websocket.accept":
             opened = True
             message["headers"] = [*message.get("headers", ()), header]
+        elif message["type"] == "websocket.close" and not opened:
+            # The router's word for a path that it doesn't know.
+            path = scope["path"]
+            raise HTTPError(404, f"there is no WebSocket at {path[:200]}", code="not_found")
         await send(message)
 
     try:
@@ -73,7 +101,15 @@ async def guarded(
             await _refuse(send, answer, header)
         else:
             code = LEAVING if isinstance(error, asyncio.CancelledError) else FAILED
-            await send({"type": "websocket.close", "code": code})
+            # The server raises these where the connection is closed, or closing.
+            with contextlib.suppress(OSError, RuntimeError):
+                await send(closing(code, answer.body.message))
+
+
+def closing(code: int, reason: str) -> Message:
+    """The message that closes a WebSocket. reason: cut where it is longer than a frame allows."""
+    fits = reason.encode()[:MOST_REASON].decode(errors="ignore")
+    return {"type": "websocket.close", "code": code, "reason": fits}
 
 
 async def _refuse(send: Send, answer: HTTPError, header: tuple[bytes, bytes]) -> None:
@@ -83,13 +119,3 @@ async def _refuse(send: Send, answer: HTTPError, header: tuple[bytes, bytes]) ->
         {"type": "websocket.http.response.start", "status": answer.status, "headers": headers}
     )
     await send({"type": "websocket.http.response.body", "body": answer.encoded()})
-
-
-def protocol_class() -> type[asyncio.Protocol] | None:
-    """uvicorn's protocol for WebSockets; None without the library that parses them."""
-    try:
-        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    except ImportError:
-        log.warning("without the package websockets there is no /v1/realtime")
-        return None
-    return WebSocketsSansIOProtocol

@@ -87,6 +87,17 @@ class Access:
             await self._limits.arrived(caller, counted=counted)
 
 
+def renew(caller: Caller, ring: KeyRing | None) -> None:
+    """Gives the caller of a long connection its key as it is now. Raises HTTPError 401 for one that
+    was taken away."""
+    if ring is None or caller.key is None:
+        return
+    key = ring.known(caller.key.digest)
+    if key is None:
+        raise unauthorized()
+    caller.key = key
+
+
 def unauthorized() -> HTTPError:
     """401: no key, or one that is not known; which of the two is not said."""
     return HTTPError(

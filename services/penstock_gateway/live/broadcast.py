@@ -72,8 +72,8 @@ class Broadcast:
 
     async def _run(self) -> None:
         news = asyncio.Event()
-        feed = self._service.client.live
-        stop = feed.watch(news.set)
+        backends = self._service.models.backends
+        stops = [backend.client.live.watch(news.set) for backend in backends]
         gauge = GatewayGauge(self._service)
         lag = 0.0
         try:
@@ -84,7 +84,8 @@ class Broadcast:
                     watcher.put(event)
                 lag = await _nap(INTERVAL)
         finally:
-            stop()
+            for stop in stops:
+                stop()
         for watcher in self._watchers:
             watcher.put(b"")
 
@@ -93,7 +94,11 @@ class Broadcast:
         state = LiveState(
             time=round(time.time(), 3),
             gateway=gauge.row(loop_lag=lag, watchers=len(self._watchers)),
-            engines=[engine_live(shown, now) for shown in self._service.client.live.engines],
+            engines=[
+                engine_live(shown, backend.name, now)
+                for backend in self._service.models.backends
+                for shown in backend.client.live.engines
+            ],
         )
         return b"event: snapshot\ndata: " + msgspec.json.encode(state) + b"\n\n"
 

@@ -29,10 +29,12 @@ class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineLive(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine core, as this gateway sees it. engine: its endpoint.  knows: whether its build
-    knows the live view.  reason: why it isn't connected.  age: of the snapshot, seconds."""
+    """One engine core, as this gateway sees it. engine: its endpoint.  model: its model's name.
+    knows: whether its build knows the live view.  reason: why it isn't connected.  age: of the
+    snapshot, seconds."""
 
     engine: str
+    model: str | None
     connected: bool
     knows: bool
     reason: str
@@ -53,13 +55,13 @@ class GatewayGauge:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._tokens = service.counts.generation_tokens
+        self._tokens = _tokens_of(service)
         self._at = time.monotonic()
 
     def row(self, *, loop_lag: float, watchers: int) -> GatewayRow:
         """As of now."""
         service, now = self._service, time.monotonic()
-        tokens = service.counts.generation_tokens
+        tokens = _tokens_of(service)
         rate = (tokens - self._tokens) / max(now - self._at, 1e-3)
         self._tokens, self._at = tokens, now
         return GatewayRow(
@@ -74,10 +76,15 @@ class GatewayGauge:
         )
 
 
-def engine_live(shown: EngineShown, now: float) -> EngineLive:
+def _tokens_of(service: Service) -> int:
+    return sum(backend.counts.generation_tokens for backend in service.models.backends)
+
+
+def engine_live(shown: EngineShown, model: str | None, now: float) -> EngineLive:
     """now: on the clock by which the snapshot came."""
     return EngineLive(
         engine=shown.engine,
+        model=model,
         connected=shown.connected,
         knows=shown.knows,
         reason=shown.reason,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -13,8 +13,10 @@ from prometheus_client.core import (
 )
 
 from penstock_gateway.metrics.engines import OURS, engine_families
+from penstock_gateway.metrics.residences import residence_families
 
 if TYPE_CHECKING:
+    from penstock_gateway.models.backend import ModelBackend
     from penstock_gateway.service import Service
 
 _LABEL = ["model_name"]
@@ -27,72 +29,50 @@ class Collector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        welcome = self._service.client.welcome
-        label = [welcome.model if welcome is not None else ""]
-        yield from engine_families(self._service.client, label)
-        # What an engine core tells by itself would be counted twice.
-        if welcome is None or not welcome.own_metrics:
-            yield from self._prefix_cache(label)
-        yield from self._counters(label)
-        yield from self._spend(label)
-        yield from self._media(label)
-        yield from self._histograms(label)
+        # What all models have in common stands under the one model's name, or under none.
+        shared = [self._service.served() or ""]
+        yield from self._of_models(lambda model, label: engine_families(model.client, label))
+        yield from self._of_models(_prefix_cache)
+        yield self._open_requests(shared)
+        yield from self._of_models(_tokens)
+        yield from self._responses(shared)
+        yield from self._of_models(_spend)
+        yield from self._media(shared)
+        yield from self._of_models(_histograms)
+        yield from self._of_models(residence_families)
 
-    def _prefix_cache(self, label: list[str]) -> Iterator[Metric]:
-        counts = self._service.counts
-        for name, words, value in (
-            ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
-            ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
-        ):
-            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+    def _of_models(
+        self, families: Callable[[ModelBackend, list[str]], Iterable[Metric]]
+    ) -> Iterator[Metric]:
+        """Families of each model, those of one name as one."""
+        found: dict[str, Metric] = {}
+        for backend in self._service.models.backends:
+            for family in families(backend, [backend.name or ""]):
+                if family.name in found:
+                    found[family.name].samples.extend(family.samples)
+                else:
+                    found[family.name] = family
+        yield from found.values()
 
-    def _counters(self, label: list[str]) -> Iterator[Metric]:
-        counts = self._service.counts
+    def _open_requests(self, label: list[str]) -> Metric:
         gauge = GaugeMetricFamily(
             "penstock:gateway_open_requests", f"Requests being answered. {OURS}", labels=_LABEL
         )
         gauge.add_metric(label, self._service.open_requests)
-        yield gauge
-        for name, words, value in (
-            ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
-            ("generation_tokens", "Generated tokens.", counts.generation_tokens),
-        ):
-            yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
-        ended = CounterMetricFamily(
-            "vllm:request_success",
-            f"Sequences that ended, by how. {OURS}",
-            labels=[*_LABEL, "finished_reason"],
-        )
-        for reason, count in counts.finished.items():
-            ended.add_metric([*label, reason], count)
-        yield ended
+        return gauge
+
+    def _responses(self, label: list[str]) -> Iterator[Metric]:
         responses = CounterMetricFamily(
             "penstock:http_responses", f"HTTP responses by status. {OURS}", labels=[*_LABEL, "code"]
         )
-        for status, count in sorted(counts.responses.items()):
+        for status, count in sorted(self._service.responses.items()):
             responses.add_metric([*label, str(status)], count)
         yield responses
-
-    def _spend(self, label: list[str]) -> Iterator[Metric]:
-        """Nothing where there are no keys."""
-        if self._service.spend is None:
-            return
-        for name, words, field in (
-            ("prompts", "Prompts that an API key has sent.", "prompts"),
-            ("prompt_tokens", "Tokens of these prompts.", "prompt_tokens"),
-            (
-                "cached_prompt_tokens",
-                "Those of them that were found in the KV cache; of generations that have ended.",
-                "cached_tokens",
-            ),
-            ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
-        ):
-            counter = CounterMetricFamily(
-                f"penstock:key_{name}", f"{words} {OURS}", labels=[*_LABEL, "key"]
-            )
-            for key, spend in self._service.spend.by_key.items():
-                counter.add_metric([*label, key], getattr(spend, field))
-            yield counter
+        sockets = GaugeMetricFamily(
+            "penstock:realtime_connections", f"WebSockets that are open. {OURS}", labels=_LABEL
+        )
+        sockets.add_metric(label, self._service.connections.open)
+        yield sockets
 
     def _media(self, label: list[str]) -> Iterator[Metric]:
         desk = self._service.media
@@ -114,36 +94,88 @@ class Collector:
         held.add_metric(label, desk.budget.held)
         yield held
 
-    def _histograms(self, label: list[str]) -> Iterator[Metric]:
-        counts = self._service.counts
-        for name, words, histogram in (
-            ("time_to_first_token_seconds", "From submission.", counts.first_token),
-            ("inter_token_latency_seconds", "Between a choice's tokens.", counts.between_tokens),
-            ("e2e_request_latency_seconds", "From submission to end.", counts.whole_request),
-            ("request_prompt_tokens", "Tokens of a prompt.", counts.request_prompt_tokens),
-            (
-                "request_generation_tokens",
-                "Tokens generated for a prompt.",
-                counts.request_generation_tokens,
-            ),
-            (
-                "request_max_num_generation_tokens",
-                "Tokens of the longest sequence generated for a prompt.",
-                counts.longest_sequence,
-            ),
-            ("request_params_max_tokens", "Tokens that a sequence may gain.", counts.max_tokens),
-            ("request_params_n", "Sequences asked for.", counts.choices),
-            ("request_queue_time_seconds", "From submission to its first step.", counts.queue),
-            ("request_prefill_time_seconds", "From there to the first token.", counts.prefill),
-            ("request_decode_time_seconds", "From there to the last token.", counts.decode),
-            ("request_inference_time_seconds", "Prefill and decode together.", counts.inference),
-        ):
-            family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
-            family.add_metric(label, histogram.cumulative(), histogram.total)
-            yield family
-
 
 def _counter(name: str, words: str, label: list[str], value: float) -> Metric:
     counter = CounterMetricFamily(name, words, labels=_LABEL)
     counter.add_metric(label, value)
     return counter
+
+
+def _prefix_cache(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    """Nothing where an engine core tells it by itself: it would be counted twice."""
+    welcome, counts = backend.client.welcome, backend.counts
+    if welcome is not None and welcome.own_metrics:
+        return
+    for name, words, value in (
+        ("prefix_cache_queries", "Prompt tokens looked up in cache.", counts.cache_queries),
+        ("prefix_cache_hits", "Prompt tokens found in the KV cache.", counts.cache_hits),
+    ):
+        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+
+
+def _tokens(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    counts = backend.counts
+    for name, words, value in (
+        ("prompt_tokens", "Prompt tokens.", counts.prompt_tokens),
+        ("generation_tokens", "Generated tokens.", counts.generation_tokens),
+    ):
+        yield _counter(f"vllm:{name}", f"{words} {OURS}", label, value)
+    ended = CounterMetricFamily(
+        "vllm:request_success",
+        f"Sequences that ended, by how. {OURS}",
+        labels=[*_LABEL, "finished_reason"],
+    )
+    for reason, count in counts.finished.items():
+        ended.add_metric([*label, reason], count)
+    yield ended
+
+
+def _spend(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    """Nothing where there are no keys."""
+    if backend.spend is None:
+        return
+    for name, words, field in (
+        ("prompts", "Prompts that an API key has sent.", "prompts"),
+        ("prompt_tokens", "Tokens of these prompts.", "prompt_tokens"),
+        (
+            "cached_prompt_tokens",
+            "Those of them that were found in the KV cache; of generations that have ended.",
+            "cached_tokens",
+        ),
+        ("generation_tokens", "Tokens generated for an API key.", "generation_tokens"),
+    ):
+        counter = CounterMetricFamily(
+            f"penstock:key_{name}", f"{words} {OURS}", labels=[*_LABEL, "key"]
+        )
+        for key, spend in backend.spend.by_key.items():
+            counter.add_metric([*label, key], getattr(spend, field))
+        yield counter
+
+
+def _histograms(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    counts = backend.counts
+    for name, words, histogram in (
+        ("time_to_first_token_seconds", "From submission.", counts.first_token),
+        ("inter_token_latency_seconds", "Between a choice's tokens.", counts.between_tokens),
+        ("e2e_request_latency_seconds", "From submission to end.", counts.whole_request),
+        ("request_prompt_tokens", "Tokens of a prompt.", counts.request_prompt_tokens),
+        (
+            "request_generation_tokens",
+            "Tokens generated for a prompt.",
+            counts.request_generation_tokens,
+        ),
+        (
+            "request_max_num_generation_tokens",
+            "Tokens of the longest sequence generated for a prompt.",
+            counts.longest_sequence,
+        ),
+        ("request_params_max_tokens", "Tokens that a sequence may gain.", counts.max_tokens),
+        ("request_params_n", "Sequences asked for.", counts.choices),
+        ("request_queue_time_seconds", "From submission to its first step.", counts.queue),
+        ("request_prefill_time_seconds", "From there to the first token.", counts.prefill),
+        ("request_decode_time_seconds", "From there to the last token.", counts.decode),
+        ("request_inference_time_seconds", "Prefill and decode together.", counts.inference),
+    ):
+        family = HistogramMetricFamily(f"vllm:{name}", f"{words} {OURS}", labels=_LABEL)
+        family.add_metric(label, histogram.cumulative(), histogram.total)
+        yield family

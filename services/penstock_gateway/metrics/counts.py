@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from penstock.metrics.histogram import Histogram
 
 # vLLM's bounds, so that dashboards made for it show the same detail.
@@ -33,8 +31,6 @@ class GatewayCounts:
         self.generation_tokens = 0
         self.cache_queries = 0
         self.cache_hits = 0
-        self.responses: defaultdict[int, int] = defaultdict(int)
-        """HTTP responses, by status; an open stream is counted when it begins."""
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.first_token = Histogram(FIRST_TOKEN)
         self.between_tokens = Histogram(BETWEEN_TOKENS)

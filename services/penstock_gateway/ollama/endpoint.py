@@ -23,6 +23,7 @@ from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.http.events import JSON_LINES, EventStream
 from penstock_gateway.http.operations import OperationRoute, posting
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.ollama.conversation import in_own_words, of_chat, of_generate
 from penstock_gateway.ollama.errors import ERRORS, encoded
 from penstock_gateway.ollama.names import without_tag
@@ -41,10 +42,11 @@ from penstock_gateway.ollama.request import (
     OllamaGenerateRequest,
     Options,
     check,
+    gives_up,
 )
 from penstock_gateway.request.sampling import room_for_output, sampling_params
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 CHAT = posting(
     "/api/chat",
@@ -101,21 +103,27 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
 
     async def _whole(self, request: Asked, terms: Terms, recorder: TimelineRecorder) -> bytes:
         if self.only_loads(request):
-            return self._loaded(request)
+            return await self._loaded(request, terms)
         return await super()._whole(request, terms, recorder)
 
     async def _stream(
         self, request: Asked, terms: Terms, recorder: TimelineRecorder, events: EventStream
     ) -> None:
         if self.only_loads(request):
-            await events.write(self._loaded(request) + b"\n", last=True)
+            await events.write(await self._loaded(request, terms) + b"\n", last=True)
             return
         await super()._stream(request, terms, recorder, events)
 
-    def _loaded(self, request: Asked) -> bytes:
-        """What is served is loaded, whatever keep_alive says."""
-        check_generates(self._service.engine().welcome)
-        return loaded(self._service.check_model(request.model).name, self.show)
+    async def _loaded(self, request: Asked, terms: Terms) -> bytes:
+        """What is always served is loaded, whatever keep_alive says; what is started on demand is
+        by now, or goes where keep_alive is 0."""
+        backend = self._service.models.backend_of(request.model)
+        if gives_up(request.keep_alive) and backend.on_demand and backend.residence is not None:
+            backend.residence.unload()
+            return loaded(backend.name or "", self.show, "unload")
+        async with self._service.using(request.model, terms.deadline) as asked:
+            check_generates(asked.engine.welcome)
+            return loaded(asked.name, self.show)
 
     async def prepare(
         self, request: Asked, engine: EngineInfo, head: ReplyHead, lease: MediaLease

@@ -14,15 +14,20 @@ from penstock.generation_config import sampling_defaults
 from penstock.parsing import reasoning_parser
 from penstock.protocol.to_frontend import Welcome
 from penstock.version import __version__
+from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.keys.caller import current
+from penstock_gateway.models.backend import EngineInfo, ModelBackend
 from penstock_gateway.ollama.errors import ERRORS
 from penstock_gateway.ollama.names import LATEST, without_tag
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Text
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 from penstock_gateway.system.version import Version
+
+NEVER_YET = "1970-01-01T00:00:00Z"
+"""When a model changed that has not been loaded yet."""
 
 NEVER = "9999-12-31T23:59:59Z"
 """When what is served is given up."""
@@ -118,9 +123,13 @@ class Show(JsonEndpoint[ShowRequest]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        engine = self._service.engine()
-        self._service.check_model(without_tag(request.model or request.name, self._service))
-        await send_json(send, 200, msgspec.json.encode(self._shown(engine)))
+        name = without_tag(request.model or request.name, self._service)
+        payload = await while_connected(self._of(name), receive)
+        await send_json(send, 200, payload)
+
+    async def _of(self, name: str | None) -> bytes:
+        async with self._service.using(name) as asked:
+            return msgspec.json.encode(self._shown(asked.engine))
 
     def _shown(self, engine: EngineInfo) -> ShownModel:
         welcome, template = engine.welcome, engine.text.template
@@ -146,7 +155,7 @@ class Show(JsonEndpoint[ShowRequest]):
             found.append("vision")
         if template is not None:
             found.append("tools")
-            if reasoning_parser(self._service.config.reasoning_parser, template.source):
+            if reasoning_parser(engine.config.reasoning_parser, template.source):
                 found.append("thinking")
         return found
 
@@ -154,24 +163,27 @@ class Show(JsonEndpoint[ShowRequest]):
 def routes(service: Service) -> list[OperationRoute]:
     """All four; 503 while there is no engine core, but for the version."""
 
-    def served() -> tuple[Welcome, dict[str, str]]:
-        """Digests by name, those of adapters too. What the key may not use isn't there for it."""
-        welcome, caller = service.engine().welcome, current.get()
-        found: dict[str, str] = {}
-        if caller.may_use(welcome.model):
-            found = dict.fromkeys((welcome.model, *welcome.other_names), welcome.digest)
-        for adapter in service.client.adapters.present():
-            if adapter.file is not None and caller.may_use(adapter.name):
-                found[adapter.name] = adapter.file.digest
-        return welcome, found
+    def served(*, loaded: bool) -> list[tuple[Welcome | None, str, str]]:
+        """What engine cores say of a model, a name of its or its adapters', and the digest.
+        loaded: only what is loaded now."""
+        models = service.models
+        if not models.several and models.backends[0].residence is None:
+            models.backends[0].engine()  # Raises where there is none.
+        return [
+            each
+            for backend in models.backends
+            if not loaded or backend.client.connected
+            for each in _names_of(backend)
+        ]
 
     async def tags(request: Request) -> Response:
-        welcome, found = served()
-        return _json(TaggedModels([_tagged(welcome, *each) for each in found.items()]))
+        return _json(TaggedModels([_tagged(*each) for each in served(loaded=False)]))
 
     async def running(request: Request) -> Response:
-        welcome, found = served()
-        return _json(RunningModels([_running(welcome, *each) for each in found.items()]))
+        found = served(loaded=True)
+        return _json(
+            RunningModels([_running(known, name, digest) for known, name, digest in found if known])
+        )
 
     async def version(request: Request) -> Response:
         return _json(Version(__version__))
@@ -184,9 +196,22 @@ def routes(service: Service) -> list[OperationRoute]:
     ]
 
 
-def _tagged(welcome: Welcome, name: str, digest: str) -> TaggedModel:
-    full = _full(name)
-    return TaggedModel(name=full, model=full, modified_at=_time(welcome), digest=digest)
+def _names_of(backend: ModelBackend) -> list[tuple[Welcome | None, str, str]]:
+    """What the key may not use isn't there for it."""
+    known, caller = backend.client.welcome, current.get()
+    digest = "" if known is None else known.digest
+    names: dict[str, str] = {}
+    if backend.name is not None and caller.may_use(backend.name):
+        names = dict.fromkeys(backend.model_names(), digest)
+    for adapter in backend.client.adapters.present():
+        if adapter.file is not None and caller.may_use(adapter.name):
+            names[adapter.name] = adapter.file.digest
+    return [(known, *each) for each in names.items()]
+
+
+def _tagged(known: Welcome | None, name: str, digest: str) -> TaggedModel:
+    full, time = _full(name), NEVER_YET if known is None else _time(known)
+    return TaggedModel(name=full, model=full, modified_at=time, digest=digest)
 
 
 def _running(welcome: Welcome, name: str, digest: str) -> RunningModel:

@@ -12,8 +12,6 @@ def without_tag(name: str | None, service: Service) -> str | None:
     name."""
     if name is None or not name.endswith(LATEST):
         return name
-    served = service.client.welcome
-    known = served is not None and name in (served.model, *served.other_names)
-    if known or service.client.adapters.find(name) is not None:
+    if service.models.knows(name):
         return name
     return name.removesuffix(LATEST)

@@ -150,10 +150,11 @@ class OllamaFormat:
         return line
 
 
-def loaded(model: str, show: Show) -> bytes:
-    """The whole answer to who asks for nothing but that the model be loaded."""
+def loaded(model: str, show: Show, what: str = "load") -> bytes:
+    """The whole answer to who asks for nothing but that the model be loaded. what: `load`, or
+    `unload`."""
     line = show(model, AnswerPiece())
-    line.created_at, line.done, line.done_reason = _now(), True, "load"
+    line.created_at, line.done, line.done_reason = _now(), True, what
     return encoder.encode(line)
 
 

@@ -10,9 +10,9 @@ from penstock.client.pool_request import PoolResult
 from penstock.pooling_params import check_dimensions
 from penstock.protocol.common import Pooling
 from penstock_gateway.http.operations import OperationRoute, posting
-from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import PoolUsage, VectorFields
-from penstock_gateway.pooling.inputs import InputField, inputs_of
+from penstock_gateway.pooling.inputs import InputField
 from penstock_gateway.service import Service
 
 
@@ -44,8 +44,8 @@ class Embeddings(PoolEndpoint[EmbeddingRequest]):
     id_prefix = "embd"
 
     async def answer(self, request: EmbeddingRequest, call: Call) -> EmbeddingReply:
-        given = inputs_of(request.input)
-        inputs = await call.read(given, add_special=request.add_special_tokens is not False)
+        special = request.add_special_tokens is not False
+        inputs = await vector_inputs(request.input, request.messages, call, add_special=special)
         asked = Pooling(
             "embed", dimensions=checked_dimensions(request, call), normalize=request.normalize
         )

@@ -12,19 +12,32 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.client.pool_request import pooling_model
-from penstock.client.pooling_inputs import PoolInput, ids_input, limit_of, text_input
+from penstock.client.pooling_inputs import (
+    PoolInput,
+    check_pictures,
+    ids_input,
+    limit_of,
+    picture_input,
+    text_input,
+)
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock.media.desk import MediaDesk
+from penstock.media.sources import MediaSource
+from penstock.media_facts import MediaFacts
 from penstock.protocol.common import Pooling
 from penstock.terms import Terms
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.pooling.fields import PoolFields, PoolUsage
-from penstock_gateway.pooling.inputs import Given
+from penstock_gateway.pooling.inputs import Given, InputField, inputs_of
+from penstock_gateway.pooling.messages import PoolMessage, input_of
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.request.tokenising import off_the_loop
-from penstock_gateway.service import EngineInfo, Service
 from penstock_gateway.tracing import trace as tracing
 
 if TYPE_CHECKING:
@@ -38,24 +51,45 @@ class Call:
 
     def __init__(
         self,
-        service: Service,
-        engine: EngineInfo,
+        desk: MediaDesk,
+        asked: AskedModel,
         terms: Terms,
         name: str,
         id: str,
         truncate: int | None,
         *,
-        model: str,
+        lease: MediaLease,
+        changes: dict[str, Any] | None = None,
     ) -> None:
+        """desk: prepares its media.  lease: holds them.  changes: its own mm_processor_kwargs."""
+        engine = asked.engine
         self.engine = engine
         self.id = id
-        self.model = model
+        self.model = asked.name
         self.created = int(time.time())
         self.limit = limit_of(truncate, engine.welcome)
-        self._service = service
+        self._desk = desk
+        self._client = asked.client
         self._terms = terms
         self._name = name
+        self._lease = lease
+        self._changes = changes
         self._number = 0
+
+    async def read_message(
+        self, given: str | MediaSource, *, add_special: bool = True
+    ) -> list[PoolInput]:
+        """What messages hold. Raises InvalidRequest, and what preparing media raises."""
+        facts = check_pictures(self.engine.welcome)
+        if isinstance(given, str):
+            return await self.read([given], add_special=add_special)
+        return [await self._picture(facts, given)]
+
+    async def _picture(self, facts: MediaFacts, source: MediaSource) -> PoolInput:
+        items = await self._desk.prepare(facts, [source], self._lease, self._changes)
+        if items is None:
+            raise InvalidRequest(f"{source.where} holds no picture", param=source.where)
+        return picture_input(items)
 
     async def read(self, given: list[Given], *, add_special: bool = True) -> list[PoolInput]:
         """Token ids of inputs. Raises InvalidRequest."""
@@ -97,8 +131,12 @@ class Call:
             async with window:
                 pooling = msgspec.structs.replace(asked, token_types=given.token_types)
                 name = self._name if len(inputs) == 1 else f"{self._name}-{number}"
-                return await self._service.client.pool(
-                    given.prompt_token_ids, pooling, name=name, terms=self._terms
+                return await self._client.pool(
+                    given.prompt_token_ids,
+                    pooling,
+                    name=name,
+                    terms=self._terms,
+                    media=given.media,
                 )
 
         first, self._number = self._number, self._number + len(inputs)
@@ -124,6 +162,17 @@ def usage_of(results: list[PoolResult]) -> PoolUsage:
     return PoolUsage(tokens, tokens)
 
 
+async def vector_inputs(
+    input: InputField, messages: list[PoolMessage] | None, call: Call, *, add_special: bool
+) -> list[PoolInput]:
+    """Of the one of both that a body has. Raises InvalidRequest."""
+    if messages is None:
+        return await call.read(inputs_of(input), add_special=add_special)
+    if input is not None:
+        raise InvalidRequest("give input or messages, one of them", param="input")
+    return await call.read_message(input_of(messages), add_special=add_special)
+
+
 class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
     """Makes vectors for whoever posts a body."""
 
@@ -146,14 +195,22 @@ class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
             await send_json(send, 200, reply)
 
     async def _answer(self, request: Fields, terms: Terms, name: str) -> bytes:
-        engine = self._service.engine()
-        asked = self._service.check_model(request.model)
-        pooling_model(engine.welcome)
+        async with self._service.using(request.model, terms.deadline) as asked:
+            return await self._answer_by(asked, request, terms, name)
+
+    async def _answer_by(
+        self, asked: AskedModel, request: Fields, terms: Terms, name: str
+    ) -> bytes:
+        pooling_model(asked.engine.welcome)
         terms = msgspec.structs.replace(terms, adapter=asked.adapter)
         id = f"{self.id_prefix}-{request.request_id or uuid.uuid4().hex}"
         trace = tracing.current.get()
         if trace is not None:
             trace.asks(asked.name, id)
         cut = request.truncate_prompt_tokens
-        call = Call(self._service, engine, terms, name, id, cut, model=asked.name)
-        return msgspec.json.encode(await self.answer(request, call))
+        with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+            changes = request.mm_processor_kwargs
+            call = Call(
+                self._service.media, asked, terms, name, id, cut, lease=lease, changes=changes
+            )
+            return msgspec.json.encode(await self.answer(request, call))

@@ -10,9 +10,9 @@ from penstock.client.pool_request import PoolResult
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.embeddings import checked_dimensions, encoded
-from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
+from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of, vector_inputs
 from penstock_gateway.pooling.fields import Flag, PoolUsage, VectorFields
-from penstock_gateway.pooling.inputs import InputField, inputs_of
+from penstock_gateway.pooling.inputs import InputField
 from penstock_gateway.service import Service
 
 
@@ -45,8 +45,8 @@ class PoolingEndpoint(PoolEndpoint[PoolingRequest]):
     id_prefix = "pool"
 
     async def answer(self, request: PoolingRequest, call: Call) -> PoolingReply:
-        given = inputs_of(request.input)
-        inputs = await call.read(given, add_special=request.add_special_tokens is not False)
+        special = request.add_special_tokens is not False
+        inputs = await vector_inputs(request.input, request.messages, call, add_special=special)
         asked = Pooling(
             request.task or default_task(call.engine.welcome.pooling_tasks),
             dimensions=checked_dimensions(request, call),

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock_gateway.http.errors import leaving
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.socket_protocol import stay_of
 from penstock_gateway.http.sockets import SUBPROTOCOL
 from penstock_gateway.realtime.session import RealtimeSession
 from penstock_gateway.request.terms import connection_terms
@@ -25,11 +26,20 @@ class RealtimeEndpoint:
         if self._service.draining:
             raise leaving()
         terms = connection_terms(scope)
-        await receive()  # websocket.connect
-        offered = SUBPROTOCOL in scope["subprotocols"]
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
-        session = RealtimeSession(self._service, receive, send, terms=terms, name=scope[REQUEST_ID])
-        await session.run()
+        with self._service.connections.one(terms.tenant):
+            await receive()  # websocket.connect
+            offered = SUBPROTOCOL in scope["subprotocols"]
+            accepted = SUBPROTOCOL if offered else None
+            await send({"type": "websocket.accept", "subprotocol": accepted})
+            session = RealtimeSession(
+                self._service,
+                receive,
+                send,
+                terms=terms,
+                name=scope[REQUEST_ID],
+                stay=stay_of(scope),
+            )
+            await session.run()
 
 
 def sockets(service: Service) -> list[WebSocketRoute]:

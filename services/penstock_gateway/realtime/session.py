@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import math
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 from starlette.types import Receive, Send
@@ -19,6 +20,9 @@ from penstock.transcription.begin import facts_of
 from penstock.transcription.transcript import DurationUsage
 from penstock.transcription.wishes import Wishes, check
 from penstock_gateway.http.errors import ClientGone, as_http_error, leaving
+from penstock_gateway.http.socket_protocol import Stay
+from penstock_gateway.http.sockets import closing
+from penstock_gateway.keys.access import renew
 from penstock_gateway.keys.caller import current
 from penstock_gateway.realtime.messages import (
     Append,
@@ -33,34 +37,58 @@ from penstock_gateway.realtime.messages import (
 )
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
 from penstock_gateway.service import Service
+from penstock_gateway.tracing import trace as tracing
 
 log = logs.get(__name__)
 
 IDLE = 600.0
-"""Seconds without a message after which a connection is closed."""
-
-
+"""Seconds without a message, and without text to come, after which a connection is closed."""
+NORMAL = 1000
+"""Code of RFC 6455, section 7.4.1."""
 MOST_UTTERANCES = 8
 """That wait to be transcribed, one behind the other."""
 
 
+class Work(NamedTuple):
+    """An utterance, and the task that transcribes it."""
+
+    utterance: Utterance
+    task: asyncio.Task[None]
+
+    @property
+    def busy(self) -> bool:
+        """Whether its text is waited for."""
+        return not self.task.done() and self.utterance.busy
+
+
 class RealtimeSession:
-    """name: of its requests to the engine.  terms: of all of them."""
+    """name: of its requests to the engine.  terms: of all of them.  stay: of its connection."""
 
     def __init__(
-        self, service: Service, receive: Receive, send: Send, *, terms: Terms, name: str
+        self,
+        service: Service,
+        receive: Receive,
+        send: Send,
+        *,
+        terms: Terms,
+        name: str,
+        stay: Stay | None = None,
     ) -> None:
         self._service = service
         self._receive = receive
         self._send = send
         self._terms = terms
         self._name = name
+        self._stay = stay or Stay()
         self._messages = ClientMessages(service.config.unknown_fields)
         self._wishes: Wishes | None = None
         """None until the model was named."""
+        self._model = ""
+        self._named: str | None = None
+        """The model as the client calls it."""
         self._utterance: Utterance | None = None
         """That is open: more sound may come."""
-        self._work: deque[asyncio.Task[None]] = deque()
+        self._work: deque[Work] = deque()
 
     async def run(self) -> None:
         """Until the client goes, or says nothing for too long."""
@@ -69,20 +97,27 @@ class RealtimeSession:
             try:
                 while (text := await self._next()) is not None:
                     await self._handle(text, lease)
+                    await asyncio.sleep(0)  # Many short messages may wait: others have their turn.
             finally:
-                for task in self._work:
+                tasks = [work.task for work in self._work]
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*self._work, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self) -> bytes | None:
         """The next message; None: there will be none."""
-        try:
-            async with asyncio.timeout(IDLE):
-                message = await self._receive()
-        except TimeoutError:
-            await self._fail(f"nothing was said for {IDLE:g} s", "idle")
-            await self._send({"type": "websocket.close", "code": 1000})
-            return None
+        message = None
+        while message is None:
+            try:
+                async with asyncio.timeout(IDLE):
+                    message = await self._receive()
+            except TimeoutError:
+                if any(work.busy for work in self._work):
+                    continue  # It is the client who waits.
+                reason = f"nothing was said for {IDLE:g} s"
+                await self._fail(reason, "idle")
+                await self._send(closing(NORMAL, reason))
+                return None
         if message["type"] == "websocket.disconnect":
             return None
         text = message.get("text")
@@ -92,7 +127,7 @@ class RealtimeSession:
         try:
             match self._messages.read(text):
                 case SessionUpdate() as message:
-                    self._update(message)
+                    await self._update(message)
                 case Append() as message:
                     self._opened(lease).append(samples_of(message))
                 case Commit() as message:
@@ -102,23 +137,22 @@ class RealtimeSession:
         except Exception as error:
             await self._tell(error)
 
-    def _update(self, message: SessionUpdate) -> None:
+    async def _update(self, message: SessionUpdate) -> None:
         if self._utterance is not None and self._utterance.begun:
             raise InvalidRequest(
                 "the session can't be changed while sound is transcribed: commit it as final first",
                 code="utterance_open",
             )
-        service = self._service
-        _, adapter = service.check_model(message.model)
-        text = service.engine().text
         wishes = Wishes(language=message.language or None, prompt=message.prompt or "")
-        check(wishes, facts_of(text), text.tokenizer)
-        self._terms = msgspec.structs.replace(self._terms, adapter=adapter)
-        self._wishes = wishes
+        async with self._service.using(message.model) as asked:
+            text = asked.engine.text
+            check(wishes, facts_of(text), text.tokenizer)
+        self._terms = msgspec.structs.replace(self._terms, adapter=asked.adapter)
+        self._wishes, self._model, self._named = wishes, asked.name, message.model
 
     def _opened(self, lease: MediaLease) -> Utterance:
         if self._utterance is None:
-            self._utterance = Utterance(self._service, lease)
+            self._utterance = Utterance(self._service, lease, self._named)
         return self._utterance
 
     async def _commit(self, lease: MediaLease, *, final: bool) -> None:
@@ -135,7 +169,7 @@ class RealtimeSession:
             self._utterance = None
 
     async def _begin(self, utterance: Utterance, wishes: Wishes) -> None:
-        while self._work and self._work[0].done():
+        while self._work and self._work[0].task.done():
             self._work.popleft()
         if len(self._work) >= MOST_UTTERANCES:
             raise InvalidRequest(
@@ -144,19 +178,36 @@ class RealtimeSession:
             )
         if self._service.draining:
             raise leaving()
+        caller = current.get()
+        renew(caller, self._service.ring)
+        caller.check_model(self._model)
+        grant = None if caller.key is None else caller.key.grant
+        terms = msgspec.structs.replace(self._terms, grant=grant)
         if self._service.limits is not None:
-            await self._service.limits.arrived(current.get(), counted=True)
+            await self._service.limits.arrived(caller, counted=True)
         utterance.wishes, utterance.begun = wishes, True
-        before = self._work[-1] if self._work else None
-        self._work.append(asyncio.create_task(self._transcribe(utterance, before)))
+        self._trace(wishes)
+        before = self._work[-1].task if self._work else None
+        task = asyncio.create_task(self._transcribe(utterance, before, terms))
+        self._work.append(Work(utterance, task))
 
-    async def _transcribe(self, utterance: Utterance, before: asyncio.Task[None] | None) -> None:
+    def _trace(self, wishes: Wishes) -> None:
+        """Tells the connection's span what is asked for."""
+        trace = tracing.current.get()
+        if trace is not None:
+            facts = facts_of(self._service.models.backend_of(self._named).text())
+            params = wishes.params(wishes.temperature, facts.max_tokens)
+            trace.asks(self._model, f"realtime-{self._name}", params, streamed=True)
+
+    async def _transcribe(
+        self, utterance: Utterance, before: asyncio.Task[None] | None, terms: Terms
+    ) -> None:
         """before: the utterance whose text comes first."""
-        with self._service.answering(), contextlib.closing(utterance):
+        with self._service.answering(), self._stay.held(), contextlib.closing(utterance):
             try:
                 if before is not None:
                     await asyncio.wait((before,))
-                async for gained in utterance.texts(self._terms, self._name):
+                async for gained in utterance.texts(terms, self._name):
                     await self._say(TranscriptionDelta(delta=gained))
                 usage = DurationUsage(seconds=math.ceil(utterance.seconds))
                 await self._say(TranscriptionDone(text=utterance.text.text, usage=usage))

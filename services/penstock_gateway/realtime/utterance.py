@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,19 +33,26 @@ BYTES = 6
 class Utterance:
     """Sound goes in by `append`, text comes out of `texts`."""
 
-    def __init__(self, service: Service, lease: MediaLease) -> None:
-        """lease: what is held here. Raises InvalidRequest for a model that doesn't transcribe."""
+    def __init__(self, service: Service, lease: MediaLease, model: str | None) -> None:
+        """lease: what is held here.  model: as it is asked for.
+
+        Raises InvalidRequest for a model that doesn't transcribe.
+        """
         self._service = service
         self._lease = lease
         self.wishes = Wishes()
         self.begun = False
-        facts = facts_of(service.engine().text)
+        self._model = model
+        facts = facts_of(service.models.backend_of(model).text())
         self._cutter = PieceCutter(facts.window_seconds)
         self._pieces: deque[np.ndarray] = deque()
         self._more = asyncio.Event()
         self._ended = False
         self._samples = 0
-        self._heard = 0
+        self._hearing = 0
+        """Samples of the piece that is being transcribed."""
+        self._held = 0
+        """Samples that the lease has room for."""
         self.text = RunningText()
 
     @property
@@ -52,11 +60,16 @@ class Utterance:
         """Of sound that has come."""
         return self._samples / RATE
 
+    @property
+    def busy(self) -> bool:
+        """Whether text is to come of what has been said."""
+        return self._ended or bool(self._hearing or self._pieces)
+
     def append(self, data: bytes) -> None:
         """More samples. Raises InvalidRequest for more than may wait to be heard, and what the
         lease raises."""
         count = len(data) // 2
-        waiting = (self._samples - self._heard + count) / RATE
+        waiting = (self._waiting + count) / RATE
         most = self._service.media.max_seconds
         if waiting > most:
             raise InvalidRequest(
@@ -73,6 +86,7 @@ class Utterance:
                 code="audio_too_long",
             )
         self._lease.take(BYTES * count, AUDIO)
+        self._held += count
         self._samples += count
         self._take(self._cutter.add(data))
 
@@ -84,6 +98,7 @@ class Utterance:
 
     def _take(self, pieces: list[np.ndarray]) -> None:
         self._pieces.extend(pieces)
+        self._release()
         self._more.set()
 
     async def texts(self, terms: Terms, name: str) -> AsyncIterator[str]:
@@ -91,8 +106,11 @@ class Utterance:
         Transcriber.segments do."""
         while True:
             while self._pieces:
-                async for gained in self._of_piece(self._pieces.popleft(), terms, name):
+                piece = self._pieces.popleft()
+                self._hearing = len(piece)
+                async for gained in self._of_piece(piece, terms, name):
                     yield gained
+                self._hearing = 0
                 self._release()
             if self._ended:
                 return
@@ -102,23 +120,30 @@ class Utterance:
     def close(self) -> None:
         """Whatever becomes of it, what is held goes."""
         self._pieces.clear()
-        self._lease.give(BYTES * (self._samples - self._heard))
-        self._heard = self._samples
+        self._lease.give(BYTES * self._held)
+        self._held = 0
+
+    @property
+    def _waiting(self) -> int:
+        """Samples that aren't transcribed yet. Silence that was dropped is none of them."""
+        return self._hearing + sum(map(len, self._pieces)) + self._cutter.held
 
     def _release(self) -> None:
-        """What was heard needs no room any more; dropped silence neither."""
-        waiting = sum(map(len, self._pieces)) + self._cutter.held
-        self._lease.give(BYTES * (self._samples - waiting - self._heard))
-        self._heard = self._samples - waiting
+        """What was transcribed, or dropped, needs no room any more."""
+        waiting = self._waiting
+        self._lease.give(BYTES * (self._held - waiting))
+        self._held = waiting
 
     async def _of_piece(self, piece: np.ndarray, terms: Terms, name: str) -> AsyncIterator[str]:
         service = self._service
         source = MediaSource(AUDIO, kind="audio", samples=(piece.astype("<f4").tobytes(), RATE))
-        with service.media.lease(terms.tenant) as lease:
+        async with AsyncExitStack() as stack:
+            asked = await stack.enter_async_context(service.using(self._model))
+            lease = stack.enter_context(service.media.lease(terms.tenant))
             transcriber = await begin(
-                service.client,
+                asked.client,
                 service.media,
-                service.engine().text,
+                asked.engine.text,
                 source,
                 lease,
                 self.wishes,

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.tokenising import MAX_CHARACTERS_PER_TOKEN, off_the_loop
-from penstock_gateway.service import EngineInfo
 
 
 class PredictionPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from penstock_gateway.generate.timeline import TimelineRecorder
 from penstock_gateway.http.errors import HTTPError, clip
 from penstock_gateway.http.events import EventStream
 from penstock_gateway.http.operations import Operation, OperationRoute, posting
+from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import tenant_of
 from penstock_gateway.responses.chat_translation import ChatTranslation
@@ -26,7 +27,7 @@ from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
     from penstock_gateway.storage.response_records import ResponseRecords
@@ -137,6 +138,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _events(
         self,
         job: Job,
+        asked: AskedModel,
         request: ResponsesRequest,
         terms: Terms,
         recorder: TimelineRecorder,
@@ -151,7 +153,7 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
                     await keep(self._service, request, terms.tenant, whole)
 
             events.before_last = keep_it
-        await super()._events(job, request, terms, recorder, events)
+        await super()._events(job, asked, request, terms, recorder, events)
 
 
 def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:

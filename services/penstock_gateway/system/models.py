@@ -14,20 +14,22 @@ from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import current
+from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out.
-    default_sampling_params: what a request gets that leaves these fields out; where it is silent
-    too, OpenAI's defaults."""
+    """created: Unix time of the engine's start, seconds.  max_model_len: tokens, in and out; null
+    while the model has never been loaded.  default_sampling_params: what a request gets that leaves
+    these fields out; where it is silent too, OpenAI's defaults."""
 
     id: str
     created: int
-    max_model_len: int
+    max_model_len: int | None
     owned_by: str = "penstock"
     tasks: tuple[str, ...] = ("generate",)
-    """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
+    """What it does: `generate`, a speech model's `transcription`, or a pooling model's `embed`,
+    `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
     root: str | None = None
     """The model's name; of an adapter, the digest of its contents."""
@@ -36,6 +38,11 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     media: dict[str, int] = {}
     """Kinds of media that a prompt may hold, and how many of each; empty: the model takes text
     only."""
+    state: str | msgspec.UnsetType = msgspec.UNSET
+    """Where models are started and ended: `ready`, `starting`, `absent` (a request has it started),
+    `failed` and the like."""
+    reason: str | msgspec.UnsetType = msgspec.UNSET
+    """Why it failed."""
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
@@ -61,48 +68,105 @@ ONE = Operation(
 
 
 def routes(service: Service) -> list[OperationRoute]:
-    """Both routes; 503 while there is no engine core."""
+    """Both routes; 503 while there is no engine core, unless one is started on demand."""
 
     async def models(request: Request) -> Response:
-        welcome, caller = service.engine().welcome, current.get()
-        cards: list[ModelCard] = []
-        # What the key may not use isn't there for it.
-        if caller.may_use(welcome.model):
-            cards += [_card(service, name) for name in (welcome.model, *welcome.other_names)]
-        for adapter in service.client.adapters.present():
-            if caller.may_use(adapter.name):
-                cards.append(_card(service, adapter.name, adapter))
+        backends = service.models.backends
+        # Of several, what is there is shown.
+        cards = [card for backend in backends for card in _cards(service, backend)]
         return _json(ModelList(cards))
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        asked = service.check_model(name)
-        adapter = None if asked.adapter is None else service.client.adapters.find(name)
-        return _json(_card(service, name, adapter))
+        backend = service.models.backend_of(name)
+        if _is_away(service, backend) and name in backend.given_names:
+            current.get().check_model(backend.given_names[0])
+            return _json(_card_of_absent(backend, name))
+        asked = backend.ask(name)
+        adapter = None if asked.adapter is None else backend.client.adapters.find(name)
+        return _json(_card(service, asked.engine.welcome, backend, name, adapter))
 
     return [LIST.route(models), ONE.route(model)]
 
 
-def _card(service: Service, name: str, adapter: NamedAdapter | None = None) -> ModelCard:
-    welcome = service.engine().welcome
+def _is_away(service: Service, backend: ModelBackend) -> bool:
+    """Whether it has to be told of without an engine core that knows of it."""
+    may_be = service.models.several or backend.residence is not None
+    return may_be and backend.client.welcome is None
+
+
+def _cards(service: Service, backend: ModelBackend) -> list[ModelCard]:
+    """What the key may not use isn't there for it. Raises EngineUnavailable for the only model
+    while it is away."""
+    caller = current.get()
+    if _is_away(service, backend):
+        names = backend.given_names if caller.may_use(backend.given_names[0]) else ()
+        return [_card_of_absent(backend, name) for name in names]
+    known = backend.client.welcome
+    if known is None or not (service.models.several or backend.residence is not None):
+        known = backend.engine().welcome
+    cards: list[ModelCard] = []
+    if caller.may_use(known.model):
+        cards = [_card(service, known, backend, name) for name in backend.model_names()]
+    for adapter in backend.client.adapters.present():
+        if caller.may_use(adapter.name):
+            cards.append(_card(service, known, backend, adapter.name, adapter))
+    return cards
+
+
+def _card_of_absent(backend: ModelBackend, name: str) -> ModelCard:
+    card = ModelCard(name, 0, None, root=backend.name)
+    card.state, card.reason = _state(backend)
+    return card
+
+
+def _state(backend: ModelBackend) -> tuple[str | msgspec.UnsetType, str | msgspec.UnsetType]:
+    """As `ModelCard` has it; nothing where nobody starts and ends models."""
+    if backend.residence is None:
+        return msgspec.UNSET, msgspec.UNSET
+    state = backend.residence.state
+    if state is None:
+        return "unknown", msgspec.UNSET
+    return state.presence, state.reason or msgspec.UNSET
+
+
+def _card(
+    service: Service,
+    welcome: Welcome,
+    backend: ModelBackend,
+    name: str,
+    adapter: NamedAdapter | None = None,
+) -> ModelCard:
     root, parent = welcome.model, None
     if adapter is not None and adapter.file is not None:
         root, parent = adapter.file.digest, adapter.parent or welcome.model
+    state, reason = _state(backend)
     return ModelCard(
         name,
         welcome.created,
         welcome.limits.max_model_len,
-        tasks=("generate",) if welcome.pooling is None else welcome.pooling_tasks,
+        tasks=_tasks_of(welcome),
         default_sampling_params=sampling_defaults(welcome.generation),
         root=root,
         parent=parent,
-        media={} if welcome.pooling is not None else _media_of(welcome, service.media.limits),
+        media=_media_of(welcome, service.media.limits),
+        state=state,
+        reason=reason,
     )
+
+
+def _tasks_of(welcome: Welcome) -> tuple[str, ...]:
+    if welcome.pooling is not None:
+        return welcome.pooling_tasks
+    hears = welcome.media is not None and welcome.media.transcription is not None
+    return ("transcription",) if hears else ("generate",)
 
 
 def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:
     if welcome.media is None or welcome.media.in_front is not None:
         return {}  # What an encoder takes stands in no message.
+    if welcome.pooling is not None:
+        return dict.fromkeys(welcome.media.kinds, 1) if welcome.media.alone else {}
     return {kind: limits[kind] for kind in welcome.media.kinds if limits.get(kind)}
 
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from penstock.client.engine_state import EngineState
 from penstock.protocol.to_frontend import Status
 from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
 
 
@@ -27,9 +28,10 @@ class GatewayState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine core. index: its number in this gateway.  connected: there is a session, and it
-    serves this gateway's model.  reason: why it isn't ready.  open_requests: of this gateway.
-    blocks: of its KV pool.  status_age: seconds since its last word; null without a session."""
+    """One engine core. index: its number in this gateway, among those of its model.  connected:
+    there is a session, and it serves its model.  reason: why it isn't ready.  open_requests: of
+    this gateway.  blocks: of its KV pool.  status_age: seconds since its last word; null without a
+    session."""
 
     index: int
     endpoint: str
@@ -49,9 +51,24 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
     status_age: float | None
 
 
+class ModelInState(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several models. state: as the supervisor has it, where it starts and ends models; else
+    `ready`, or not.  reason: why it isn't ready.  waiting: requests of this gateway that wait for
+    it to be loaded.  memory_gib: that it counts for."""
+
+    model: str | None
+    state: str
+    ready: bool
+    reason: str
+    on_demand: bool
+    waiting: int
+    memory_gib: float | None
+
+
 class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     """engine: the last Status, or null without a session; of several engine cores, the sums.
-    status_age: seconds since then.  boot: theirs that are connected, with commas."""
+    status_age: seconds since then.  boot: theirs that are connected, with commas.  models:
+    where there are several, or some on demand; `engine` is then null."""
 
     ready: bool
     reason: str
@@ -61,6 +78,7 @@ class SystemState(msgspec.Struct, frozen=True, kw_only=True):
     status_age: float | None
     engines: list[EngineEntry]
     gateway: GatewayState
+    models: list[ModelInState] | msgspec.UnsetType = msgspec.UNSET
 
 
 OPERATION = Operation(
@@ -83,26 +101,46 @@ def routes(service: Service) -> list[OperationRoute]:
 
 def system_state(service: Service) -> SystemState:
     """The state as of now."""
-    client = service.client
+    backends = service.models.backends
+    engines = [each for backend in backends for each in backend.client.engines]
+    client = backends[0].client
     now = time.monotonic()
     reason = service.unready_reason()
-    told = client.status if client.connected else None
-    welcome = client.welcome
+    # What several models would add up to means nothing.
+    alone = len(backends) == 1 and backends[0].residence is None
+    told = client.status if alone and client.connected else None
+    welcome = client.welcome if alone else None
     return SystemState(
         ready=reason is None,
         reason=reason or "",
         model=welcome.model if welcome is not None else None,
-        boot=_boots(client.engines) or (welcome.boot if welcome is not None else None),
+        boot=_boots(engines) or (welcome.boot if welcome is not None else None),
         engine=_engine(told) if told is not None else None,
         status_age=round(client.status_age(now), 3) if told is not None else None,
-        engines=[_entry(each) for each in client.engines],
+        engines=[_entry(each) for each in engines],
         gateway=GatewayState(
             pid=os.getpid(),
-            connected=client.connected,
+            connected=any(backend.client.connected for backend in backends),
             open_requests=service.open_requests,
             draining=service.draining,
             uptime=round(now - service.started, 3),
         ),
+        models=msgspec.UNSET if alone else [_model(backend) for backend in backends],
+    )
+
+
+def _model(backend: ModelBackend) -> ModelInState:
+    reason, residence = backend.unready_reason(), backend.residence
+    state = None if residence is None else residence.state
+    here = "ready" if reason is None else "absent"
+    return ModelInState(
+        model=backend.name,
+        state=here if state is None else state.presence,
+        ready=reason is None,
+        reason=reason or "",
+        on_demand=backend.on_demand,
+        waiting=0 if residence is None else residence.waiting,
+        memory_gib=None if state is None else state.memory_gib,
     )
 
 

@@ -19,12 +19,13 @@ from penstock_gateway.chat.tools import Tool
 from penstock_gateway.http.disconnect import while_connected
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.replies import send_json
+from penstock_gateway.models.backend import EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import Flag, Object, Text
 from penstock_gateway.request.sampling import check_ids
 from penstock_gateway.request.terms import terms_headers
 from penstock_gateway.request.tokenising import encode
-from penstock_gateway.service import EngineInfo, Service
+from penstock_gateway.service import Service
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,15 +97,14 @@ class TextEndpoint(JsonEndpoint[Request], Generic[Request]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
-        engine = self._service.engine()
-        self._service.check_model(request.model)
         tenant = terms_headers(scope).tenant
-        payload = await while_connected(self._answer(request, engine, tenant), receive)
+        payload = await while_connected(self._answer(request, tenant), receive)
         await send_json(send, 200, payload)
 
-    async def _answer(self, request: Request, engine: EngineInfo, tenant: str) -> bytes:
-        with self._service.media.lease(tenant) as lease:
-            return msgspec.json.encode(await self.answer(request, engine, lease))
+    async def _answer(self, request: Request, tenant: str) -> bytes:
+        async with self._service.using(request.model) as asked:
+            with self._service.media.lease(tenant) as lease:
+                return msgspec.json.encode(await self.answer(request, asked.engine, lease))
 
     @abstractmethod
     async def answer(

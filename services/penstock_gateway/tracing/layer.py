@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock_gateway.http.operations import Operation
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.http.sockets import status_of
 from penstock_gateway.tracing.trace import TRACE, current
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 class TraceLayer:
     """ASGI middleware, just inside the boundary. operations: those that count against a key's
-    requests are traced, and no others: health checks and scrapes would drown them."""
+    requests are traced, and no others: health checks and scrapes would drown them. A WebSocket is
+    traced from its handshake until it is closed."""
 
     def __init__(self, app: ASGIApp, *, tracing: Tracing, operations: Iterable[Operation]) -> None:
         self._app = app
@@ -31,13 +33,16 @@ class TraceLayer:
             operation = self._traced.get((scope["method"], scope["path"]))
             if operation is not None:
                 trace = self._tracing.begin(scope, scope[REQUEST_ID], operation.traced_as)
+        elif scope["type"] == "websocket":
+            trace = self._tracing.begin(scope, scope[REQUEST_ID])
         if trace is None:
             await self._app(scope, receive, send)
             return
 
         async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                trace.status = message["status"]
+            status = status_of(message)
+            if status is not None:
+                trace.status = status
             await send(message)
 
         scope[TRACE] = trace

@@ -35,7 +35,7 @@ def request_attributes(scope: Scope, request_id: str, operation: str | None) -> 
     """What is known when a request arrives. operation: Operation.traced_as."""
     path = scope["path"]
     attributes = {
-        "http.request.method": scope["method"],
+        "http.request.method": scope.get("method", "GET"),
         "http.route": path,
         "url.path": path,
         "url.scheme": scope.get("scheme", "http"),

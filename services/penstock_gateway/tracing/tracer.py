@@ -76,7 +76,7 @@ class Tracing:
         parent = self._propagator.extract(scope, getter=_HEADERS)
         begun, wall = time.perf_counter(), time.time_ns()
         span = self._tracer.start_span(
-            f"{scope['method']} {scope['path']}",
+            f"{scope.get('method', 'GET')} {scope['path']}",
             context=parent,
             kind=SpanKind.SERVER,
             attributes=request_attributes(scope, request_id, operation),

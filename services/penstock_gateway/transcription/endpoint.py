@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.http.protocol import room_of
 from penstock_gateway.http.replies import send_whole
 from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.request.body import feed_body
 from penstock_gateway.request.fields import check_request_id
 from penstock_gateway.request.multipart import Form, FormReader, boundary_of
@@ -123,12 +125,16 @@ class Course:
 
     async def whole(self) -> tuple[bytes, str]:
         """The unstreamed reply, and its content type."""
-        transcript = await (await self._begun()).filled()
-        return transcript.whole(self.request.response_format or "json")
+        async with self._using() as asked:
+            transcript = await (await self._begun(asked)).filled()
+            return transcript.whole(self.request.response_format or "json")
 
     async def stream(self, events: EventStream) -> None:
         """The reply as events: the text of each segment once its window is settled, then all."""
-        transcript = await self._begun()
+        async with self._using() as asked:
+            await self._tell(await self._begun(asked), events)
+
+    async def _tell(self, transcript: Transcript, events: EventStream) -> None:
         async for segments in transcript.transcriber.segments():
             gained = (transcript.add(segment) for segment in segments)
             out = b"".join(event(TextDelta(delta=text)) for text in gained if text)
@@ -137,10 +143,11 @@ class Course:
         done = TextDone(text=transcript.text, usage=transcript.usage)
         await events.write(event(done) + DONE, last=True)
 
-    async def _begun(self) -> Transcript:
-        service, request = self._service, self.request
-        engine = service.engine()
-        served, adapter = service.check_model(request.model)
+    def _using(self) -> AbstractAsyncContextManager[AskedModel]:
+        return self._service.using(self.request.model, self._terms.deadline)
+
+    async def _begun(self, asked: AskedModel) -> Transcript:
+        service, request, engine = self._service, self.request, asked.engine
         check_generates(engine.welcome)
         facts = facts_of(engine.text)
         wishes = wishes_of(request)
@@ -149,19 +156,19 @@ class Course:
             name = request.request_id or uuid.uuid4().hex
             streamed = bool(request.stream)
             params = wishes.params(wishes.temperature, facts.max_tokens)
-            trace.asks(served, f"transcription-{name}", params, streamed=streamed)
+            trace.asks(asked.name, f"transcription-{name}", params, streamed=streamed)
         file = self._form.take_file()
         self._lease.give(len(file))  # The desk takes it up, and nobody else holds it from now on.
         source = MediaSource(FILE, kind="audio", data=file)
         transcriber = await begin(
-            service.client,
+            asked.client,
             service.media,
             engine.text,
             source,
             self._lease,
             wishes,
             name=self._name,
-            terms=msgspec.structs.replace(self._terms, adapter=adapter),
+            terms=msgspec.structs.replace(self._terms, adapter=asked.adapter),
         )
         return Transcript(transcriber)
 

@@ -1,4 +1,5 @@
-"""Which modules of a model adapters may change: those whose products are computed by themselves."""
+"""Which modules of a model adapters may change: those whose products are computed by themselves,
+and the two ends of the vocabulary."""
 
 from __future__ import annotations
 
@@ -14,12 +15,30 @@ _WHOLE_MODEL = frozenset(
 """Mechanisms that bind a layer's products to others."""
 
 QUERY, KEY, VALUE, OUTPUT = (f"self_attn.{name}_proj" for name in "qkvo")
+EMBEDDING, HEAD = "embed_tokens", "lm_head"
 GATE, UP, DOWN = (f"mlp.{name}_proj" for name in ("gate", "up", "down"))
 
 
+def adaptable_ends(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns (outputs, inputs) of embedding and head, tied or not. The embedding is the product
+    with a token's unit vector."""
+    hidden = config.hidden_size
+    return {EMBEDDING: (hidden, config.embedding_rows), HEAD: (config.vocab_size, hidden)}
+
+
+def whole_matrices(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Returns rows and columns of the matrices that an adapter may bring whole, by module. A head
+    with a bias isn't among them."""
+    hidden = config.hidden_size
+    found = {EMBEDDING: (config.embedding_rows, hidden)}
+    if not config.head_bias:
+        found[HEAD] = (config.vocab_size, hidden)
+    return found
+
+
 def adaptable_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Returns (outputs, inputs) of each module by our name, as layers.0.self_attn.q_proj. Latents,
-    recurrent layers, gated queries and experts have none."""
+    """Returns (outputs, inputs) of each layer's module by our name, as layers.0.self_attn.q_proj.
+    Latents, recurrent layers, gated queries and experts have none."""
     if mechanism.mechanisms(config) & _WHOLE_MODEL:
         return {}
     return {

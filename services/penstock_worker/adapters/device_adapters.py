@@ -9,7 +9,7 @@ written over, and nobody waits.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -22,11 +22,11 @@ from penstock.adapters import UnfitAdapter
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
 from penstock_kernels.triton.tiles import low_rank_tiles
 from penstock_worker.adapters.adaptable import adaptable_modules
-from penstock_worker.adapters.fitting import FittedModule
+from penstock_worker.adapters.fitting import Fitted, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.adapters.row_tiles import HostAdapterTiles, tiles_of
 from penstock_worker.parallel.shard import Shard
-from penstock_worker.quantisation.interface import Product
+from penstock_worker.quantisation.interface import Product, Table
 from penstock_worker.weights.cut import Cut
 
 _ALIGNED = 64
@@ -99,6 +99,12 @@ class DeviceAdapters:
         self._layouts.append(_Layout(tuple(parts), inputs, down, up))
         return DeviceAdaptedProduct(product, self, len(self._layouts) - 1)
 
+    def embedding(self, table: Table) -> Table:
+        return table
+
+    def head(self, product: Product) -> Product:
+        return product
+
     def _room(self, numbers: int) -> int:
         start = self._numbers
         self._numbers += -(-numbers // _ALIGNED) * _ALIGNED
@@ -128,7 +134,7 @@ class DeviceAdapters:
 
     # ---- in the thread that loads adapters
 
-    def hold(self, modules: Mapping[str, FittedModule]) -> PackedAdapter:
+    def hold(self, modules: Fitted) -> PackedAdapter:
         known = {name for layout in self._layouts for name, _ in layout.parts}
         for name in modules:
             if name not in known and not self._cut.elsewhere(f"{name}.weight"):
@@ -140,14 +146,16 @@ class DeviceAdapters:
         ranks.copy_(torch.tensor(highest, dtype=torch.int32))
         return PackedAdapter(numbers, ranks)
 
-    def _pack(self, layout: _Layout, modules: Mapping[str, FittedModule], numbers: Tensor) -> int:
+    def _pack(self, layout: _Layout, modules: Fitted, numbers: Tensor) -> int:
         """Returns the highest rank."""
         highest, first = 0, 0
         for part, (name, outputs) in enumerate(layout.parts):
             own, first = first, first + outputs
             module = modules.get(name)
-            if module is None:
+            if not isinstance(module, FittedModule):
                 continue
+            if module.lengths is not None:
+                raise UnfitAdapter(f"the adapter changes {name} by DoRA; on a GPU it isn't served")
             rows, columns = self._cut.part(f"{name}.weight", self._modules[name])
             for matrix, begin, width in zip(
                 module.factors(rows, columns),

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
 from penstock.errors import UnsupportedModel
-from penstock.families import FAMILIES
-from penstock.families.family import Family
-from penstock.model_config import ModelConfig
-from penstock_worker.adapters.adaptable import adaptable_modules
-from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.adapters.adaptable import EMBEDDING
+from penstock_worker.adapters.dora import RowLengths
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
 
-_MOST_NAMES = 8
+_MOST_NAMES = 12
 """Most names that a message lists."""
+_LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -30,67 +32,189 @@ class FittedModule:
     up: StoredTensor
     """B, [outputs, rank], whose rows are in our order."""
     scale: float
+    lengths: RowLengths | None = None
+    """None without DoRA."""
 
     def factors(self, rows: range, columns: range) -> tuple[Tensor, Tensor]:
         """Returns A of some columns, and B of some rows times the scale, both float32. Raises
         UnfitAdapter for numbers that aren't finite."""
         rank = self.down.shape[0]
-        down = torch.empty(rank, len(columns), dtype=torch.float32)
-        up = torch.empty(len(rows), rank, dtype=torch.float32)
-        self.down.read_part_into(down, (range(rank), columns))
-        self.up.read_part_into(up, (rows, range(rank)))
-        up *= self.scale
-        for stored, read in ((self.down, down), (self.up, up)):
-            if not read.isfinite().all():
-                raise UnfitAdapter(
-                    f"the adapter's tensor {stored.name} holds numbers that aren't finite"
-                )
-        return down, up
+        down = finite_part(self.down, range(rank), columns)
+        return down, finite_part(self.up, rows, range(rank)).mul_(self.scale)
+
+    def parts(self, rows: range, columns: range) -> ModuleParts:
+        """As `factors`, with what DoRA does."""
+        down, up = self.factors(rows, columns)
+        if self.lengths is None:
+            return ModuleParts(down, up)
+        (rank, inputs), outputs = self.down.shape, self.up.shape[0]
+        whole_down = finite_part(self.down, range(rank), range(inputs))
+        whole_up = finite_part(self.up, range(outputs), range(rank))
+        gains = self.lengths.gains(rows, whole_down, whole_up, self.scale)
+        added = self.lengths.kept_bias(rows, gains)
+        return ModuleParts(down, up.mul_(gains[:, None]), gains, added)
 
 
-def fitted(adapter: Adapter, config: ModelConfig, most_rank: int) -> dict[str, FittedModule]:
-    """Returns an adapter's modules by our names, as layers.0.self_attn.q_proj. Raises UnfitAdapter
-    if it was made for another model, or changes what can't be changed."""
+class ModuleParts(NamedTuple):
+    """What a module's product with x becomes: gains * product + added + up (down x); float32."""
+
+    down: Tensor
+    """[rank, inputs]."""
+    up: Tensor
+    """[outputs, rank], times scale and gains."""
+    gains: Tensor | None = None
+    """[outputs], where rows have lengths of their own; None: they are ones."""
+    added: Tensor | None = None
+    """[outputs], with `gains`: so that a bias stays as it was."""
+
+
+@dataclass(frozen=True)
+class FittedMatrix:
+    """A matrix that stands in the place of the model's own, still in the file."""
+
+    stored: StoredTensor
+    """[rows, columns]."""
+
+    def part(self, rows: range) -> Tensor:
+        """Returns some rows, float32. Raises UnfitAdapter for numbers that aren't finite."""
+        return finite_part(self.stored, rows, range(self.stored.shape[1]))
+
+
+Fitted = Mapping[str, FittedModule | FittedMatrix]
+"""What an adapter has for our modules, by name."""
+
+
+def finite_part(stored: StoredTensor, rows: range, columns: range) -> Tensor:
+    """Returns a part of a matrix, float32. Raises UnfitAdapter for numbers that aren't finite."""
+    read = torch.empty(len(rows), len(columns), dtype=torch.float32)
+    stored.read_part_into(read, (rows, columns))
+    if not read.isfinite().all():
+        raise UnfitAdapter(f"the adapter's tensor {stored.name} holds numbers that aren't finite")
+    return read
+
+
+def fitted(
+    adapter: Adapter,
+    model: AdaptableModel,
+    most_rank: int,
+    weights: Callable[[], Weights] | None = None,
+) -> dict[str, FittedModule | FittedMatrix]:
+    """Returns what an adapter has for a model's modules by our names, as
+    layers.0.self_attn.q_proj; a bias of a head as classifier.bias.
+
+    `weights` opens the model's own, whose lengths DoRA needs. Raises UnfitAdapter if it was made
+    for another model, or changes what can't be changed.
+    """
     if adapter.rank > most_rank:
         raise UnfitAdapter(
             f"the adapter has rank {adapter.rank}; at most {most_rank} is allowed (max_lora_rank)"
         )
-    family = FAMILIES[config.architecture]
-    if adapter.format == "gguf" and adapter.architecture not in (family.gguf, *family.gguf_also):
+    if adapter.format == "gguf" and adapter.architecture not in model.gguf:
         raise UnfitAdapter(
-            f"the adapter is made for {adapter.architecture}, the model is of {family.name}"
+            f"the adapter is made for {adapter.architecture}, the model is of {model.name}"
         )
-    shapes = adaptable_modules(config)
-    found: dict[str, FittedModule] = {}
-    for each in adapter.modules:
-        for name, module in _ours(each, adapter, family, config).items():
-            if name in found:
-                raise UnfitAdapter(f"the adapter changes {name} twice")
-            _check(each, name, module, shapes)
-            found[name] = module
+    found: dict[str, FittedModule | FittedMatrix] = {}
+    for name, each in _parts(adapter, model, _Opened(weights)):
+        if name in found:
+            raise UnfitAdapter(f"the adapter changes {name} twice")
+        found[name] = each
     return found
 
 
-def _ours(
-    module: AdaptedModule, adapter: Adapter, family: Family, config: ModelConfig
-) -> dict[str, FittedModule]:
+@dataclass
+class _Opened:
+    """The model's own weights, opened once, and only where they are needed."""
+
+    open: Callable[[], Weights] | None
+    _found: Weights | None = None
+
+    def get(self) -> Weights:
+        if self._found is None:
+            if self.open is None:
+                raise UnfitAdapter(
+                    "the adapter is one of DoRA, for which the model's own files are needed"
+                )
+            self._found = self.open()
+        return self._found
+
+
+def _parts(
+    adapter: Adapter, model: AdaptableModel, own: _Opened
+) -> Iterator[tuple[str, FittedModule | FittedMatrix]]:
+    for each in adapter.modules:
+        yield from _factors(each, adapter.format, model, own)
+    for tensor in adapter.whole:
+        stored = StoredTensor(tensor.name, tensor.shape, tensor.format, tensor.data)
+        for ours in _named(stored, tensor.name, adapter.format, model):
+            if not ours.startswith(model.unused):
+                yield ours.removesuffix(".weight"), _whole(ours, stored, model)
+
+
+def _factors(
+    module: AdaptedModule, format: str, model: AdaptableModel, own: _Opened
+) -> Iterator[tuple[str, FittedModule]]:
     """A fused module is several of ours, which share A."""
-    theirs = f"{module.module}.weight"
-    gguf = adapter.format == "gguf"
-    name = from_gguf(theirs) if gguf else from_hub(theirs)
-    if name is None:
-        raise UnfitAdapter(f"the adapter changes {module.module}, which is no part of the decoder")
-    names = family.gguf_names if gguf else family.hub_names
+    theirs, down = f"{module.module}.weight", _stored(module.down)
+    ups = _named(_stored(module.up), theirs, format, model)
+    lengths: dict[str, StoredTensor] = {}
+    if module.magnitude is not None:
+        lengths = _named(_stored(module.magnitude), theirs, format, model)
+    for each, up in ups.items():
+        name = each.removesuffix(".weight")
+        if name.startswith(model.unused):
+            continue
+        rows = None
+        if each in lengths:
+            shape = (up.shape[0], down.shape[1])
+            rows = RowLengths(name, shape, lengths[each], own.get())
+        found = FittedModule(down, up, module.scale, rows)
+        _check(module, name, found, {**model.modules, **model.heads})
+        yield name, found
+
+
+def _named(
+    stored: StoredTensor, theirs: str, format: str, model: AdaptableModel
+) -> dict[str, StoredTensor]:
+    """A tensor by our names, of which there is at least one."""
     try:
-        ups = by_our_names({name: _stored(module.up)}, names, config)
+        found = model.renamed(stored, theirs, format)
     except UnsupportedModel as error:
         raise UnfitAdapter(f"the adapter doesn't fit the model: {error}") from None
-    down = _stored(module.down)
-    return {
-        each.removesuffix(".weight"): FittedModule(down, up, module.scale)
-        for each, up in ups.items()
-        if each.endswith(".weight")
-    }
+    # Some families' files get further tensors, which the adapter doesn't have.
+    own = {name: each for name, each in found.items() if each.name == stored.name}
+    if not own:
+        raise UnfitAdapter(
+            f"the adapter changes {theirs.removesuffix('.weight')}, which is no part of the model"
+        )
+    return own
+
+
+def _whole(ours: str, stored: StoredTensor, model: AdaptableModel) -> FittedMatrix:
+    module, _, kind = ours.rpartition(".")
+    if module in model.heads:
+        outputs, inputs = model.heads[module]
+        shape: tuple[int, ...] = (outputs,) if kind == "bias" else (outputs, inputs)
+    elif module in model.whole and kind == "weight":
+        shape = model.whole[module]
+        if not model.takes_whole:
+            raise UnfitAdapter(
+                f"the adapter brings {stored.name} as a whole (modules_to_save); this server takes "
+                "no whole matrices (--lora-whole-matrices)"
+            )
+    else:
+        known = [*model.whole, *model.heads]
+        raise UnfitAdapter(
+            f"the adapter brings {stored.name} as a whole (modules_to_save); in this model it may "
+            f"bring the weight of {' and '.join(known) or 'nothing'}"
+        )
+    if stored.shape != shape:
+        more = stored.shape[0] - shape[0]
+        also = f": an adapter with {more} tokens of its own is not served"
+        raise UnfitAdapter(
+            f"the adapter's {stored.name} has shape {stored.shape}; the model's has {shape}"
+            f"{also if more > 0 and module in model.whole else ''}"
+        )
+    return FittedMatrix(replace(stored, shape=(*shape, 1)[:2]))
 
 
 def _stored(factor: StoredFactor) -> StoredTensor:
@@ -98,14 +222,14 @@ def _stored(factor: StoredFactor) -> StoredTensor:
 
 
 def _check(
-    given: AdaptedModule, name: str, fitted: FittedModule, shapes: dict[str, tuple[int, int]]
+    given: AdaptedModule, name: str, fitted: FittedModule, shapes: Mapping[str, tuple[int, int]]
 ) -> None:
     shape = shapes.get(name)
     if shape is None:
-        kinds = sorted({each.partition(".")[2].partition(".")[2] for each in shapes})
+        kinds = sorted({_in_layer(each) for each in shapes})
         raise UnfitAdapter(
             f"the adapter changes {given.module}; what can be changed in this model is "
-            f"{', '.join(kinds[:_MOST_NAMES])} of its layers"
+            f"{', '.join(kinds[:_MOST_NAMES])}"
         )
     outputs, inputs = shape
     if (fitted.up.shape[0], fitted.down.shape[1]) != shape:
@@ -113,3 +237,10 @@ def _check(
             f"the adapter changes {given.module} as a matrix of {fitted.up.shape[0]} by "
             f"{fitted.down.shape[1]}; the model's is {outputs} by {inputs}"
         )
+    if name == EMBEDDING and fitted.lengths is not None:
+        raise UnfitAdapter(f"the adapter changes {given.module} by DoRA, which is not served")
+
+
+def _in_layer(name: str) -> str:
+    """A module's name without its layer."""
+    return _LAYER.sub("", name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, Plan, SlotWork
-from penstock_worker.adapters.fitting import FittedModule
+from penstock_worker.adapters.fitting import Fitted
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.quantisation.interface import Product
+from penstock_worker.quantisation.interface import Product, Table
 
 Tell = Callable[[AdapterReady | AdapterFailed], None]
 """Sends an answer to the engine core. From any thread."""
@@ -52,7 +52,7 @@ class HoldsAdapters(Protocol):
     def nbytes(self) -> int:
         """Of all adapters that may be loaded at a time, at their largest."""
 
-    def hold(self, modules: Mapping[str, FittedModule]) -> HeldAdapter:
+    def hold(self, modules: Fitted) -> HeldAdapter:
         """Makes of an adapter's factors what steps compute with. Raises UnfitAdapter for numbers
         that aren't finite. From any thread, while steps go on."""
 
@@ -64,6 +64,12 @@ class ProductAdapters(Protocol):
         """Returns the product with what the rows' adapters add; or itself, if none can. Called
         while the model is loaded. `parts`: names of its modules, whose outputs lie side by side,
         and how many of each this rank has; `inputs`: how many this rank has."""
+
+    def embedding(self, table: Table) -> Table:
+        """As `adapted`, for the embedding, [ids of this rank, hidden]."""
+
+    def head(self, product: Product) -> Product:
+        """As `adapted`, for the output head."""
 
 
 class StepAdapters(Protocol):
@@ -87,6 +93,9 @@ class StepAdapters(Protocol):
     def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
         """Returns the works with those of one adapter together, so that its factors are read once
         for all of them. The same on all ranks."""
+
+    def held_by(self, slot: int) -> HeldAdapter | None:
+        """Returns a slot's adapter; None if it has none."""
 
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
         """Returns the adapters of a batch of these works; None if there are none."""
@@ -117,6 +126,9 @@ class NoAdapters:
 
     def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
         return scheduled
+
+    def held_by(self, slot: int) -> HeldAdapter | None:
+        return None
 
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
         return None

@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 
+from penstock.media_facts import alignment_of
+from penstock.model_config import PreparedModel
 from penstock.protocol.common import Vectors
 from penstock.protocol.to_worker import Plan, SlotWork
 from penstock.transcription_facts import Alignment
@@ -17,6 +19,11 @@ from penstock_worker.media.interface import StepMedia
 from penstock_worker.sampler import SampledToken
 
 UNABLE = "this backend doesn't say when words are spoken"
+
+
+def can_align(forward: object, prepared: PreparedModel) -> bool:
+    """Whether this forward pass says when the tokens of this model are spoken."""
+    return isinstance(forward, Crosses) and alignment_of(prepared.media) is not None
 
 
 class Alignments:

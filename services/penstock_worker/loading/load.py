@@ -16,8 +16,8 @@ from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
-from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
-from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
+from penstock_worker.adapters.opening import step_adapters
+from penstock_worker.alignment.slots import can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
@@ -106,6 +106,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         copy_seconds=copies.seconds(),
         kv_groups=recipe.kv_groups,
         encoder_rows=rows,
+        aligns=can_align(forward, prepared),
         **told_of(recipe.media),
     )
     log.info(
@@ -132,7 +133,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if not ranks.place.last:
         states = recipe.states or STATELESS
         stage = EarlierStage(
-            forward, slots, timed, media, states, _adapters(recipe, prepared, setup)
+            forward, slots, timed, media, states, step_adapters(recipe.adapters, prepared, setup)
         )
         return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
     grammars = _grammars(prepared, setup, ranks)
@@ -155,7 +156,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             grammars=grammars,
             model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
         ),
-        adapters=_adapters(recipe, prepared, setup),
+        adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
@@ -189,6 +190,7 @@ def _load_on_device(
         copy_seconds=copy_seconds,
         kv_groups=recipe.kv_groups,
         encoder_rows=prepared.decoder.encoder_rows,
+        aligns=can_align(parts.forward, prepared),
         **told_of(recipe.media),
     )
     log.info(
@@ -208,7 +210,10 @@ def _load_on_device(
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     queue = queue_of(recipe.device)
     if not ranks.place.last:
-        states, adapters = recipe.states or STATELESS, _adapters(recipe, prepared, setup)
+        states, adapters = (
+            recipe.states or STATELESS,
+            step_adapters(recipe.adapters, prepared, setup),
+        )
         stage = EarlierStage(parts.forward, slots, parts.copies, states=states, adapters=adapters)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
         return Loaded(setup, runner, ready, parts.copies.device_bytes)
@@ -235,7 +240,7 @@ def _load_on_device(
             runs_ahead=True,
         ),
         alignment=alignment_of(prepared.media),
-        adapters=_adapters(recipe, prepared, setup),
+        adapters=step_adapters(recipe.adapters, prepared, setup),
     )
     runner = StepRunner(queue, generate, phases=phases)
     return Loaded(setup, runner, ready, parts.copies.device_bytes)
@@ -256,13 +261,6 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
     return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
 
 
-def _adapters(recipe: Recipe, prepared: PreparedModel, setup: Setup) -> StepAdapters:
-    if recipe.adapters is None:
-        return NO_ADAPTERS
-    bounds = AdapterBounds(setup.max_loras, setup.max_lora_rank)
-    return SlotAdapters(recipe.adapters, prepared.decoder, bounds)
-
-
 def _load_pooling(
     prepared: PreparedModel, setup: Setup, threads: int, begun: float, phases: Phases
 ) -> Loaded:
@@ -277,6 +275,7 @@ def _load_pooling(
         num_host_blocks=parts.host_blocks,
         copy_seconds=parts.copy_seconds,
         kv_groups=parts.kv_groups,
+        **told_of(parts.media),
     )
     log.info(
         "pooling model loaded",

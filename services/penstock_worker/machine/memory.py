@@ -106,8 +106,8 @@ def pool_blocks(
     if states + media + adapters > free:
         raise StartupError(
             f"not enough memory for adapters: {setup.max_loras} of rank {setup.max_lora_rank}"
-            f" (max_loras, max_lora_rank) take {mib(adapters)}; {mib(free - states - media)} are"
-            " free"
+            " (max_loras, max_lora_rank, lora_whole_matrices) take"
+            f" {mib(adapters)}; {mib(free - states - media)} are free"
         )
     return kv_blocks(
         block_bytes=block_bytes,

@@ -49,6 +49,7 @@ def examine_model(
     findings = [Finding("model", True, f"{about.name}, {about.family}, {about.weights}")]
     findings.append(_memory(about, prepared.config))
     if isinstance(prepared.config, EncoderConfig):
+        findings += _media(prepared)
         return [*findings, Finding("backends", True, _encoders_backends(prepared.config))]
     if isinstance(prepared.config, TransformersConfig):
         return [*findings, *_by_transformers(prepared.config)]
@@ -61,7 +62,7 @@ def examine_model(
 
 def _media(prepared: PreparedModel) -> list[Finding]:
     """What media take, if the model takes any."""
-    config = prepared.decoder
+    config = prepared.config
     if config.encoder_rows and prepared.media is None:
         said = "all prompts begin with a sound, and its files don't say how sounds are prepared"
         return [Finding("media", False, said, "missing")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.audio_spec import AudioSpec
-from penstock.model_config import ModelConfig
+from penstock.model_config import EncoderConfig, ModelConfig
 from penstock.protocol.common import MAX_MEDIA_ITEMS, MEDIA_OVERHEAD
 from penstock.vision_spec import VisionSpec
 
@@ -15,7 +15,10 @@ USUAL_BYTES = 256 << 20
 
 
 def media_rows(
-    config: ModelConfig, max_model_len: int, number_bytes: int, wanted: int | None = None
+    config: ModelConfig | EncoderConfig,
+    max_model_len: int,
+    number_bytes: int,
+    wanted: int | None = None,
 ) -> int:
     """How many rows of encodings are kept. number_bytes: of a number in them.  wanted: what a
     setting says.
@@ -33,12 +36,12 @@ def media_rows(
     return min(USUAL_ROWS, max(max_model_len, affordable))
 
 
-def _rows_of_several(config: ModelConfig) -> int:
+def _rows_of_several(config: ModelConfig | EncoderConfig) -> int:
     """All prompts of an encoder-decoder model begin with an item, however short they are."""
     return max(config.encoder_rows, USUAL_ROWS)
 
 
-def load_bytes(config: ModelConfig, max_model_len: int, wanted: int = 0) -> int:
+def load_bytes(config: ModelConfig | EncoderConfig, max_model_len: int, wanted: int = 0) -> int:
     """Bytes of prepared items that the engine core may have wait at a time: those of the longest
     prompt, but no more than `wanted`, what a setting says; 0: it says nothing."""
     each = max(

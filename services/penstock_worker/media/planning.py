@@ -8,7 +8,7 @@ import torch
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.media.encoder import MediaEncodings
@@ -31,7 +31,7 @@ def check_media(prepared: PreparedModel, setup: Setup) -> None:
 
 def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> MediaEncodings | None:
     """Returns None for a model that takes no media."""
-    config = prepared.decoder
+    config = prepared.config
     if not config.takes_media:
         return None
     if prepared.media is None:
@@ -42,7 +42,7 @@ def media_of(prepared: PreparedModel, setup: Setup, dtype: torch.dtype) -> Media
         rows=rows,
         row_bytes=config.media_width * dtype.itemsize,
         load_bytes=load_bytes(config, setup.max_model_len, setup.media_load_bytes),
-        sections=any(rope.sections for rope in config.ropes),
+        sections=isinstance(config, ModelConfig) and any(rope.sections for rope in config.ropes),
         whole_spans=config.vision is not None and config.vision.spans_whole,
     )
 

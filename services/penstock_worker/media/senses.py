@@ -27,12 +27,12 @@ def load_senses(
 ) -> Senses:
     """Reads the tower's weights. Raises UnsupportedModel for those that don't fit, and for a model
     whose files don't say how its media are prepared."""
-    config, media = prepared.decoder, prepared.media
+    config, media = prepared.config, prepared.media
     if media is None:
         raise UnsupportedModel("the model's files don't say how media are prepared")
     if config.audio is not None:
         weights = open_audio_tower(prepared.weights, dtype, device=device, load_format=load_format)
-        hears = AudioModel(config, weights, threads)
+        hears = AudioModel(prepared.decoder, weights, threads)
         return lambda layer_done: Hearing(hears, layer_done)
     sees = load_tower(prepared, dtype, load_format, device, threads)
     preparation, video = media.kinds["image"].preparation, media.kinds.get("video")

@@ -91,7 +91,10 @@ class DecoderModel:
         if place.first or (place.last and tied):
             self.embedding = weights.take_matrix([(EMBEDDING, shape)])
         if place.first:
-            self._embed = TokenEmbedding(parts.ops.table(self.embedding), self.shard, self._ranks)
+            rows = parts.ops.table(self.embedding)
+            if parts.adapters is not None:
+                rows = parts.adapters.embedding(rows)
+            self._embed = TokenEmbedding(rows, self.shard, self._ranks)
         self._embedding_norm: Norm = NO_NORM
         if place.first and config.embedding_norm:
             self._embedding_norm = parts.norm("embedding_norm", config.hidden_size)
@@ -118,7 +121,8 @@ class DecoderModel:
             bias = None
             if config.head_bias:
                 bias = weights.take(HEAD_BIAS, (config.vocab_size,), torch.float32)
-            self._logits = Head(self.head, self.shard, self._ranks, LogitsRule.of(config, bias))
+            product = self.head if parts.adapters is None else parts.adapters.head(self.head)
+            self._logits = Head(product, self.shard, self._ranks, LogitsRule.of(config, bias))
 
     def hidden(
         self,

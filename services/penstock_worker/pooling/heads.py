@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODERS
-from penstock.model_config import EncoderConfig, ModelConfig
+from penstock.model_config import EncoderConfig, ModelConfig, SharedSpace
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.weights import Weights
 
@@ -75,6 +75,14 @@ def encoder_head(
     norm = _norm(weights, head.norm, config)
     second = _dense(weights, head.outer, labels, size, ops)
     return lambda vectors: second(norm(ops.activate(first(vectors), head.activation)))
+
+
+def vector_head(
+    config: EncoderConfig, space: SharedSpace, weights: Weights, ops: HeadOps = VECTORS
+) -> Head:
+    """Returns the product that makes the vector of a text, [size], of a token's hidden state.
+    Raises UnsupportedModel for missing tensors."""
+    return _dense(weights, "vector", space.size, config.hidden_size, ops, bias=space.bias)
 
 
 def _norm(weights: Weights, name: str, config: EncoderConfig) -> Head:

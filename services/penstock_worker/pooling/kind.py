@@ -8,9 +8,11 @@ import torch
 
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import Computer, StepKind, StepStart
 
@@ -38,9 +40,18 @@ class Pooler(Protocol):
 class Pool(StepKind[PoolingLaunch]):
     """The kind of step that pools. It never compiles a grammar."""
 
-    def __init__(self, pooler: Pooler, slots: Slots, *, copies: Copies = NO_COPIES) -> None:
-        """`pooler` and `copies` work on the same queue. Without a KV cache there are no copies."""
-        super().__init__(pooler.body, slots, copies, SlotGrammars())
+    def __init__(
+        self,
+        pooler: Pooler,
+        slots: Slots,
+        *,
+        copies: Copies = NO_COPIES,
+        media: StepMedia = NO_MEDIA,
+        adapters: StepAdapters = NO_ADAPTERS,
+    ) -> None:
+        """`pooler`, `copies` and `media` work on the same queue. Without a KV cache there are no
+        copies. `adapters`: those that `pooler` computes with."""
+        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media, adapters=adapters)
         self._pooler = pooler
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> PoolingLaunch:

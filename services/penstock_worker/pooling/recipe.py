@@ -12,6 +12,7 @@ from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import SlotBounds, Slots
+from penstock_worker.forward.interface import HeldMedia
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.steps.runner import StepRunner
 
@@ -30,6 +31,7 @@ class PoolingParts:
     kv_bytes: int = 0  # Size of the KV cache.
     copy_seconds: float = 0.0  # Time of copying a block to the host and back.
     kv_groups: tuple[KVGroup, ...] = ONE_GROUP  # Each has a block table for every sequence.
+    media: HeldMedia | None = None  # Of a model that takes some.
 
 
 @dataclass(frozen=True)

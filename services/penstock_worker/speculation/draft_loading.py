@@ -84,6 +84,7 @@ class DraftLoader:
             group=None,
             max_loras=0,
             max_lora_rank=0,
+            lora_whole_matrices=False,
         )
         self._name = draft.name
         self._recipe = choose(draft, own, threads)

@@ -91,6 +91,7 @@ class HeadLoader:
             quantization=setup.quantization if self._method == "mtp" else "none",
             max_loras=0,
             max_lora_rank=0,
+            lora_whole_matrices=False,
         )
         try:
             recipe = _backend(served.backend).head_recipe(config, files, opening, own, threads)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.model_config import ModelConfig, WeightFiles
+from penstock.model_config import EncoderConfig, ModelConfig, WeightFiles
 from penstock.vision_spec import LearnedPositions, VisionSpec
 from penstock_worker.media.pieces import MILLION, Pieces, whole
 from penstock_worker.vision import names
@@ -49,20 +49,22 @@ class VisionModel:
     One picture is encoded at a time, so that its bits are its own.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, threads: int = 1) -> None:
+    def __init__(
+        self, config: ModelConfig | EncoderConfig, weights: Weights, threads: int = 1
+    ) -> None:
         """`threads`: that encode a picture on a CPU.
 
         Raises UnsupportedModel for a model that doesn't see, and for weights that don't fit."""
         if config.vision is None:
             raise UnsupportedModel("the model has nothing to see with")
         self.spec: VisionSpec = config.vision
-        self.hidden_size = config.hidden_size
+        self.row_size = config.row_size
         self.dtype = weights.dtype
         self._threads = RowThreads(threads)
         self._tower = Tower(self.spec.tower, weights, self._threads)
-        self._projector = load_projector(self.spec, weights, config.hidden_size)
+        self._projector = load_projector(self.spec, weights, config.row_size)
         self._taps = dict(
-            zip(self.spec.taps, load_taps(self.spec, weights, config.hidden_size), strict=True)
+            zip(self.spec.taps, load_taps(self.spec, weights, config.row_size), strict=True)
         )
         self._divisible = weights.device.type == "cpu"
         weights.finish()

@@ -94,6 +94,8 @@ _OF_PROJECTOR = {
     "mm_soft_emb_norm": "projector.norm",
     "mm_input_projection_weight": "projector.weight",
 }
+_OF_PICTURES = re.compile(r"^visual_projection\b")
+"""CLIP's, of its pictures' vectors."""
 _NEWLINE = re.compile(r"^(?:model\.)?image_newline$")
 _NOT_NEEDED = re.compile(r"(^|\.)(embeddings\.(position_ids|mask_token)|rotary_pos_emb\.inv_freq)$")
 """Buffers that old checkpoints saved, although the configuration determines them; what stands for
@@ -109,6 +111,8 @@ def from_hub(name: str) -> str | None:
         return _in_tower(_TOWER.sub("", name))
     if _PROJECTOR.match(name):
         return _known(_PROJECTOR.sub("", name), _OF_PROJECTOR)
+    if _OF_PICTURES.match(name):
+        return _OF_PICTURES.sub("head.projection", name)
     return "projector.newline" if _NEWLINE.match(name) else None
 
 

@@ -18,8 +18,10 @@ from penstock.media import anyres
 from penstock.vision_spec import (
     AdapterProjector,
     AnyresProjector,
+    ClassProjector,
     MergerProjector,
     MLPProjector,
+    ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
     VisionSpec,
@@ -111,6 +113,8 @@ def rows_of(picture: Picture, spec: VisionSpec) -> int:
             return picture.per_tile + shape.rows * (shape.columns + 1)
         case MergerProjector():
             return picture.tiles * picture.per_tile // projector.side**2
+        case ClassProjector() | ProbeProjector():
+            return picture.tiles
         case _:
             return picture.tiles * projector.side**2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from typing import Protocol
 
 import msgspec
 import torch
@@ -13,33 +13,36 @@ from penstock.layer_spec import NormSpec
 from penstock.vision_spec import (
     AdapterProjector,
     AnyresProjector,
+    ClassProjector,
     MergerProjector,
     MLPProjector,
     PoolProjector,
+    ProbeProjector,
     ShuffleProjector,
     SquareMLPProjector,
     VisionSpec,
 )
 from penstock_kernels import reference
 from penstock_worker.media.pieces import Pieces
+from penstock_worker.vision.one_row import ClassVector, ProbeVector
 from penstock_worker.vision.parts import TowerNorm, TowerProduct
 from penstock_worker.vision.picture import Picture, anyres_of, pooled_side
 from penstock_worker.vision.rows import RowThreads
 from penstock_worker.weights.weights import Weights
 
 
-class Projector(ABC):
+class Projector(Protocol):
     """Maps a tower's output, [patches, hidden], to [rows, the decoder's hidden size]."""
 
-    row_work: int
-    """Multiplications for each row."""
+    @property
+    def row_work(self) -> int:
+        """Multiplications for each row."""
 
-    @abstractmethod
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         """`threads`: that share the rows."""
 
 
-class _MLP(Projector):
+class _MLP:
     def __init__(
         self, spec: MLPProjector | AnyresProjector, weights: Weights, inputs: int, outputs: int
     ) -> None:
@@ -57,7 +60,7 @@ class _MLP(Projector):
         return self._second(reference.plain_activation(self._first(vectors), self._activation))
 
 
-class _Shuffle(Projector):
+class _Shuffle:
     def __init__(self, spec: ShuffleProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._factor = spec.factor
         wide = inputs * spec.factor**2
@@ -70,7 +73,7 @@ class _Shuffle(Projector):
         return (yield from threads.mapped(self._product, squares, each=self.row_work))
 
 
-class _SquareMLP(Projector):
+class _SquareMLP:
     def __init__(
         self, spec: SquareMLPProjector, weights: Weights, inputs: int, outputs: int
     ) -> None:
@@ -103,7 +106,7 @@ class _SquareMLP(Projector):
         return (yield from self._inner.pieces(squares.contiguous(), picture, threads))
 
 
-class _Adapter(Projector):
+class _Adapter:
     def __init__(self, spec: AdapterProjector, weights: Weights, inputs: int, outputs: int) -> None:
         self._factor = spec.factor
         at = "projector.adapter"
@@ -128,7 +131,7 @@ class _Adapter(Projector):
         return self._last(squares)
 
 
-class _Anyres(Projector):
+class _Anyres:
     def __init__(
         self, vision: VisionSpec, spec: AnyresProjector, weights: Weights, inputs: int, outputs: int
     ) -> None:
@@ -165,7 +168,7 @@ class _Anyres(Projector):
         return torch.cat((lines, self._newline[None])).contiguous()
 
 
-class _Merger(Projector):
+class _Merger:
     def __init__(
         self,
         spec: MergerProjector,
@@ -191,7 +194,7 @@ class _Merger(Projector):
         return self._second(reference.plain_activation(self._first(squares), "gelu"))
 
 
-class _Pool(Projector):
+class _Pool:
     def __init__(self, spec: PoolProjector, weights: Weights, inputs: int, outputs: int) -> None:
         weight = weights.take("projector.weight", (inputs, outputs))
         self._product = TowerProduct(weight.t().contiguous(), None)
@@ -240,6 +243,10 @@ def load_projector(spec: VisionSpec, weights: Weights, outputs: int) -> Projecto
             return _Merger(projector, weights, inputs, outputs)
         case PoolProjector():
             return _Pool(projector, weights, inputs, outputs)
+        case ClassProjector():
+            return ClassVector(projector, weights, inputs, outputs)
+        case ProbeProjector():
+            return ProbeVector(spec.tower, weights)
 
 
 def load_taps(spec: VisionSpec, weights: Weights, outputs: int) -> list[Projector]:

@@ -62,4 +62,4 @@ def load_tower(
 ) -> VisionModel:
     """Raises UnsupportedModel for weights that don't fit."""
     weights = open_tower(prepared.weights, dtype, device=device, load_format=load_format)
-    return VisionModel(prepared.decoder, weights, threads)
+    return VisionModel(prepared.config, weights, threads)

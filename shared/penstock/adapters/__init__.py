@@ -4,7 +4,20 @@ Source of the method: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Mo
 module's product with the matrix W becomes W x + scale * B (A x), where A has few rows.
 """
 
-from penstock.adapters.adapter import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
+from penstock.adapters.adapter import (
+    AdaptedModule,
+    Adapter,
+    StoredFactor,
+    UnfitAdapter,
+    WholeTensor,
+)
 from penstock.adapters.reading import read_adapter
 
-__all__ = ["AdaptedModule", "Adapter", "StoredFactor", "UnfitAdapter", "read_adapter"]
+__all__ = [
+    "AdaptedModule",
+    "Adapter",
+    "StoredFactor",
+    "UnfitAdapter",
+    "WholeTensor",
+    "read_adapter",
+]

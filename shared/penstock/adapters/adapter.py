@@ -41,8 +41,24 @@ class StoredFactor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """uint8 [bytes], a read-only view on the mapping."""
 
 
+class WholeTensor(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A tensor that stands in the place of the model's own, its data still in the file."""
+
+    name: str
+    """The file's name of the model's tensor: `lm_head.weight`."""
+    shape: tuple[int, ...]
+    """Of a matrix, or of a vector."""
+    format: str
+    """F32, F16 or BF16."""
+    data: np.ndarray
+    """uint8 [bytes], a read-only view on the mapping."""
+
+
 class AdaptedModule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What an adapter adds to one module's product: scale * up (down x)."""
+    """What an adapter adds to one module's product: scale * up (down x).
+
+    An embedding is the product with a token's unit vector: it has as many inputs as tokens.
+    """
 
     module: str
     """The file's name of the module: `model.layers.0.self_attn.q_proj` in a PEFT folder,
@@ -52,6 +68,8 @@ class AdaptedModule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A, [rank, inputs]."""
     up: StoredFactor
     """B, [outputs, rank]."""
+    magnitude: StoredFactor | None = None
+    """[outputs, 1], of DoRA: the lengths that the rows of W + scale * B A get."""
 
     @property
     def rank(self) -> int:
@@ -68,11 +86,13 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Name of the model that it was made for, as the files say it; empty if they don't."""
     architecture: str = ""
     """`general.architecture` of a GGUF file; empty in a PEFT folder."""
+    whole: tuple[WholeTensor, ...] = ()
+    """By name."""
 
     @property
     def rank(self) -> int:
         """The highest of all modules."""
-        return max(each.rank for each in self.modules)
+        return max((each.rank for each in self.modules), default=0)
 
     def digest(self) -> str:
         """Returns 64 hexadecimal digits (SHA-256) that stand for all that the adapter does to a
@@ -83,26 +103,36 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         def add(part: bytes) -> None:
             found.update(len(part).to_bytes(8, "little") + part)
 
+        def add_data(data: np.ndarray) -> None:
+            found.update(data.nbytes.to_bytes(8, "little"))
+            found.update(data.data)
+
         add(self.format.encode())
         add(self.architecture.encode())
         for each in self.modules:
             add(each.module.encode())
             add(each.scale.hex().encode())
-            for factor in (each.down, each.up):
+            for factor in (each.down, each.up, *filter(None, (each.magnitude,))):
                 add(f"{factor.format} {factor.shape[0]} {factor.shape[1]}".encode())
-                found.update(factor.data.nbytes.to_bytes(8, "little"))
-                found.update(factor.data.data)
+                add_data(factor.data)
+        for tensor in self.whole:
+            add(f"{tensor.name} {tensor.format} {tensor.shape}".encode())
+            add_data(tensor.data)
         return found.hexdigest()
+
+
+def check_number(modules: int) -> None:
+    """Raises UnfitAdapter for an adapter that changes nothing, or too much."""
+    if not modules:
+        raise UnfitAdapter("the adapter changes no module: it has no pair of factors")
+    if modules > MAX_MODULES:
+        raise UnfitAdapter(
+            f"the adapter changes {modules} modules; at most {MAX_MODULES} are allowed"
+        )
 
 
 def checked_modules(modules: list[AdaptedModule]) -> tuple[AdaptedModule, ...]:
     """Returns them by name. Raises UnfitAdapter for factors that don't belong together."""
-    if not modules:
-        raise UnfitAdapter("the adapter changes no module: it has no pair of factors")
-    if len(modules) > MAX_MODULES:
-        raise UnfitAdapter(
-            f"the adapter changes {len(modules)} modules; at most {MAX_MODULES} are allowed"
-        )
     for each in modules:
         if each.down.shape[0] != each.up.shape[1]:
             raise UnfitAdapter(
@@ -112,5 +142,10 @@ def checked_modules(modules: list[AdaptedModule]) -> tuple[AdaptedModule, ...]:
         if not 1 <= each.rank <= MAX_RANK:
             raise UnfitAdapter(
                 f"{each.module} has rank {each.rank}; ranks from 1 to {MAX_RANK} are read"
+            )
+        if each.magnitude is not None and each.magnitude.shape[0] != each.up.shape[0]:
+            raise UnfitAdapter(
+                f"{each.magnitude.name} has {each.magnitude.shape[0]} numbers for "
+                f"{each.up.shape[0]} outputs"
             )
     return tuple(sorted(modules, key=lambda each: each.module))

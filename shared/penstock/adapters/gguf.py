@@ -15,12 +15,14 @@ from penstock.adapters.adapter import (
     Adapter,
     StoredFactor,
     UnfitAdapter,
+    check_number,
     checked_modules,
 )
 from penstock.formats.gguf import GGUFFile, GGUFTensor
 from penstock.formats.gguf_types import READ_TYPES
 
 _DOWN, _UP = ".weight.lora_a", ".weight.lora_b"
+_TOKENS = "token_embd"
 _INVOKED = "adapter.alora.invocation_tokens"
 
 
@@ -51,6 +53,9 @@ def read_gguf_adapter(path: Path) -> Adapter:
             raise UnfitAdapter(f"the adapter's tensor {tensor.name} is no factor of low rank")
     if alone := sorted(downs.keys() ^ ups.keys()):
         raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
+    if _TOKENS in downs:
+        raise UnfitAdapter(f"the adapter changes {_TOKENS}, which isn't served of GGUF files")
+    check_number(len(downs))
     modules = [
         # An alpha of 0 means no scale, as llama.cpp reads it.
         AdaptedModule(

@@ -1,12 +1,16 @@
 """Adapters in folders as the PEFT library writes them.
 
 adapter_model.safetensors has, for each module of the model, PREFIX.MODULE.lora_A.weight [rank,
-inputs] and PREFIX.MODULE.lora_B.weight [outputs, rank]. Which modules are changed follows from
-these tensors; `target_modules` and `layers_to_transform` only say how they came to be chosen.
+inputs] and PREFIX.MODULE.lora_B.weight [outputs, rank], with DoRA also
+PREFIX.MODULE.lora_magnitude_vector [outputs]; of an embedding lora_embedding_A [rank, tokens] and
+lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Which modules are changed
+follows from these tensors; `target_modules`, `layers_to_transform` and `modules_to_save` only say
+how they came to be chosen.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.adapters.adapter import (
@@ -14,6 +18,8 @@ from penstock.adapters.adapter import (
     Adapter,
     StoredFactor,
     UnfitAdapter,
+    WholeTensor,
+    check_number,
     checked_modules,
 )
 from penstock.adapters.peft_config import PeftConfig, read_peft_config
@@ -26,14 +32,13 @@ MAX_CONFIG_BYTES = 1 << 20
 
 _PREFIX = "base_model.model."
 _FLOATS = ("F32", "F16", "BF16")
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
-_REFUSED = {
-    ".lora_magnitude_vector": "is of DoRA, which is not served",
-    ".lora_embedding_A": "changes an embedding, which is not served",
-    ".lora_embedding_B": "changes an embedding, which is not served",
-    ".lora_A.bias": "is a bias, which is not served",
-    ".lora_B.bias": "is a bias, which is not served",
-}
+_DOWNS = (".lora_A.weight", ".lora_embedding_A")
+_UPS = (".lora_B.weight", ".lora_embedding_B")
+_MAGNITUDE = ".lora_magnitude_vector"
+_COPIED = ".base_layer.weight"
+"""The model's own embedding or head, which PEFT puts beside its factors."""
+_WHOLE = (".weight", ".bias")
+_BIASES = (".lora_A.bias", ".lora_B.bias")
 
 
 def read_peft_folder(folder: Path) -> Adapter:
@@ -45,29 +50,90 @@ def read_peft_folder(folder: Path) -> Adapter:
     config = read_peft_config(values)
     if not (folder / WEIGHTS).exists():
         raise UnfitAdapter(f"the adapter's folder has no {WEIGHTS}; no other format is read")
-    tensors = SafetensorsFile(folder / WEIGHTS).tensors
-    downs: dict[str, StoredFactor] = {}
-    ups: dict[str, StoredFactor] = {}
-    for tensor in tensors.values():
-        if tensor.name.endswith(_DOWN):
-            downs[_module(tensor.name, _DOWN)] = _factor(tensor)
-        elif tensor.name.endswith(_UP):
-            ups[_module(tensor.name, _UP)] = _factor(tensor)
+    tensors = _Tensors()
+    for tensor in SafetensorsFile(folder / WEIGHTS).tensors.values():
+        tensors.add(tensor)
+    return tensors.adapter(config)
+
+
+@dataclass
+class _Tensors:
+    """Those of a file, by what they are, and by module."""
+
+    downs: dict[str, StoredFactor] = field(default_factory=dict)
+    ups: dict[str, StoredFactor] = field(default_factory=dict)
+    magnitudes: dict[str, StoredFactor] = field(default_factory=dict)
+    copied: dict[str, SafetensorsTensor] = field(default_factory=dict)
+    whole: list[WholeTensor] = field(default_factory=list)
+
+    def add(self, tensor: SafetensorsTensor) -> None:
+        name = tensor.name
+        for endings, found in ((_DOWNS, self.downs), (_UPS, self.ups)):
+            for ending in endings:
+                if name.endswith(ending):
+                    found[_module(name, ending)] = _factor(tensor, 2)
+                    return
+        if name.endswith(_MAGNITUDE):
+            self.magnitudes[_module(name, _MAGNITUDE)] = _factor(tensor, 1)
+        elif name.endswith(_COPIED):
+            self.copied[_module(name, _COPIED)] = tensor
+        elif name.endswith(_BIASES):
+            raise UnfitAdapter(f"the adapter's tensor {name} is a bias, which is not served")
+        elif name.endswith(_WHOLE) and ".lora_" not in name:
+            self.whole.append(_whole(tensor))
         else:
-            raise UnfitAdapter(f"the adapter's tensor {tensor.name} {_why_refused(tensor.name)}")
-    if alone := sorted(downs.keys() ^ ups.keys()):
-        raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
-    modules = [_adapted(name, down, ups[name], config) for name, down in downs.items()]
-    return Adapter(format="peft", modules=checked_modules(modules), base=config.base)
+            raise UnfitAdapter(f"the adapter's tensor {name} is of no kind that is served")
 
-
-def _adapted(name: str, down: StoredFactor, up: StoredFactor, config: PeftConfig) -> AdaptedModule:
-    rank = down.shape[0]
-    if rank < 1 or rank not in config.ranks:
-        raise UnfitAdapter(
-            f"{down.name} has rank {rank}; {CONFIG} says {', '.join(map(str, config.ranks))}"
+    def adapter(self, config: PeftConfig) -> Adapter:
+        if alone := sorted(self.downs.keys() ^ self.ups.keys()):
+            raise UnfitAdapter(f"the adapter has one factor only for {alone[0]}")
+        if alone := sorted(self.magnitudes.keys() - self.downs.keys()):
+            raise UnfitAdapter(f"the adapter has a magnitude without factors for {alone[0]}")
+        for name, tensor in self.copied.items():
+            self._check_copied(name, tensor)
+        check_number(len(self.downs) + len(self.whole))
+        modules = [self._module(name, config) for name in self.downs]
+        if config.tied and self.whole:
+            raise UnfitAdapter(
+                "the adapter's ensure_weight_tying is true, which isn't served with modules_to_save"
+            )
+        return Adapter(
+            format="peft",
+            modules=checked_modules(modules),
+            base=config.base,
+            whole=tuple(sorted(self.whole, key=lambda each: each.name)),
         )
-    return AdaptedModule(module=name, scale=config.scale(name, rank), down=down, up=up)
+
+    def _module(self, name: str, config: PeftConfig) -> AdaptedModule:
+        down, magnitude = self.downs[name], self.magnitudes.get(name)
+        rank = down.shape[0]
+        if rank < 1 or rank not in config.ranks:
+            raise UnfitAdapter(
+                f"{down.name} has rank {rank}; {CONFIG} says {', '.join(map(str, config.ranks))}"
+            )
+        if config.dora != (magnitude is not None):
+            raise UnfitAdapter(
+                f"{CONFIG} says use_dora {config.dora}, but {name} has "
+                f"{'no' if magnitude is None else 'a'} lora_magnitude_vector"
+            )
+        return AdaptedModule(
+            module=name,
+            scale=config.scale(name, rank),
+            down=down,
+            up=self.ups[name],
+            magnitude=magnitude,
+        )
+
+    def _check_copied(self, name: str, tensor: SafetensorsTensor) -> None:
+        """Factors never change what they are added to: only the size of the copy says anything."""
+        down, up = self.downs.get(name), self.ups.get(name)
+        if down is None or up is None:
+            raise UnfitAdapter(f"the adapter has a copy of {name} without factors for it")
+        fits = ((up.shape[0], down.shape[1]), (down.shape[1], up.shape[0]))
+        if tensor.shape not in fits:
+            raise UnfitAdapter(
+                f"{tensor.name} has shape {tuple(tensor.shape)}; its factors are of {fits[0]}"
+            )
 
 
 def _module(name: str, ending: str) -> str:
@@ -76,20 +142,23 @@ def _module(name: str, ending: str) -> str:
     return name.removeprefix(_PREFIX).removesuffix(ending)
 
 
-def _factor(tensor: SafetensorsTensor) -> StoredFactor:
-    if tensor.dtype not in _FLOATS or len(tensor.shape) != 2:
+def _factor(tensor: SafetensorsTensor, dimensions: int) -> StoredFactor:
+    if tensor.dtype not in _FLOATS or len(tensor.shape) != dimensions:
         raise UnfitAdapter(
             f"the adapter's tensor {tensor.name} is {tensor.dtype} of shape {tensor.shape}; a "
-            f"matrix of {', '.join(_FLOATS)} is needed"
+            f"{'matrix' if dimensions == 2 else 'vector'} of {', '.join(_FLOATS)} is needed"
         )
-    rows, columns = tensor.shape
+    rows, columns = (*tensor.shape, 1)[:2]
     return StoredFactor(
         name=tensor.name, shape=(rows, columns), format=tensor.dtype, data=tensor.data
     )
 
 
-def _why_refused(name: str) -> str:
-    for part, why in _REFUSED.items():
-        if part in name:
-            return why
-    return "is a whole tensor of the model (see modules_to_save), which is not served"
+def _whole(tensor: SafetensorsTensor) -> WholeTensor:
+    if tensor.dtype not in _FLOATS or len(tensor.shape) not in (1, 2):
+        raise UnfitAdapter(
+            f"the adapter's tensor {tensor.name} is {tensor.dtype} of shape {tensor.shape}; a "
+            f"matrix or vector of {', '.join(_FLOATS)} is needed"
+        )
+    name = _module(tensor.name, "")
+    return WholeTensor(name=name, shape=tuple(tensor.shape), format=tensor.dtype, data=tensor.data)

@@ -21,14 +21,14 @@ _WITHOUT_EFFECT = frozenset(
         *("auto_mapping", "base_model_name_or_path", "corda_config", "eva_config"),
         *("exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform"),
         *("loftq_config", "lora_dropout", "megatron_core", "peft_version", "qalora_group_size"),
-        *("revision", "runtime_config", "target_modules", "task_type", "ensure_weight_tying"),
+        *("revision", "runtime_config", "target_modules", "task_type", "modules_to_save"),
     }
 )
 """How the adapter was trained, and how its modules were chosen."""
 _READ = frozenset(
     {
         *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"),
-        *("bias", "init_lora_weights"),
+        *("bias", "init_lora_weights", "use_dora", "ensure_weight_tying"),
     }
 )
 _CHANGES_THE_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -48,6 +48,10 @@ class PeftConfig:
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     """By names of modules, or endings of them: their own alpha."""
     base: str = ""
+    dora: bool = False
+    """Whether the rows of what is added up get lengths of their own (Liu et al., "DoRA", 2024)."""
+    tied: bool = False
+    """Whether a whole embedding is meant as the head, too."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -86,6 +90,8 @@ def read_peft_config(values: object) -> PeftConfig:
             rank_pattern=_by_name(values, "rank_pattern", int),
             alpha_pattern=_by_name(values, "alpha_pattern", float),
             base=fields.text("base_model_name_or_path", default=""),
+            dora=fields.flag("use_dora", default=False),
+            tied=fields.flag("ensure_weight_tying", default=False),
         )
     except UnsupportedModel as error:
         raise UnfitAdapter(str(error)) from None

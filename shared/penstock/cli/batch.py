@@ -205,7 +205,7 @@ def _with_own_system(arguments: argparse.Namespace, model: str, work: FileWork) 
 
     drivers: list[threading.Thread] = []
 
-    def announce(url: str, _: Path) -> None:
+    def announce(url: str, _: Path | None) -> None:
         drivers.append(threading.Thread(target=drive, args=(url,), daemon=True))
         drivers[0].start()
 

@@ -57,6 +57,7 @@ COMMANDS = (
     ),
     Command("gateway", PARTS, "run one gateway (HTTP front end)", "process_arguments:gateway"),
     Command("batches", PARTS, "work through batches, without a port", "process_arguments:batches"),
+    Command("grpc", PARTS, "run the process that answers gRPC", "process_arguments:grpc"),
     Command("engine", PARTS, "run one engine core (scheduler, KV)", "process_arguments:engine"),
     Command("worker", PARTS, "run one worker (model, KV tensors)", "process_arguments:worker"),
     Command(

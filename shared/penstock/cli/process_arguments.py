@@ -18,13 +18,16 @@ def gateway(parser: Parser) -> None:
         required=True,
         metavar="ENDPOINTS",
         help="The engines' front-end sides, with commas: tcp://HOST:PORT, ipc://PATH, or "
-        "dns://NAME:PORT for every address of a name.",
+        "dns://NAME:PORT for every address of a name. Of several models each has the model's name "
+        "in front: NAME=tcp://HOST:PORT.",
     )
+    _models_socket(parser)
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
     flags.add_settings(
         parser,
         flags.GATEWAY,
+        flags.MODELS,
         flags.STORAGE,
         flags.MEDIA,
         *flags.ADAPTERS,
@@ -47,9 +50,11 @@ def batches(parser: Parser) -> None:
         metavar="ENDPOINTS",
         help="The engines' front-end sides, as for `penstock gateway`.",
     )
+    _models_socket(parser)
     flags.add_settings(
         parser,
         flags.GATEWAY,
+        flags.MODELS,
         flags.STORAGE,
         flags.MEDIA,
         *flags.ADAPTERS,
@@ -58,6 +63,34 @@ def batches(parser: Parser) -> None:
     )
     _supervision(parser)
     parser.set_defaults(run=_child("batches"))
+
+
+def grpc(parser: Parser) -> None:
+    """`penstock grpc`."""
+    parser.description = (
+        "Answers gRPC at --grpc-port: a gateway whose socket speaks HTTP/2, which dials engine "
+        "cores."
+    )
+    parser.add_argument(
+        "--engine-endpoint",
+        required=True,
+        metavar="ENDPOINTS",
+        help="The engines' front-end sides, as for `penstock gateway`.",
+    )
+    _models_socket(parser)
+    parser.add_argument("--ready-file", metavar="FILE", help="Made when it is first ready.")
+    flags.add_settings(
+        parser,
+        flags.GATEWAY,
+        flags.MODELS,
+        flags.STORAGE,
+        flags.MEDIA,
+        *flags.ADAPTERS,
+        flags.TRANSPORT,
+        flags.LOG,
+    )
+    _supervision(parser)
+    parser.set_defaults(run=_child("grpc"))
 
 
 def engine(parser: Parser) -> None:
@@ -154,6 +187,14 @@ def prepare(parser: Parser) -> None:
     parser.set_defaults(run=_child("prepare"))
 
 
+def _models_socket(parser: Parser) -> None:
+    parser.add_argument(
+        "--models-socket",
+        metavar="FILE",
+        help="Socket of a supervisor that starts and ends models.",
+    )
+
+
 def _supervision(parser: Parser, *, indexed: bool = False) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("Given by the supervisor")
     group.add_argument(
@@ -161,6 +202,7 @@ def _supervision(parser: Parser, *, indexed: bool = False) -> argparse._Argument
     )
     if indexed:
         group.add_argument("--index", type=int, metavar="N", help="Number, for its name.")
+        group.add_argument("--of", metavar="MODEL", help="The model, for its name.")
     group.add_argument(
         "--failure-file", metavar="FILE", help="Where to write why this process failed."
     )

@@ -1,5 +1,5 @@
-"""The commands that are one process of the system: gateway, batches, engine, worker,
-ray-workers, prepare.
+"""The commands that are one process of the system: gateway, batches, grpc, engine,
+worker, ray-workers, prepare.
 
 With `engine_tools` the only module of `penstock` that imports the services, each only in its own
 process.
@@ -23,6 +23,7 @@ from penstock import logs
 from penstock.children import die_with_parent
 from penstock.config.flags import resolve
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
+from penstock.net.grpc_port import check_installed
 from penstock.process_title import set_title
 from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
@@ -114,7 +115,9 @@ def _title(role: str, arguments: argparse.Namespace) -> str:
     number = getattr(arguments, "index", None)
     if role == "worker":
         number = arguments.rank if number is None else number
-    return role if number is None else f"{role} {number}"
+    title = role if number is None else f"{role} {number}"
+    model = getattr(arguments, "of", None)
+    return title if model is None else f"{title} of {model}"
 
 
 @contextmanager
@@ -144,8 +147,10 @@ def _gateway(arguments: argparse.Namespace) -> int:
         media=config.engine.media,
         adapter_folder=config.engine.lora.lora_allowed_folder,
         cache_dir=config.engine.model.cache_dir,
-        gateways=config.gateways,
+        gateways=config.doors,
         storage=config.storage,
+        models=config.models,
+        models_socket=arguments.models_socket,
     )
     return 0
 
@@ -155,7 +160,23 @@ def _batches(arguments: argparse.Namespace) -> int:
     with uncollected():
         from penstock_gateway.batches.process import main
 
-    main(arguments.engine_endpoint, resolve(arguments))
+    main(arguments.engine_endpoint, resolve(arguments), arguments.models_socket)
+    return 0
+
+
+def _grpc(arguments: argparse.Namespace) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    check_installed()
+    with uncollected():
+        from penstock_gateway.rpc.process import main
+
+    ready = arguments.ready_file
+    main(
+        arguments.engine_endpoint,
+        resolve(arguments),
+        None if ready is None else Path(ready),
+        arguments.models_socket,
+    )
     return 0
 
 
@@ -230,6 +251,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
 _BODIES = {
     "gateway": _gateway,
     "batches": _batches,
+    "grpc": _grpc,
     "engine": _engine,
     "worker": _worker,
     "ray-workers": _ray_workers,

@@ -12,6 +12,13 @@ from penstock.cli.parser import Parser, examples
 from penstock.cli.try_it import curl_line, example_for
 from penstock.config import flags
 from penstock.config.flags import resolve
+from penstock.config.model_list import (
+    ModelEntry,
+    check_for_several,
+    checked,
+    config_of,
+    read_list,
+)
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
@@ -24,7 +31,7 @@ INTERRUPTED = 130
 
 def add(parser: Parser) -> None:
     """The command's arguments."""
-    parser.usage = "penstock serve [MODEL] [--flag VALUE ...]"
+    parser.usage = "penstock serve [MODEL ...] [--flag VALUE ...]"
     parser.description = (
         "Starts gateways, engine core and worker, restarts what dies, and stops them all on "
         "SIGTERM or Ctrl-C."
@@ -33,9 +40,16 @@ def add(parser: Parser) -> None:
         "penstock serve",
         "penstock serve ./my-model --port 8001 --gateways 2",
         "penstock serve smollm2-135m --dtype float32 --max-num-seqs 64",
+        "penstock serve smollm2-135m all-minilm-l6-v2",
+        "penstock serve --models models.yaml --models-memory-gib 16",
         "penstock serve --config penstock.yaml",
     )
-    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help="same as --model")
+    parser.add_argument(
+        "positional_models",
+        nargs="*",
+        metavar="MODEL",
+        help="Same as --model; several are served side by side, see --models.",
+    )
     flags.add_settings(parser, flags.SERVE)
     parser.add_argument(
         "--api-key",
@@ -77,6 +91,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     report = None if arguments.report_fd is None else StartupReport(arguments.report_fd)
     try:
         config = _config(arguments)
+        models = _models(config, arguments)
     except InvalidRequest as error:
         if report is not None:
             report.send_error(str(error))
@@ -86,10 +101,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
     served = run_system(
         config,
         SystemOptions(
-            announce=lambda url, model_dir: _announce(url, model_dir, config),
+            announce=lambda url, model_dir: _announce(url, model_dir, config, models),
             http=not arguments.no_http,
             endpoints=EngineAddresses(arguments.frontend_endpoint, arguments.worker_endpoint),
             report=report,
+            models=models,
         ),
     )
     return 0 if served else INTERRUPTED
@@ -103,19 +119,46 @@ def _config(arguments: argparse.Namespace) -> ServeConfig:
         if not arguments.api_key:
             raise InvalidRequest("--api-key is empty; `penstock key` makes one")
         os.environ[ENVIRONMENT] = arguments.api_key
-    if arguments.positional_model is None:
+    named = arguments.positional_models
+    if not named:
         return config
-    flag = getattr(arguments, "setting_model", arguments.positional_model)
-    if flag != arguments.positional_model:
-        raise InvalidRequest(
-            f"two models were named, {arguments.positional_model!r} and --model {flag!r}"
-        )
-    return replace_settings(config, {"model": arguments.positional_model})
+    flag = getattr(arguments, "setting_model", named[0])
+    if flag != named[0] or (len(named) > 1 and hasattr(arguments, "setting_model")):
+        raise InvalidRequest(f"two models were named, {named[0]!r} and --model {flag!r}")
+    return config if len(named) > 1 else replace_settings(config, {"model": named[0]})
 
 
-def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
+def _models(config: ServeConfig, arguments: argparse.Namespace) -> tuple[ModelEntry, ...]:
+    """Several models; empty: there is one. Raises InvalidRequest."""
+    named, file = arguments.positional_models, config.models.models
+    if file is None and len(named) < 2:
+        return ()
+    if file is not None and (named or hasattr(arguments, "setting_model")):
+        raise InvalidRequest("models were named beside --models: they go into its list")
+    for flag in ("no_http", "frontend_endpoint", "worker_endpoint"):
+        if getattr(arguments, flag):
+            raise InvalidRequest(
+                f"--{flag.replace('_', '-')} is for one model; engine cores elsewhere are started "
+                "by `penstock engine`, and named by --engine-endpoint NAME=ENDPOINT of a gateway"
+            )
+    check_for_several(config)
+    if file is not None:
+        entries = read_list(file)
+    else:
+        entries = checked([ModelEntry(model=model) for model in named], "the models named")
+    for entry in entries:
+        config_of(entry, config, len(entries))  # What is wrong is said before anything starts.
+    return entries
+
+
+def _announce(
+    url: str, model_dir: Path | None, config: ServeConfig, models: tuple[ModelEntry, ...]
+) -> None:
     """What a person at a terminal wants to see; the only thing on stdout."""
     if not url:
+        return
+    if model_dir is None:
+        _announce_several(url, config, models)
         return
     model = load_manifest(model_dir)
     settings = config.engine.model
@@ -124,3 +167,13 @@ def _announce(url: str, model_dir: Path, config: ServeConfig) -> None:
     line = curl_line(url, name, example_for(model, settings), has_keys=has_keys)
     how = f" (${ENVIRONMENT}: one of the API keys)" if has_keys else ""
     print(f"Penstock is ready: {name} on {url}\nTry it{how}:\n  {line}", flush=True)
+
+
+def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, ...]) -> None:
+    has_keys = configured_keys(config.gateway) is not None
+    names = ",".join(entry.name for entry in models)
+    key = f' -H "authorization: Bearer ${ENVIRONMENT}"' if has_keys else ""
+    print(
+        f"Penstock is ready: {names} on {url}\nWhat they are:\n  curl {url}/v1/models{key}",
+        flush=True,
+    )

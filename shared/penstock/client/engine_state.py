@@ -103,4 +103,12 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         ),
         host_blocks=total("host_blocks"),
         prefix_caching=statuses[0].prefix_caching,
+        media_items_encoded=total("media_items_encoded"),
+        media_items_found=total("media_items_found"),
+        media_bytes=total("media_bytes"),
+        drafts=total("drafts"),
+        drafted_tokens=total("drafted_tokens"),
+        kept_tokens=total("kept_tokens"),
+        # Any of them may get the request.
+        aligns=all(status.aligns for status in statuses),
     )

@@ -9,6 +9,9 @@ import msgspec
 
 from penstock.client.pool_request import check_input, pooling_model
 from penstock.errors import InvalidRequest
+from penstock.media.items import PreparedItems, PromptMedia
+from penstock.media.prompt import by_itself
+from penstock.media_facts import MediaFacts
 from penstock.protocol.to_frontend import Welcome
 from penstock.text.tokenizer import Tokenizer
 
@@ -25,6 +28,8 @@ class PoolInput(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int]
     token_types: bytes = b""
     """A byte for each id; empty: all 0."""
+    media: PromptMedia | None = None
+    """What the ids have places for."""
 
 
 def limit_of(truncate: int | None, welcome: Welcome) -> int | None:
@@ -77,7 +82,28 @@ def text_input(
         text, pair, add_special=add_special, limit=limit
     )
     check_input(prompt_token_ids, welcome)
+    padding = pooling_model(welcome).padding
+    if padding is not None:
+        return PoolInput(padding.filled(prompt_token_ids))
     return PoolInput(prompt_token_ids, types if any(types) else b"")
+
+
+def picture_input(items: PreparedItems) -> PoolInput:
+    """An item that is an input by itself. Raises InvalidRequest for several."""
+    ids, media = by_itself(items)
+    return PoolInput(ids, media=media)
+
+
+def check_pictures(welcome: Welcome) -> MediaFacts:
+    """How pictures are prepared that are inputs by themselves. Raises InvalidRequest where none
+    are."""
+    if welcome.media is None or not welcome.media.alone:
+        raise InvalidRequest(
+            "this model makes vectors of texts only; pictures are taken by models such as CLIP",
+            param="model",
+            code="unsupported_model",
+        )
+    return welcome.media
 
 
 def ids_input(prompt_token_ids: list[int], welcome: Welcome, *, limit: int | None) -> PoolInput:

@@ -25,6 +25,7 @@ _FOREIGN_PREFIX = "vllm_"
 ENGINE = ("engine",)
 GATEWAY = ("gateway",)
 STORAGE = ("storage",)
+MODELS = ("models", "models")
 TRANSPORT = ("engine", "transport")
 MEDIA = ("engine", "media")
 ADAPTERS = (("engine", "lora", "lora_allowed_folder"), ("engine", "model", "cache_dir"))

@@ -17,11 +17,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
+    grpc_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port for gRPC, which a process of its own serves; 0 picks a free one;"
+            " needs the extra `grpc`; default: none."
+        ),
+    ] = None
+    grpc_max_calls: Annotated[
+        int, Meta(ge=1, le=65_536, description="Calls over gRPC at once; more are refused.")
+    ] = 4096
     ssl_certfile: Annotated[
         str | None,
         Meta(
             description="Certificate (PEM, with its chain) to serve HTTPS with, on the admin port"
-            " too; default: none, plain HTTP."
+            " and gRPC's too; default: none, plain HTTP."
         ),
     ] = None
     ssl_keyfile: Annotated[
@@ -46,7 +56,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
             description="Port for /metrics where there are API keys, which only an admin's key"
-            " opens; gateway N of several takes this port + N; default: none."
+            " opens; gateway N of several takes this port + N, and gRPC's process the"
+            " one after those; default: none."
         ),
     ] = None
     rate_limit_storage: Annotated[
@@ -107,6 +118,19 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " longer than its file (base64): keep it above 4/3 of max_media_bytes.",
         ),
     ] = 33_554_432
+    max_realtime_connections: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="WebSockets of /v1/realtime that a gateway has open at a time; what comes"
+            " beyond is refused with 503.",
+        ),
+    ] = 256
+    max_realtime_tenant_connections: Annotated[
+        int,
+        Meta(ge=0, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
+    ] = 128
     access_log: Annotated[
         AccessLog,
         Meta(

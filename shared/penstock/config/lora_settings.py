@@ -39,6 +39,14 @@ class LoraSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Highest rank of an adapter. There is memory for max_loras of that rank.",
         ),
     ] = 16
+    lora_whole_matrices: Annotated[
+        bool,
+        Meta(
+            description="Adapters may bring an embedding and an output head of their own (PEFT's"
+            " modules_to_save). There is memory for those of max_loras, beside that of their"
+            " factors."
+        ),
+    ] = False
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=65_536)] | None,
         Meta(

@@ -25,6 +25,7 @@ from penstock.config.model_settings import (
     Quantization,
     Runner,
 )
+from penstock.config.models_settings import ModelsSettings
 from penstock.config.scheduler_settings import (
     LimitSettings,
     PreemptionMode,
@@ -55,6 +56,7 @@ __all__ = [
     "MetricsSettings",
     "ModelImpl",
     "ModelSettings",
+    "ModelsSettings",
     "ParallelSettings",
     "PreemptionMode",
     "Quantization",
@@ -239,6 +241,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     storage: StorageSettings = StorageSettings()
+    models: ModelsSettings = ModelsSettings()
     log: LogSettings = LogSettings()
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="Gateway processes sharing the HTTP socket.")
@@ -259,3 +262,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             " a Ray cluster, in a placement group (needs the extra `ray`)."
         ),
     ] = "local"
+
+    @property
+    def doors(self) -> int:
+        """Processes that count what an API key uses in a minute: gateways, and gRPC's."""
+        return self.gateways + (self.gateway.grpc_port is not None)

@@ -199,19 +199,20 @@ def _replace_at(struct: Any, path: tuple[str, ...], value: Any) -> Any:
     return msgspec.structs.replace(struct, **{path[0]: value})
 
 
-def load_file(root: type[T], file: str) -> T:
-    """Reads a YAML file (JSON is YAML too) that holds the tree, or a part of it.
+def load_file(root: type[T], file: str, flag: str = "--config") -> T:
+    """Reads a YAML file (JSON is YAML too) that holds the tree, or a part of it. flag: that named
+    it, for messages.
 
     Raises InvalidRequest: no such file, not YAML, an unknown or ill-typed field, named by path.
     """
     try:
         raw = Path(file).read_bytes()
     except OSError as error:
-        raise InvalidRequest(f"--config {file}: {error.strerror}") from None
+        raise InvalidRequest(f"{flag} {file}: {error.strerror}") from None
     try:
         return _decode(root, raw)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"--config {file}: {error}") from None
+        raise InvalidRequest(f"{flag} {file}: {error}") from None
 
 
 def _decode(root: type[T], raw: bytes) -> T:

@@ -2,6 +2,7 @@
 
 from penstock.families.arcee import ARCEE
 from penstock.families.bert import BERT
+from penstock.families.clip import CLIP
 from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from penstock.families.distilbert import DISTILBERT
@@ -41,6 +42,7 @@ from penstock.families.qwen3_moe import QWEN3_MOE
 from penstock.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from penstock.families.roberta import ROBERTA
 from penstock.families.seed_oss import SEED_OSS
+from penstock.families.siglip import SIGLIP
 from penstock.families.smollm3 import SMOLLM3
 from penstock.families.stablelm import STABLELM
 from penstock.families.starcoder2 import STARCODER2
@@ -115,7 +117,18 @@ HUB_CLASSES: dict[str, Family] = {
 """By the class that a hub folder's config.json names."""
 
 ENCODERS: dict[str, EncoderFamily] = {
-    each.name: each for each in (BERT, ROBERTA, DISTILBERT, MPNET, MODERNBERT, GTE, EMBEDDING_GEMMA)
+    each.name: each
+    for each in (
+        BERT,
+        ROBERTA,
+        DISTILBERT,
+        MPNET,
+        MODERNBERT,
+        GTE,
+        EMBEDDING_GEMMA,
+        CLIP,
+        SIGLIP,
+    )
 }
 """By EncoderConfig.family."""
 

@@ -47,5 +47,8 @@ class EncoderFamily:
     read_layers: Callable[[Fields], EncoderConfig] | None = None
     """Reads config.json of a family that isn't BERT: it has a decoder's layers, or keys of its own.
     Raises UnsupportedModel."""
+    read_halves: Callable[[Fields, Fields, Fields], EncoderConfig] | None = None
+    """The same of a family that takes pictures, too: reads config.json as a whole, and its sections
+    about texts and about pictures."""
     layer_names: TensorNames = field(default_factory=TensorNames)
     """Of a family with a decoder's layers."""

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from penstock.client.pool_request import PoolResult, check_task, pooling_model
+from penstock.client.pool_request import PoolResult
 from penstock.client.pooling_inputs import (
-    PoolInput,
     cosine,
-    ids_input,
     limit_of,
     pair_up,
     scores_pairs,
     text_input,
 )
-from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded, PenstockError
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.llm.adapters import GivenAdapters
 from penstock.llm.background_loop import BackgroundLoop
+from penstock.llm.pooling_jobs import (
+    PoolJob,
+    job_of,
+    jobs_for,
+    pooled,
+    run_job,
+    welcome_of,
+)
 from penstock.llm.pooling_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -35,38 +40,15 @@ from penstock.llm.pooling_outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
-from penstock.llm.prompts import Prompt, prompt_list, with_salt
+from penstock.llm.prompts import Prompt, prompt_list
 from penstock.lora import LoRARequest
-from penstock.pooling_params import PoolingParams, check_dimensions
+from penstock.pooling_params import PoolingParams
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome
 from penstock.terms import Terms
 
 if TYPE_CHECKING:
-    from penstock.client import EngineClient, ModelText
-
-MAX_WAIT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One request, checked. name: given when it is submitted."""
-
-    given: PoolInput
-    pooling: Pooling
-    terms: Terms
-
-
-class _Started(Protocol):
-    """What AsyncLLM has."""
-
-    @property
-    def text(self) -> ModelText: ...
-
-    @property
-    def window(self) -> int: ...
-
-    def _started(self) -> EngineClient: ...
+    from penstock.client import ModelText
 
 
 class AsyncPooling:
@@ -93,25 +75,10 @@ class AsyncPooling:
         (job,) = jobs_for(self, [prompt], pooling_params or PoolingParams(), None, terms)
         name = request_id if request_id is not None else f"library-pool-{next(self._numbers)}"
         client = self._started()
-        result = await client.pool(
-            job.given.prompt_token_ids, job.pooling, name=name, terms=job.terms
-        )
+        result = await pooled(client, self._desk, job, name)
         yield PoolingRequestOutput(
             name, _array(result), job.given.prompt_token_ids, num_cached_tokens=result.cached_tokens
         )
-
-
-async def run_job(llm: _Started, job: _Job, name: str) -> PoolResult:
-    """Waits and tries again while the engine has no room."""
-    while True:
-        try:
-            return await llm._started().pool(
-                job.given.prompt_token_ids, job.pooling, name=name, terms=job.terms
-            )
-        except Overloaded as refusal:
-            left = job.terms.time_left_ms(time.monotonic())
-            wait = max(0.05, min(refusal.retry_after, MAX_WAIT))
-            await asyncio.sleep(wait if left is None else min(wait, left / 1000))
 
 
 class PoolingCalls:
@@ -213,7 +180,7 @@ class PoolingCalls:
         jobs = []
         for one, two in pairs:
             given = text_input(first[one], second[two], text.tokenizer, welcome, limit=limit)
-            jobs.append(_job(given, asked, Terms()))
+            jobs.append(job_of(given, asked, Terms()))
         runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
         return [
             _output(ScoringRequestOutput, run, ScoringOutput(run.result.values()[0]))
@@ -238,19 +205,19 @@ class PoolingCalls:
         jobs = jobs_for(self._llm, prompt_list(given[0]), params, task, Terms())
         return self._run_jobs(self._adapted(jobs, given[1]), use_tqdm)
 
-    def _adapted(self, jobs: list[_Job], adapters: GivenAdapters) -> list[_Job]:
+    def _adapted(self, jobs: list[PoolJob], adapters: GivenAdapters) -> list[PoolJob]:
         terms = self._loop.run(self._llm.with_adapters([job.terms for job in jobs], adapters))
         return [replace(job, terms=each) for job, each in zip(jobs, terms, strict=True)]
 
-    def _run_jobs(self, jobs: list[_Job], use_tqdm: bool) -> list[_Run]:
+    def _run_jobs(self, jobs: list[PoolJob], use_tqdm: bool) -> list[_Run]:
         with tqdm(total=len(jobs), desc="requests", disable=not use_tqdm) as bar:
             # Interrupted by Ctrl-C, what still runs is aborted in the engine.
             return self._loop.run(self._run_all_jobs(jobs, bar))
 
-    async def _run_all_jobs(self, jobs: list[_Job], bar: tqdm[Any]) -> list[_Run]:
+    async def _run_all_jobs(self, jobs: list[PoolJob], bar: tqdm[Any]) -> list[_Run]:
         window = asyncio.Semaphore(self._llm.window)
 
-        async def run(job: _Job) -> _Run:
+        async def run(job: PoolJob) -> _Run:
             async with window:
                 name = f"library-pool-{next(self._numbers)}"
                 result = await run_job(self._llm, job, name)
@@ -269,67 +236,8 @@ class PoolingCalls:
 @dataclass(frozen=True, slots=True)
 class _Run:
     name: str
-    job: _Job
+    job: PoolJob
     result: PoolResult
-
-
-def welcome_of(llm: _Started) -> Welcome:
-    """Raises EngineUnavailable before the engine has said what it serves."""
-    welcome = llm._started().welcome
-    if welcome is None:
-        raise EngineUnavailable("the engine has not said yet which model it serves")
-    return welcome
-
-
-def jobs_for(
-    llm: _Started,
-    prompts: list[Prompt],
-    params: PoolingParams,
-    task: PoolingTask | None,
-    terms: Terms,
-) -> list[_Job]:
-    """Checked and tokenised. task: the method's own. Raises InvalidRequest."""
-    welcome, text = welcome_of(llm), llm.text
-    pooling = pooling_model(welcome)
-    if task is not None and params.task not in (None, task):
-        raise InvalidRequest(f"task is {params.task}; this method's is {task}", param="task")
-    wanted = task or params.task or _default_task(welcome.pooling_tasks)
-    check_task(wanted, welcome)
-    check_dimensions(params.dimensions, pooling)
-    limit = limit_of(params.truncate_prompt_tokens, welcome)
-    asked = Pooling(
-        wanted,
-        dimensions=params.dimensions,
-        normalize=params.normalize,
-        activate=params.use_activation,
-    )
-    return [
-        _job(_read(prompt, text, welcome, limit), asked, with_salt(prompt, terms))
-        for prompt in prompts
-    ]
-
-
-def _read(prompt: Prompt, text: ModelText, welcome: Welcome, limit: int | None) -> PoolInput:
-    fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {"prompt": prompt}
-    if isinstance(fields.get("prompt"), str):
-        if not fields["prompt"]:
-            raise InvalidRequest("the prompt is empty; it must hold at least one character")
-        return text_input(fields["prompt"], None, text.tokenizer, welcome, limit=limit)
-    ids = fields.get("prompt_token_ids")
-    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise InvalidRequest(
-            "a prompt must be a string, {'prompt': text} or {'prompt_token_ids': [ids]}, "
-            f"not {str(prompt)[:80]!r}"
-        )
-    return ids_input(ids, welcome, limit=limit)
-
-
-def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
-    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
-
-
-def _job(given: PoolInput, asked: Pooling, terms: Terms) -> _Job:
-    return _Job(given, msgspec.structs.replace(asked, token_types=given.token_types), terms)
 
 
 def _cut(params: PoolingParams, truncate: int | None) -> int | None:

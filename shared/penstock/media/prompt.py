@@ -9,6 +9,7 @@ from penstock.errors import InvalidRequest
 from penstock.media.expansion import ids_with_runs, in_front, with_one, with_rows, with_runs
 from penstock.media.items import PreparedItems, PromptMedia
 from penstock.media.words import WORDS
+from penstock.protocol.common import MediaSpan
 from penstock.text.content_shape import Marks
 from penstock.text.template import RenderedChat
 from penstock.text.tokenizer import Tokenizer
@@ -80,3 +81,15 @@ def placed(prompt_token_ids: Sequence[int], items: PreparedItems) -> MediaPrompt
         return MediaPrompt(ids, items.media(spans, len(ids) - len(prompt_token_ids)))
     ids, spans = with_rows(prompt_token_ids, facts, items.layouts)
     return MediaPrompt(ids, items.media(spans))
+
+
+def by_itself(items: PreparedItems) -> MediaPrompt:
+    """Of an item that is an input without any text. Raises InvalidRequest for several."""
+    if len(items.layouts) != 1:
+        raise InvalidRequest(
+            f"an input has {len(items.layouts)} {WORDS[items.layouts[0].kind]}s; this model makes "
+            "a vector of one"
+        )
+    (one,) = items.layouts
+    ids = [items.facts.kinds[one.kind].token_id] * one.rows
+    return MediaPrompt(ids, items.media((MediaSpan(0, 0, one.rows, 0),)))

@@ -45,7 +45,8 @@ def check_limits(config: GatewayConfig, gateways: int, keys: Iterable[ApiKey]) -
     limited = next((key.name for key in keys if key.limited), None)
     if limited is not None:
         raise StartupError(
-            f"the key {limited} has limits by the minute, and {gateways} gateways would count in "
-            "memory, each for itself: give --rate-limit-storage redis://HOST, run one gateway, or "
-            "say --rate-limit-per-gateway if a key may have its limits once per gateway"
+            f"the key {limited} has limits by the minute, and {gateways} gateways (gRPC's process "
+            "is one) would count in memory, each for itself: give --rate-limit-storage "
+            "redis://HOST, run one gateway, or say --rate-limit-per-gateway if a key may have its "
+            "limits once per gateway"
         )

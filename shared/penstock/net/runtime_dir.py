@@ -54,6 +54,13 @@ class RuntimeDir:
         unnamed.rename(path / _LOCK)
         return cls(path, lock)
 
+    @classmethod
+    def part_of(cls, whole: RuntimeDir, path: Path) -> RuntimeDir:
+        """A folder in `whole`, which goes with it."""
+        if path.parent != whole.path:
+            raise ValueError(f"{path} is not in {whole.path}")
+        return cls(path, -1)
+
     def endpoint(self, name: str) -> str:
         """The ZeroMQ endpoint of a socket in this folder."""
         return f"ipc://{self.path / name}.sock"

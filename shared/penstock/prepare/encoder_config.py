@@ -5,10 +5,15 @@ Source of the keys: the configuration classes of the transformers library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
+
 from penstock.errors import UnsupportedModel
 from penstock.families import ENCODER_TYPES
 from penstock.families.bounds import MAX_LAYERS
 from penstock.families.hub_reading import refuse_unknown
+from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.formats.fields import Fields
 from penstock.model_config import EncoderConfig
 from penstock.prepare.checkpoint import MAX_HEADS, MAX_SIZE, check_config, check_positive
@@ -59,16 +64,41 @@ def is_encoder(fields: Fields) -> bool:
     return not family.both_ways_key or fields.flag(family.both_ways_key, False)
 
 
-def read_encoder_config(fields: Fields) -> EncoderConfig:
-    """Raises UnsupportedModel for a variant that the blocks of the model can't compute, and for a
+def read_encoder_config(fields: Fields, *, language_model_only: bool = False) -> EncoderConfig:
+    """language_model_only: what a model sees with is left out.
+
+    Raises UnsupportedModel for a variant that the blocks of the model can't compute, and for a
     setting that nobody here knows and that could change the output."""
     family = ENCODER_TYPES[fields.text("model_type")]
     with odd_values_refused(fields.where):
-        config = (family.read_layers or _read_bert)(fields)
+        if family.read_halves is None:
+            config = (family.read_layers or _read_bert)(fields)
+        else:
+            config = _of_halves(fields, family.read_halves)
     refuse_unknown(fields, HARMLESS | HARMLESS_OF_ENCODERS)
     if config.layers is not None:
         check_config(config.layers, fields.where)
+    if config.space is not None and language_model_only:
+        space = msgspec.structs.replace(config.space, vision=None)
+        config = msgspec.structs.replace(config, space=space)
     return check_encoder_config(config, fields.where)
+
+
+def _of_halves(
+    fields: Fields, read: Callable[[Fields, Fields, Fields], EncoderConfig]
+) -> EncoderConfig:
+    text, vision = (_half(fields, f"{name}_config") for name in ("text", "vision"))
+    config = read(fields, text, vision)
+    for half in (text, vision):
+        refuse_unknown(half, HARMLESS | HARMLESS_OF_ENCODERS | HARMLESS_IN_TOWERS)
+    return config
+
+
+def _half(fields: Fields, key: str) -> Fields:
+    """A section. What old files have beside it under the key with `_dict` goes before, as in
+    transformers."""
+    section, older = fields.section(key), fields.section(f"{key}_dict")
+    return older if older.values else section
 
 
 def _read_bert(fields: Fields) -> EncoderConfig:

@@ -24,6 +24,7 @@ from penstock.model_config import (
     TransformersConfig,
     WeightFiles,
 )
+from penstock.pooling_config import PoolingConfig, TextPadding
 from penstock.prepare.by_transformers import is_for_transformers, read_for_transformers
 from penstock.prepare.checkpoint import Checkpoint, check_token_ids
 from penstock.prepare.checkpoint_size import HeldTensors, check_shards, refuse_more_than_is_held
@@ -79,7 +80,7 @@ def read_hub_folder(
     reranker = None
     if not isinstance(config, EncoderConfig):
         reranker = read_reranker(path, stated, tokenizer.json, config.hidden_size)
-    pooling = reranker or read_pooling(path, stated, config)
+    pooling = reranker or _padded(read_pooling(path, stated, config), config, tokenizer, path)
     if pooling is not None and isinstance(config, ModelConfig):
         config = msgspec.structs.replace(config, vision=None, audio=None)
     generation = _generation(stated, _read_json(path / GENERATION_CONFIG), tokenizer)
@@ -96,13 +97,32 @@ def read_hub_folder(
     )
 
 
+def _padded(
+    pooling: PoolingConfig | None,
+    config: ModelConfig | EncoderConfig,
+    tokenizer: HubTokenizer,
+    path: Path,
+) -> PoolingConfig | None:
+    """With what texts are filled up with, where the model needs that."""
+    space = config.space if isinstance(config, EncoderConfig) else None
+    if pooling is None or space is None or not space.padded:
+        return pooling
+    if tokenizer.pad_id is None:
+        raise UnsupportedModel(
+            f"{path / TOKENIZER_CONFIG} names no pad_token, with which the model's texts are filled"
+            f" up to {config.max_position} tokens"
+        )
+    padding = TextPadding(
+        token=tokenizer.pad_id, length=config.max_position, left=tokenizer.pads_left
+    )
+    return msgspec.structs.replace(pooling, padding=padding)
+
+
 def _media(
     path: Path, stated: Fields, config: ModelConfig | EncoderConfig, tokenizer_json: bytes
 ) -> MediaFacts | None:
     """None where no tower is part of the model that is described, or nothing says how media are
     prepared. Raises UnsupportedModel for an encoder-decoder model then: it can't do without."""
-    if not isinstance(config, ModelConfig):
-        return None
     if not config.takes_media:
         if config.encoder_rows:
             raise UnsupportedModel(
@@ -117,6 +137,8 @@ def _media(
                 "encoder-decoder model isn't served unless one says how sounds are prepared"
             )
         return None
+    if isinstance(config, EncoderConfig):
+        return msgspec.structs.replace(media, alone=True)
     transcription = read_transcription(path, stated, tokenizer_json, media)
     return msgspec.structs.replace(media, transcription=transcription)
 
@@ -127,7 +149,7 @@ def _config(
     if is_for_transformers(stated, model_impl):
         return read_for_transformers(stated)
     return (
-        read_encoder_config(stated)
+        read_encoder_config(stated, language_model_only=language_model_only)
         if is_encoder(stated)
         else read_config(stated, language_model_only=language_model_only)
     )

@@ -70,6 +70,8 @@ def read_pooling(
     if longest is not None and longest < 1:
         raise UnsupportedModel(f"{path / SENTENCE_CONFIG}: max_seq_length is {longest}")
     encoder = isinstance(config, EncoderConfig)
+    if isinstance(config, EncoderConfig) and config.space is not None:
+        return PoolingConfig(mode="last", normalize=True, size=config.space.size, max_input=longest)
     if any(name.endswith(CLASSIFIES) for name in names):
         labels = _labels(stated)
         return PoolingConfig(

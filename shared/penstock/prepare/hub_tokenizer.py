@@ -8,16 +8,22 @@ from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields
 from penstock.text.tokenizer import load_backend
 
+PAD_LEFT = ("Gemma", "Siglip2")
+"""How the names of those tokenizers begin that fill up texts on the left."""
+
 
 class HubTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """adds_bos: whether tokenizer.json's own post-processor puts BOS in front.
-    bos_id, eos_id: of the tokens that tokenizer_config.json names; None if it names none."""
+    bos_id, eos_id, pad_id: of the tokens that tokenizer_config.json names; None if it names none.
+    pads_left: whether what fills up a text stands before it."""
 
     json: bytes
     highest_id: int
     bos_id: int | None
     eos_id: int | None
     adds_bos: bool
+    pad_id: int | None = None
+    pads_left: bool = False
 
 
 def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
@@ -36,7 +42,16 @@ def read_tokenizer(content: bytes, settings: Fields) -> HubTokenizer:
         bos_id=bos_id,
         eos_id=_named_token(settings, "eos_token", ids),
         adds_bos=bos_id is not None and tokenizer.encode("").ids[:1] == [bos_id],
+        pad_id=_named_token(settings, "pad_token", ids),
+        pads_left=_pads_left(settings),
     )
+
+
+def _pads_left(settings: Fields) -> bool:
+    """Where the file doesn't say, as the class does in transformers."""
+    kind = settings.values.get("tokenizer_class")
+    usual = "left" if str(kind or "").startswith(PAD_LEFT) else "right"
+    return settings.values.get("padding_side", usual) == "left"
 
 
 def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:

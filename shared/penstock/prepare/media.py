@@ -39,7 +39,7 @@ from penstock.prepare.inputs import (
     VIDEO_PREPROCESSOR,
 )
 from penstock.prepare.media_tokens import MediaTokens
-from penstock.prepare.picture_readers import internvl, llama4, onevision, pixtral
+from penstock.prepare.picture_readers import in_shared_space, internvl, llama4, onevision, pixtral
 from penstock.prepare.video_processor import read_video
 from penstock.text.tokenizer import Tokenizer
 
@@ -244,5 +244,7 @@ READERS: dict[str, Reader] = {
     "Llama4ForConditionalGeneration": llama4,
     "Mistral3ForConditionalGeneration": pixtral,
     "LlavaOnevisionForConditionalGeneration": onevision,
+    "CLIPModel": in_shared_space,
+    "SiglipModel": in_shared_space,
 }
 """config.json's architecture -> who reads how its pictures are prepared."""

@@ -1,5 +1,5 @@
-"""How pictures are prepared that become tiles, or rows that a token ends: InternVL's, Pixtral's,
-LLaVA-OneVision's and Llama 4's."""
+"""How pictures are prepared that become tiles, rows that a token ends, or one vector: InternVL's,
+Llama 4's and LLaVA-OneVision's; Pixtral's; CLIP's and SigLIP's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import msgspec
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.llava_onevision import most_tiles, pinpoints
 from penstock.formats.fields import Fields
-from penstock.media_facts import AnyresImages, CanvasImages, FittedImages, KindFacts, RowImages
-from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, pixels_of
+from penstock.media_facts import (
+    AnyresImages,
+    CanvasImages,
+    FittedImages,
+    FixedImages,
+    KindFacts,
+    RowImages,
+)
+from penstock.prepare.image_processor import MAX_SIDE, ImageSettings, fixed_size, pixels_of
 from penstock.prepare.media_tokens import MediaTokens
 
 BEGIN, END = "<img>", "</img>"
@@ -138,3 +145,23 @@ def _side(fields: Fields, key: str, default: int) -> int:
     if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
         return fields.listed(key, int)[0]
     return fields.integer(key, default)
+
+
+def in_shared_space(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
+    """CLIP's and SigLIP's: a picture is an input by itself, of which one vector is made."""
+    height, width, edge, resized = fixed_size(settings)
+    side = config.section("vision_config").optional_integer("image_size")
+    if height != width or side not in (None, height):
+        raise UnsupportedModel(
+            f"{settings.where}: pictures are prepared as {height} × {width}; the model takes "
+            f"{side or 'squares'}"
+        )
+    image = FixedImages(
+        pixels=pixels_of(settings),
+        height=height,
+        width=width,
+        rows=1,
+        shortest_edge=edge,
+        resized=resized,
+    )
+    return KindFacts(preparation=image, placeholder="", token="", token_id=0)

@@ -49,6 +49,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     encoder_rows: int = 0
     """Of an encoder-decoder model: each prompt begins with the placeholders of one item, which are
     as many, and has the decoder's tokens behind them. 0: items stand anywhere."""
+    aligns: bool = False
+    """Whether it can tell when tokens were spoken (see common.Pooling)."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):

@@ -76,6 +76,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """How its media are prepared; None: it takes none."""
     max_lora_rank: int = 0
     """The highest rank of adapters that are served; 0: none are."""
+    aligns: bool = True
+    """False where its settings rule out that tokens are told when they were spoken."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -258,6 +260,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Drafted tokens that were computed."""
     kept_tokens: int = 0
     """Of `drafted_tokens`, those that were right."""
+    aligns: bool = True
+    """False where the worker that is ready can't tell when tokens were spoken."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):

@@ -87,6 +87,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Adapters that steps may use at a time; 0: none are served."""
     max_lora_rank: int = 0
     """The highest rank of an adapter's factors."""
+    lora_whole_matrices: bool = False
+    """Whether adapters may bring an embedding and an output head of their own."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,12 @@ class _Health(msgspec.Struct):
 async def http_ready(host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
     """Returns once GET /health/ready answers 200."""
     while not await _asks(host, port, tls):
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+async def file_there(file: Path) -> None:
+    """Returns once the file exists, which a process makes when it is ready."""
+    while not file.exists():
         await asyncio.sleep(POLL_INTERVAL)
 
 

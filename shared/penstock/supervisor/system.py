@@ -14,15 +14,19 @@ from typing import Any
 import msgspec
 
 from penstock import logs
+from penstock.config.model_list import ModelEntry, ModelList
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
 from penstock.net.exposure import check_exposure, check_limits, configured_keys
+from penstock.net.grpc_port import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
 from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.fronts import FrontSpecs, grpc_ready
+from penstock.supervisor.models.fleet import ModelFleet
 from penstock.supervisor.preparing import Preparation, Stopped, with_draft_folder
-from penstock.supervisor.readiness import engine_ready, http_ready
+from penstock.supervisor.readiness import engine_ready, file_there, http_ready
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.rolling import ROLL, Rolling
@@ -39,11 +43,13 @@ class SystemOptions:
 
     http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
     whoever started us.
-    announce: called once, when ready, with the base URL (empty without http) and the model folder.
+    announce: called once, when ready, with the base URL (empty without http) and the model folder;
+    None of several models.  models: the list of several; empty: the one that is configured.
     """
 
-    announce: Callable[[str, Path], None]
+    announce: Callable[[str, Path | None], None]
     http: bool = True
+    models: tuple[ModelEntry, ...] = ()
     endpoints: EngineAddresses = field(default_factory=EngineAddresses)
     report: StartupReport | None = None
 
@@ -64,6 +70,9 @@ class System:
     _engines: list[Child] = field(default_factory=list)
     _workers: list[Child] = field(default_factory=list)
     _batches: list[Child] = field(default_factory=list)
+    _grpc: list[Child] = field(default_factory=list)
+    _models: ModelFleet | None = None
+    """Where there are several."""
     _rolling: Rolling = field(default_factory=Rolling)
 
     async def run(self) -> None:
@@ -72,10 +81,14 @@ class System:
         if self.options.http:
             self._listener = http.bind(self.config.gateway.host, self.config.gateway.port)
             self._check_doors(self._listener.getsockname()[0])
+            self.config = with_free_port(self.config)
         runtime = RuntimeDir.create()
         try:
-            model_dir = await self._prepare(runtime)
-            await self._serve(runtime, model_dir)
+            if self.options.models:
+                await self._serve_several(runtime, self.options.models)
+            else:
+                model_dir = await self._prepare(runtime)
+                await self._serve(runtime, model_dir)
         except Stopped:
             pass
         finally:
@@ -87,7 +100,7 @@ class System:
         gateway = self.config.gateway
         keys = configured_keys(gateway)
         check_exposure(gateway, address, has_keys=keys is not None)
-        check_limits(gateway, self.config.gateways, keys or ())
+        check_limits(gateway, self.config.doors, keys or ())
         server_context(gateway)
 
     def _listen_to_signals(self) -> None:
@@ -101,8 +114,10 @@ class System:
     def _on_signal(self, signum: int) -> None:
         if self._stop.is_set():
             log.warning("stopping at once", signal=signal.Signals(signum).name)
-            for child in (*self._batches, *self._front, *self._engines, *self._workers):
+            for child in (*self._fronts, *self._engines, *self._workers):
                 child.kill()
+            if self._models is not None:
+                self._models.kill()
         elif signum == signal.SIGINT and not self.was_ready:
             self.interrupted = True
         self._ask_to_stop(signal.Signals(signum).name)
@@ -134,9 +149,6 @@ class System:
         return folder
 
     async def _serve(self, runtime: RuntimeDir, model_dir: Path) -> None:
-        config_file = runtime.path / "config.json"
-        config_file.write_bytes(msgspec.json.encode(self.config))
-        common = ("--config", str(config_file))
         replicas = make_replicas(
             self.config, runtime, model_dir, self.options.endpoints, self._drain_grace
         )
@@ -145,31 +157,38 @@ class System:
             self._child(runtime, spec) for replica in replicas for spec in replica.workers
         ]
         self._engines = [self._child(runtime, replica.engine) for replica in replicas]
-        if self._listener is not None:
-            # From here on connections wait instead of being refused, also while a gateway is
-            # started again.
-            self._listener.listen(http.BACKLOG)
-            self._front = [
-                self._child(runtime, self._gateway(common, frontends, index, self._listener))
-                for index in range(self.config.gateways)
-            ]
-            if self.config.storage.data_dir is not None:
-                arguments = ("batches", *common, "--engine-endpoint", frontends)
-                spec = ChildSpec("batches", arguments, grace=self._drain_grace)
-                self._batches = [self._child(runtime, spec)]
-        await self._watch(frontends, model_dir, runtime.path / "ready")
+        self._make_front(runtime, ("--engine-endpoint", frontends))
+        await self._watch(frontends, model_dir, runtime)
 
-    def _gateway(
-        self, common: tuple[str, ...], frontends: str, index: int, listener: socket.socket
-    ) -> ChildSpec:
-        fd = listener.fileno()
-        arguments = ("gateway", *common, "--engine-endpoint", frontends)
-        return ChildSpec(
-            f"gateway {index}",
-            (*arguments, "--index", str(index), "--fd", str(fd)),
-            inherited=(fd,),
-            grace=self._drain_grace,
-        )
+    async def _serve_several(self, runtime: RuntimeDir, entries: tuple[ModelEntry, ...]) -> None:
+        models = ModelFleet(entries, self.config, runtime, self._drain_grace)
+        self._models = models
+        await models.socket.open()
+        listed = runtime.path / "models.json"
+        listed.write_bytes(msgspec.json.encode(ModelList(models=entries)))
+        settings = msgspec.structs.replace(self.config.models, models=str(listed))
+        self.config = msgspec.structs.replace(self.config, models=settings)
+        arguments = ("--engine-endpoint", models.frontends)
+        self._make_front(runtime, (*arguments, "--models-socket", str(models.socket.path)))
+        await self._watch(models.frontends, None, runtime)
+
+    def _make_front(self, runtime: RuntimeDir, engines: tuple[str, ...]) -> None:
+        """engines: the arguments that say how they are reached."""
+        if self._listener is None:
+            return
+        # From here on connections wait instead of being refused, also while a gateway is started
+        # again.
+        self._listener.listen(http.BACKLOG)
+        fd = self._listener.fileno()
+        specs = FrontSpecs(self.config, runtime, engines, fd, self._drain_grace)
+        self._front = [self._child(runtime, spec) for spec in specs.gateways()]
+        self._batches = [self._child(runtime, spec) for spec in specs.batches()]
+        self._grpc = [self._child(runtime, spec) for spec in specs.grpc()]
+
+    @property
+    def _fronts(self) -> tuple[Child, ...]:
+        """All that dial engine cores."""
+        return (*self._batches, *self._grpc, *self._front)
 
     @property
     def _drain_grace(self) -> float:
@@ -179,12 +198,14 @@ class System:
         failure = runtime.path / f"{spec.name.replace(' ', '-')}.failure"
         return Child(spec, failure, system_was_ready=lambda: self.was_ready)
 
-    async def _watch(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _watch(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """Runs the children until a signal comes. Raises StartupError when one can't go on."""
-        children = (*self._workers, *self._engines, *self._front, *self._batches)
+        children = (*self._workers, *self._engines, *self._fronts)
         runs = [asyncio.create_task(child.run()) for child in children]
-        ready = asyncio.create_task(self._announce(frontends, model_dir, ready_file))
+        ready = asyncio.create_task(self._announce(frontends, model_dir, runtime))
         stop = asyncio.create_task(self._stop.wait())
+        if self._models is not None:
+            runs.append(asyncio.create_task(self._models.run()))
         try:
             await _first_of(stop, *runs, background=ready)
             for run in runs:
@@ -198,19 +219,23 @@ class System:
             await self._stop_children()
             await asyncio.gather(*runs, return_exceptions=True)
 
-    async def _announce(self, frontends: str, model_dir: Path, ready_file: Path) -> None:
+    async def _announce(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
         """When the system is ready, says so to all who want to know."""
         begun = time.monotonic()
         url = ""
+        if self._models is not None:
+            await self._models.settled()
         if self._listener is not None:
             host, port = http.reachable_address(self._listener)
             tls = client_context(self.config.gateway)
             url = http.url(host, port, tls=tls is not None)
             await http_ready(host, port, tls)
+            if self._grpc:
+                await file_there(grpc_ready(runtime))
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
-        ready_file.touch()
+        (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         if self.options.report is not None:
             self.options.report.send_ready()
@@ -225,8 +250,9 @@ class System:
         """
         if self._listener is not None:
             self._listener.close()
-        front = (*self._batches, *self._front, *self._engines)
-        await asyncio.gather(*(child.stop() for child in front))
+        front = (*self._fronts, *self._engines)
+        several = () if self._models is None else (self._models.stop(),)
+        await asyncio.gather(*(child.stop() for child in front), *several)
         await asyncio.gather(*(child.stop() for child in self._workers))
 
 

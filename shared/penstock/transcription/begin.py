@@ -29,6 +29,19 @@ def facts_of(text: ModelText) -> TranscriptionFacts:
     return facts
 
 
+def _check_aligns(client: EngineClient) -> None:
+    """Raises InvalidRequest where no engine core, or not each, has words' times."""
+    welcome, status = client.welcome, client.status
+    if (welcome is None or welcome.aligns) and (status is None or status.aligns):
+        return
+    raise InvalidRequest(
+        "this server can't say when words are spoken: that needs a model on one worker, on a CPU; "
+        "segments have times everywhere",
+        param="timestamp_granularities",
+        code="unsupported_value",
+    )
+
+
 async def begin(
     client: EngineClient,
     desk: MediaDesk,
@@ -48,6 +61,8 @@ async def begin(
     if media is None:
         raise TypeError("a model has facts of transcribing in those of its media")
     check(wishes, facts, tokenizer)  # Before anything is decoded.
+    if wishes.words:
+        _check_aligns(client)
     recording = await record(desk, media, facts, source, lease)
     decoder = WindowDecoder(
         client, tokenizer, facts, wishes, recording.seed, name=name, terms=terms

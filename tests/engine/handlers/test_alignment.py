@@ -7,15 +7,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.errors import InvalidRequest
+from penstock.layer_spec import CrossAttentionSpec
+from penstock.media_facts import MediaFacts
 from penstock.protocol.common import Pooling, Stopping, TokenSampling, Vectors
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.protocol.from_worker import Result, SlotResult
+from penstock.transcription_facts import Alignment
 from penstock_engine.handlers.pooling import check_pooling, verify_alignments
 from penstock_engine.request.request import Request
 from penstock_engine.request.step_in_flight import UnfitResult
+from tests.engine import harness
 from tests.engine.fake_media import picture, shown
+from tests.engine.harness import Harness
+from tests.shared.transcription.test_segments import FACTS
 
 ROWS = 5
 GOOD = Submit(
@@ -59,6 +66,32 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> 
 def test_other_models_refuse_it() -> None:
     with pytest.raises(InvalidRequest, match="can't say when words are spoken"):
         check(GOOD, rows=0)
+
+
+def test_front_ends_are_told_whether_words_have_times() -> None:
+    """By the settings at once; by the worker once it is ready."""
+    facts = harness.facts()
+    heard = replace(FACTS, alignment=Alignment(heads=((0, 0),)))
+    media = MediaFacts(kinds={}, transcription=heard)
+    config = replace(facts.model.config, cross_attention=CrossAttentionSpec(rows=ROWS))
+    hears = replace(facts, model=replace(facts.model, media=media, config=config))
+    parallel = replace(facts.config.parallel, tensor_parallel_size=2)
+    ranks = replace(hears, config=replace(facts.config, parallel=parallel))
+    told = [each.welcome(1, 64).aligns for each in (hears, ranks, facts)]
+    assert told == [True, False, False]
+
+
+@pytest.mark.parametrize("aligns", [True, False])
+def test_a_worker_without_them_is_told_of(aligns: bool) -> None:
+    h = Harness()
+    h.aligns = aligns
+    front = h.connect()
+    assert front.status is not None
+    assert front.status.aligns
+    h.start_worker(ready=False)
+    h.worker_ready(50)
+    assert front.status.ready
+    assert front.status.aligns == aligns
 
 
 def test_all_of_its_prompt_is_computed() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.host import HostTier
 from penstock_engine.kv.keys import block_key, root_key
+from tests.thinning import part
 
 
 class Memory:
@@ -49,7 +50,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=part(100, 1 / 3), deadline=None)
 @given(st.integers(3, 9), st.integers(0, 4), operations)
 def test_what_is_found_is_what_was_computed(size: int, host: int, steps: list) -> None:  # type: ignore[type-arg]
     cache = KVCache(size, 1, host)

@@ -11,6 +11,7 @@ from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.groups import KVGroups, key_in, keys_in
 from penstock_engine.kv.pool import OutOfBlocks
 from tests.engine.kv.test_cache import chain
+from tests.thinning import part
 
 SIZE = 2
 
@@ -69,7 +70,7 @@ def test_a_table_goes_on_behind_the_checkpoint_that_was_found() -> None:
     cache.check([one.blocks, table.blocks])
 
 
-@settings(max_examples=100)
+@settings(max_examples=part(100, 1 / 3))
 @given(
     st.sampled_from([(FULL,), (FULL, KVGroup(window=3)), (KVGroup(window=5),)]),
     st.integers(1, 3),

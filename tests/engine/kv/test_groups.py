@@ -12,6 +12,7 @@ from penstock_engine.kv.groups import KVGroups, key_in, keys_in
 from penstock_engine.kv.pool import OutOfBlocks
 from penstock_engine.kv.table import BlockTable
 from tests.engine.kv.test_cache import chain
+from tests.thinning import part
 
 KINDS = (FULL, KVGroup(window=1), KVGroup(window=5), KVGroup(window=8), KVGroup(chunk=6))
 SIZE = 2
@@ -32,7 +33,7 @@ def slow_match(groups: KVGroups, there: set[tuple[int, int]], length: int) -> in
     return best
 
 
-@settings(max_examples=200)
+@settings(max_examples=part(200, 1 / 3))
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=3).map(
         lambda kinds: sorted(kinds, key=lambda kind: kind.forgets)

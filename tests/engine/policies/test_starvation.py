@@ -78,7 +78,7 @@ def _allowed(policy: str, priority: int) -> int:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=part(10, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=part(10, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(mix=streams, watched=streams, slots=st.integers(1, 8), budget=st.integers(4, 256))
 def test_nobody_starves(policy: str, mix: Mix, watched: Mix, slots: int, budget: int) -> None:
     until_all_end(policy, mix, watched, slots, budget)

@@ -91,7 +91,8 @@ def test_a_queue_of_one_server_obeys_lindley() -> None:
 
 
 BUSY = Synthetic(rate=6.0, requests=1500, prompt=60, output=20, tenants="a:3,b:1", seed=4)
-SOME = msgspec.structs.replace(BUSY, requests=part(1500, 1 / 4))
+SOME = msgspec.structs.replace(BUSY, requests=part(1500, 1 / 8))
+SERVED = part(150, 1 / 2)
 
 
 def busy(trace: Synthetic = SOME, **options: Any) -> SimulationReport:
@@ -130,20 +131,20 @@ def test_a_request_waits_for_its_adapter_and_its_steps_cost_more() -> None:
 
 def test_more_adapters_than_places_are_loaded_again_and_nothing_is_lost() -> None:
     def run(places: int, adapters: int, deaths: float = 0.0) -> SimulationReport:
-        trace = synthetic(Synthetic(rate=8.0, requests=150, output=32, adapters=adapters))
+        trace = synthetic(Synthetic(rate=8.0, requests=SERVED, output=32, adapters=adapters))
         settings = msgspec.structs.replace(config(), lora=LoraSettings(max_loras=places))
         options = {"adapter_load": 0.2, "check_every": 20, "deaths_per_hour": deaths}
         return report_of(simulate(trace, settings, **options))
 
     few, many, none, deadly = run(2, 8), run(8, 8), run(2, 0), run(2, 8, 500.0)
-    assert few.completed == many.completed == none.completed == 150
+    assert few.completed == many.completed == none.completed == SERVED
     assert few.adapter_loads > 2 * many.adapter_loads > 0 == none.adapter_loads
     assert few.ttft.mean is not None
     assert many.ttft.mean is not None
     assert few.ttft.mean > many.ttft.mean
     assert run(2, 8).digest == few.digest
     assert deadly.worker_deaths > 0
-    assert sum(deadly.finishes.values()) == 150
+    assert sum(deadly.finishes.values()) == SERVED
     assert deadly.adapter_loads > few.adapter_loads
 
 
@@ -151,7 +152,7 @@ def test_drafts_save_steps_and_say_the_same_again() -> None:
     cost = StepCost(base_ms=20.0, token_ms=0.2)
 
     def drafted(acceptance: float, tokens: int = 4) -> SimulationReport:
-        trace = synthetic(Synthetic(rate=1.0, requests=60, output=64, prompt=32))
+        trace = synthetic(Synthetic(rate=1.0, requests=part(60, 1 / 3), output=64, prompt=32))
         options = {"cost": cost, "draft_tokens": tokens, "acceptance": acceptance}
         return report_of(simulate(trace, config(), check_every=20, **options))
 
@@ -190,7 +191,7 @@ def test_every_token_of_every_request_is_generated() -> None:
 
 @pytest.mark.slow
 def test_many_replicas_serve_what_one_cannot() -> None:
-    count, copies = part(2000, 1 / 4), part(1000, 1 / 8)
+    count, copies = part(2000, 1 / 8), part(1000, 1 / 16)
     made = Synthetic(rate=400.0, requests=count, prompt=60, output=20)
     few = report_of(simulate(list(synthetic(made)), config(), replicas=2, routing="least-loaded"))
     many = report_of(
@@ -267,7 +268,7 @@ def test_the_worker_knows_when_a_slot_samples() -> None:
 @pytest.mark.slow
 def test_a_slice_of_the_long_run(tmp_path: Path, capsys: Any) -> None:
     """A thousandth of 1,000 hours and 10 million requests, twice, with proofs on the way."""
-    count = part(10_000, 1 / 8)
+    count = part(10_000, 1 / 20)
     arguments = ["--share", str(count / 1e7), "--twice", "--output", str(tmp_path)]
     assert long_simulation.COMMAND.main(arguments) == 0
     assert f"{count:,} requests" in capsys.readouterr().out

@@ -81,7 +81,7 @@ async def test_a_stream_is_seen_while_it_goes_on(
 
     def engine_spend() -> spend.KeySpend:
         service = gateway._main.app.state.service  # type: ignore[attr-defined]
-        return service.spend.by_key["alice"]
+        return service.models.backends[0].spend.by_key["alice"]
 
     engine.script = script  # type: ignore[assignment]
     await gateway.ask(ALICE, stream=True)

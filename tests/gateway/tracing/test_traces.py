@@ -21,6 +21,7 @@ from tests.gateway.collector import Collector
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.generate.test_timeline import ENGINE, TimedClient
 from tests.gateway.live_gateway import LiveGateway
+from tests.gateway.realtime.hearing import Listener, append, begin, commit, opened, speech, told
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -342,3 +343,18 @@ print([name for name in sys.modules if name.startswith(heavy)])
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["None ['Boundary', 'Access']", "[]"]
+
+
+def test_a_websocket_is_a_span(collector: Collector) -> None:
+    """With what the engine did for it inside."""
+    with gateway(collector, Listener()) as running:
+        with opened(running, additional_headers={"x-request-id": "spoken"}) as client:
+            begin(client)
+            append(client, speech())
+            commit(client, final=True)
+            while told(client)["type"] != "transcription.done":
+                pass
+        root, _ = collector.request("spoken")
+    assert (root.name, root.kind) == ("GET /v1/realtime", SERVER)
+    assert root.attributes["http.response.status_code"] == 101
+    assert root.attributes["gen_ai.usage.output_tokens"] == 2

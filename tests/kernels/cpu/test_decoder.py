@@ -128,3 +128,23 @@ def test_rows_that_are_asked_for() -> None:
     assert np.array_equal(decoder.logits(step, rows), whole[rows])
     assert decoder.logits(step, np.empty(0, np.int32)).shape == (0, 77)
     assert decoder.layers_done == 3 * model.sizes.layers
+
+
+def test_watched_steps_say_where_time_goes() -> None:
+    """Each phase that a step runs has been computed for some time, no longer than the step took;
+    what comes out is the same."""
+    import time
+
+    model = SlowDecoder(Sizes())
+    sequences = [random_tokens(model.sizes.vocab, 40, 1)]
+    runs = [Run(model.packed(num_blocks=3, threads=2), sequences) for _ in range(2)]
+    ticks = runs[1].decoder.watch()
+    assert ticks.shape == (2, len(runs[1].decoder.program.phases), 2)
+    begun = time.perf_counter_ns()
+    for run in runs:
+        run.steps(chunks([40], 20))
+    seconds = time.perf_counter_ns() - begun
+    assert np.array_equal(runs[0].of(0), runs[1].of(0))
+    assert (ticks >= 0).all()
+    assert (ticks[..., 0].sum(axis=0) > 0).all()
+    assert (ticks.sum(axis=(1, 2)) <= seconds).all()

@@ -1,4 +1,4 @@
-"""AVX-512 without units for bfloat16 has the bits of AVX2."""
+"""AVX-512 without units for bfloat16, and AVX-VNNI, have the bits of AVX2."""
 
 from __future__ import annotations
 
@@ -21,31 +21,41 @@ from tests.kernels.cpu.test_recurrent import SHAPES
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
 
 
-@pytest.fixture(autouse=True)
-def _needed(loaded: None) -> Iterator[None]:
-    before = library.instruction_set()
+LIKE_AVX2 = ("avx512vnni", "avxvnni")
+
+
+def usable(name: str) -> bool:
     try:
-        library.use("avx512vnni")
-    except ValueError as error:
-        pytest.skip(str(error))
-    assert library.bits() == "avx2"
-    yield
+        library.use(name)
+    except ValueError:
+        return False
+    return library.bits() == "avx2"
+
+
+@pytest.fixture(autouse=True)
+def alike(loaded: None) -> Iterator[list[str]]:
+    """Those of LIKE_AVX2 that this processor has."""
+    before = library.instruction_set()
+    found = [name for name in LIKE_AVX2 if usable(name)]
+    if not found:
+        pytest.skip(f"this processor has none of {', '.join(LIKE_AVX2)}")
+    yield found
     library.use(before)
 
 
-def check(compute: Callable[[], np.ndarray]) -> None:
-    found = []
-    for name in ("avx2", "avx512vnni"):
-        library.use(name)
-        found.append(np.ascontiguousarray(compute()))
-    one, other = found
+def check(alike: list[str], compute: Callable[[], np.ndarray]) -> None:
+    library.use("avx2")
+    one = np.ascontiguousarray(compute())
     nan = np.isnan(one)
-    assert np.array_equal(np.isnan(other), nan)
-    assert np.array_equal(one[~nan].view(np.uint32), other[~nan].view(np.uint32))
+    for name in alike:
+        library.use(name)
+        other = np.ascontiguousarray(compute())
+        assert np.array_equal(np.isnan(other), nan), name
+        assert np.array_equal(one[~nan].view(np.uint32), other[~nan].view(np.uint32)), name
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_products(way: tuple[str, MatrixKind | None]) -> None:
+def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
     format, kind = way
     inputs = 3 * WIDTH[format] if WIDTH[format] > 1 else 75
     packed = random_source(format, 50, inputs).packed(kind=kind)
@@ -53,10 +63,10 @@ def test_products(way: tuple[str, MatrixKind | None]) -> None:
     for row, value in enumerate(ODD):
         x[row, row] = value
     x[len(ODD)], x[len(ODD) + 1] = 1e-38, -3e-37
-    check(lambda: product(x, packed))
+    check(alike, lambda: product(x, packed))
 
 
-def check_steps(sizes: Sizes, **fields: object) -> None:
+def check_steps(alike: list[str], sizes: Sizes, **fields: object) -> None:
     model = SlowDecoder(dataclasses.replace(sizes, **fields))
     lengths = [1, 19, 290]
     sequences = [random_tokens(model.sizes.vocab, length, length) for length in lengths]
@@ -66,24 +76,26 @@ def check_steps(sizes: Sizes, **fields: object) -> None:
         run.steps(random_steps(lengths, 1, largest=100))
         return np.concatenate([run.of(which) for which in range(len(lengths))])
 
-    check(computed)
+    check(alike, computed)
 
 
 @pytest.mark.parametrize("name", ["soft cap in a window", "experts", "gelu by tanh", "layer norms"])
 @pytest.mark.parametrize("cache", CACHE_KINDS)
-def test_steps(name: str, cache: str) -> None:
-    check_steps(MODELS[name], cache=cache)
+def test_steps(alike: list[str], name: str, cache: str) -> None:
+    check_steps(alike, MODELS[name], cache=cache)
 
 
 @pytest.mark.parametrize("cache", CACHE_KINDS)
 @pytest.mark.parametrize("head_dim", [48, 256])
-def test_sizes_of_heads(head_dim: int, cache: str) -> None:
-    check_steps(MODELS["window of 257, then all"], cache=cache, head_dim=head_dim)
+def test_sizes_of_heads(alike: list[str], head_dim: int, cache: str) -> None:
+    check_steps(alike, MODELS["window of 257, then all"], cache=cache, head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_scans(name: str) -> None:
+def test_scans(alike: list[str], name: str) -> None:
     slow = SlowRecurrent(SHAPES[name])
     slow.features[:6, ::3] = np.array(ODD, dtype=np.float32)[:, None]
     sequences = [random_tokens(90, length, length) for length in (40, 3)]
-    check(lambda: np.concatenate(slow.run(2, finished=True).step(list(enumerate(sequences)))))
+    check(
+        alike, lambda: np.concatenate(slow.run(2, finished=True).step(list(enumerate(sequences))))
+    )

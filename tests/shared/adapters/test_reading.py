@@ -67,9 +67,7 @@ def test_the_digest_is_of_the_contents_alone(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"peft_type": "IA3"}, "peft_type is IA3"),
-        ({"use_dora": True}, "use_dora is True"),
         ({"bias": "all"}, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, r"modules_to_save is \['lm_head'\]"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is pissa"),
         ({"something_new": 3}, "something_new is 3"),
@@ -108,12 +106,50 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
     down, up = random_factors(SHAPES, 4, 1)[Q]
     with pytest.raises(UnfitAdapter, match="don't fit together"):
         read_adapter(write_peft(tmp_path / "a", {Q: (down, up[:, :3].copy())}))
-    other = {"model.embed_tokens": (down, up)}
-    folder = write_peft(tmp_path / "b", other)
-    file = folder / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes().replace(b".lora_B.weight", b".lora_embed_B2"))
-    with pytest.raises(UnfitAdapter, match="embed_tokens"):
-        read_adapter(folder)
+    for theirs, said in (
+        (b".lora_embed_B2", "lora_embed_B2 is of no kind that is served"),
+        (b".lora_AB.weigh", "lora_AB.weigh is of no kind"),
+    ):
+        folder = write_peft(tmp_path / "b", {"model.embed_tokens.": (down, up)})
+        file = folder / "adapter_model.safetensors"
+        file.write_bytes(file.read_bytes().replace(b"..lora_B.weight", b"." + theirs))
+        with pytest.raises(UnfitAdapter, match=said):
+            read_adapter(folder)
+
+
+def test_whole_matrices_lengths_and_embeddings(tmp_path: Path) -> None:
+    whole = {"lm_head.weight": np.ones((6, 4), np.float32)}
+    token = {"model.embed_tokens": (4, 6)}
+    plain = random_factors(token | SHAPES, 4, 1)
+    digest, adapter = read_adapter(write_peft(tmp_path / "a", plain, whole=whole))
+    assert [(each.name, each.shape) for each in adapter.whole] == [("lm_head.weight", (6, 4))]
+    assert [each.module for each in adapter.modules] == ["model.embed_tokens", Q, DOWN]
+    assert (adapter.modules[0].down.shape, adapter.modules[0].up.shape) == ((4, 6), (4, 4))
+    lengths = {name: np.full(outputs, 2, np.float32) for name, (outputs, _) in SHAPES.items()}
+    factors = random_factors(SHAPES, 4, 1)
+    scaled, adapter = read_adapter(write_peft(tmp_path / "b", factors, magnitudes=lengths))
+    assert [each.magnitude.shape for each in adapter.modules] == [(32, 1), (16, 1)]
+    whole["lm_head.weight"][2, 3] = 0
+    other, _ = read_adapter(write_peft(tmp_path / "c", plain, whole=whole))
+    lengths[Q][0] = 3
+    longer, _ = read_adapter(write_peft(tmp_path / "d", factors, magnitudes=lengths))
+    assert len({digest, scaled, other, longer}) == 4
+
+
+def test_whole_matrices_that_do_not_fit(tmp_path: Path) -> None:
+    whole = {"lm_head.weight": np.ones((6, 4), np.float32)}
+    with pytest.raises(UnfitAdapter, match="ensure_weight_tying is true"):
+        read_adapter(write_peft(tmp_path / "a", {}, whole=whole, ensure_weight_tying=True))
+    token = random_factors({"model.embed_tokens": (4, 6)}, 2, 1)
+    copied = "model.embed_tokens.base_layer.weight"
+    for rows in (6, 7):
+        copy = {copied: np.zeros((rows, 4), np.float32)}
+        folder = write_peft(tmp_path / str(rows), token, whole=copy)
+        if rows == 6:
+            assert not read_adapter(folder)[1].whole
+            continue
+        with pytest.raises(UnfitAdapter, match=r"has shape \(7, 4\); its factors are of"):
+            read_adapter(folder)
 
 
 def test_a_rank_of_zero_is_refused(tmp_path: Path) -> None:

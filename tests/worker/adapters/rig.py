@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.weights.opening import open_weights
 from testing.model_configs import llama_config
 from tests.adapter_folders import Factors, random_factors
 from tests.worker.cpu_model import CPUModel
@@ -49,16 +53,21 @@ class Sequence_:
 class AdapterRig:
     """A model that takes adapters."""
 
-    def __init__(self, model: CPUModel, threads: int = 2, forward: Forward | None = None) -> None:
-        self.model = replace(model, max_loras=16, max_lora_rank=64)
-        self.recipe = choose(self.model.prepared(), self.model.setup(num_blocks=128), threads)
+    def __init__(self, model: CPUModel, threads: int = 2, ranks: Ranks = ALONE) -> None:
+        self.model = replace(model, max_loras=16, max_lora_rank=64, lora_whole_matrices=True)
+        setup = self.model.setup(num_blocks=128)
+        self.recipe = choose(self.model.prepared(), setup, threads, ranks)
         with torch.inference_mode():
             self.forward = self.recipe.build()(128)
 
     def hold(self, path: Path) -> HeldAdapter:
         _, adapter = read_adapter(path)
+        model = self.model
+        weights = partial(open_weights, model.weights, model.config, torch.float32)
+        known = adaptable_decoder(model.config, takes_whole=True)
+        modules = fitted(adapter, known, 64, weights)
         with torch.inference_mode():
-            return self.recipe.adapters.hold(fitted(adapter, self.model.config, 64))
+            return self.recipe.adapters.hold(modules)
 
     def logits(self, sequences: Sequence[Sequence_], chunk: int = 64) -> list[torch.Tensor]:
         return logits_of(self.forward, sequences, chunk)

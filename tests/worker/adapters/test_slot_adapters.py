@@ -91,8 +91,9 @@ def test_a_crowd_of_adapters_and_preemption(loaded: Loaded, folders: dict[str, P
 
     def run(some: list[Job], **options: Any) -> list[tuple[Any, Any]]:
         session = Session(loaded)
-        for digest in digests[:MOST]:
-            assert session.load(digest, folders[digest]) == AdapterReady(digest)
+        for digest in digests[:MOST]:  # No other one is there for a job that is alone.
+            if any(job.adapter == digest for job in some):
+                assert session.load(digest, folders[digest]) == AdapterReady(digest)
         done = Driver(session.runner, num_blocks=256, **options).run(some)
         assert all(job.error is None for job in done)
         return [(job.tokens, job.logprobs) for job in done]

@@ -13,8 +13,11 @@ import pytest
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.prepare import load_manifest, prepare
+from penstock.transcription_facts import Alignment
+from penstock_worker.alignment.slots import can_align
 from penstock_worker.loading.load import load
 from penstock_worker.machine import model_check
+from tests.shared.transcription.test_segments import FACTS
 from tests.system.whisper_model import ROWS, TARGETS, write_whisper
 from tests.worker.vision.test_vision_loading import changed, setup
 
@@ -37,6 +40,25 @@ def test_the_least_cache_holds_one_item(prepared: Path) -> None:
     smaller = msgspec.structs.replace(asked, encoder_cache_rows=ROWS - 1)
     with pytest.raises(StartupError, match=f"encoder_cache_rows is {ROWS - 1}; .*least {ROWS} are"):
         load(smaller)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_ready_tells_whether_words_have_times(prepared: Path, tmp_path: Path, backend: str) -> None:
+    media = load_manifest(prepared).media
+    assert media is not None
+    found = []
+    for alignment in (None, Alignment(heads=((0, 0),))):
+        facts = msgspec.structs.replace(FACTS, alignment=alignment)
+        told = msgspec.structs.replace(media, transcription=facts)
+        asked = setup(changed(prepared, tmp_path, media=told), max_model_len=ROWS + TARGETS)
+        loaded = load(msgspec.structs.replace(asked, attention_backend=backend))
+        loaded.runner.close()
+        found.append(loaded.ready.aligns)
+    assert found == [False, True]
+
+
+def test_a_backend_that_shows_no_attention_tells_no_times(prepared: Path) -> None:
+    assert not can_align(object(), load_manifest(prepared))
 
 
 def test_a_folder_that_doesnt_say_how_sounds_are_prepared_is_refused(

@@ -137,7 +137,7 @@ def test_default_model_among_others(precision: str, request: pytest.FixtureReque
         run(model, [Job(prompt(model, 20 * n + 1, n), 6, sampling)])[0]
         for n, sampling in enumerate((GREEDY, SAMPLED))
     ]
-    jobs = [Job(job.prompt, 6, job.sampling) for job in alone] + company(model, part(32, 1 / 2), 24)
+    jobs = [Job(job.prompt, 6, job.sampling) for job in alone] + company(model, part(32, 1 / 4), 24)
     run(model, jobs, block_size=32, budget=100, preempt_every=5, threads=2, seed=1)
     for ours, other in zip(jobs, alone, strict=False):
         assert ours.tokens == other.tokens

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_worker.sampler.bad_words import BadWords
+from tests.thinning import part
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,7 +24,7 @@ def completing(words: list[tuple[int, ...]], output: list[int]) -> frozenset[int
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=part(100, 1 / 3))
 @given(words=words_of_few_ids, output=st.lists(ids, max_size=40))
 def test_what_it_bans_completes_a_word(words: list[tuple[int, ...]], output: list[int]) -> None:
     automaton = BadWords(words)

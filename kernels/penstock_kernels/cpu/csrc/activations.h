@@ -5,13 +5,13 @@
 namespace {
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
-// group of 32 the scale, scale * sum of levels, and the sum of levels.  For bfloat16 ones: halves.
+// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels.  For bfloat16 ones: halves.
 struct Activations {
   int stride = 0, groups = 0;
   int8_t* levels = nullptr;
   float* scales = nullptr;
   float* scaled_sums = nullptr;
-  int32_t* sums = nullptr;
+  int32_t* offsets = nullptr;
   uint16_t* halves = nullptr;
   float* floats = nullptr;
 
@@ -22,7 +22,7 @@ struct Activations {
     take(at, levels, cells);
     take(at, scales, group_cells);
     take(at, scaled_sums, group_cells);
-    take(at, sums, group_cells);
+    take(at, offsets, group_cells);
     take(at, halves, cells);
     take(at, floats, cells);
     return at;
@@ -65,7 +65,7 @@ inline void quantise_group(const Activations& a, int row, int g, V low, V high) 
   const float scale = (tiny ? 1.0f / most : peak / 127.0f) + poison;
   const int32_t total = sum_i8(levels) + sum_i8(levels + 16);
   a.scales[at] = scale;
-  a.sums[at] = total;
+  a.offsets[at] = -128 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);
 }
 
@@ -105,7 +105,7 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     __builtin_memcpy(to.levels + to_cell, from.levels + cell, to.stride);
     __builtin_memcpy(to.scales + to_group, from.scales + group, to.groups * sizeof *to.scales);
     __builtin_memcpy(to.scaled_sums + to_group, from.scaled_sums + group, to.groups * sizeof *to.scaled_sums);
-    __builtin_memcpy(to.sums + to_group, from.sums + group, to.groups * sizeof *to.sums);
+    __builtin_memcpy(to.offsets + to_group, from.offsets + group, to.groups * sizeof *to.offsets);
   }
   if (forms & pk::HALVES) __builtin_memcpy(to.halves + to_cell, from.halves + cell, to.stride * sizeof *to.halves);
   if (forms & (pk::HALVES | pk::FLOATS)) __builtin_memcpy(to.floats + to_cell, from.floats + cell, to.stride * sizeof *to.floats);

@@ -69,6 +69,9 @@ inline V gelu(V x) {
   return add(sub(above, mul(mul(size, set1(0.5f)), beyond)), mul(x, zero()));
 }
 
+// x times the logistic function of 1.702 x (Hendrycks and Gimpel, 2016).
+inline V quick_gelu(V x) { return add(div(x, logistic_divisor(mul(x, set1(1.702f)))), mul(x, zero())); }
+
 // The square of what is above 0 (So et al., 2021).
 inline V relu2(V x) {
   const V above = max(zero(), x);

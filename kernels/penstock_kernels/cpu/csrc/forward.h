@@ -58,11 +58,33 @@ inline void count_layer(Thread& t) {
   if (t.batch.cancelled && *t.batch.cancelled) t.scratch.given_up->store(GIVEN_UP, std::memory_order_relaxed);
 }
 
+// Of a phase, from its construction to its end: what the thread computed and what it waited, where the batch has ticks.
+class PhaseClock {
+ public:
+  PhaseClock(Thread& t, int phase) : t_(t), ticks_(t.batch.ticks) {
+    if (!ticks_) return;
+    ticks_ += 2 * (static_cast<size_t>(t.number) * t.program.num_phases + phase);
+    t.waited = 0;
+    begun_ = pk::nanoseconds();
+  }
+  ~PhaseClock() {
+    if (!ticks_) return;
+    ticks_[0] += pk::nanoseconds() - begun_ - t_.waited;
+    ticks_[1] += t_.waited;
+  }
+
+ private:
+  Thread& t_;
+  int64_t* ticks_;
+  int64_t begun_ = 0;
+};
+
 template <class Cache> void run_program(Thread& t) {
   for (int i = 0; i < t.program.num_phases; i++) {
     const PkPhase& p = t.program.phases[i];
     if (p.kind == PK_LOWER && !t.batch.num_runs) continue;
     t.cursors = t.scratch.cursors + static_cast<size_t>(i) * t.threads;
+    const PhaseClock clock(t, i);
     run_phase<Cache>(t, p);
     if (p.kind == PK_EXCHANGE && broken_off(t)) return;
     if (p.ends_layer) count_layer(t);

@@ -23,6 +23,14 @@ bool has_avx2() {
 #endif
 }
 
+bool has_avxvnni() {
+#if defined(PK_X86)
+  return has_avx2() && __builtin_cpu_supports("avxvnni");
+#else
+  return false;
+#endif
+}
+
 bool has_avx512vnni() {
 #if defined(PK_X86)
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -54,6 +62,7 @@ const pk::Kernels* named(const char* name) {
 #if defined(PK_X86)
   if (!std::strcmp(name, "avx512")) return has_avx512() ? pk::avx512_kernels() : nullptr;
   if (!std::strcmp(name, "avx512vnni")) return has_avx512vnni() ? pk::avx512vnni_kernels() : nullptr;
+  if (!std::strcmp(name, "avxvnni")) return has_avxvnni() ? pk::avxvnni_kernels() : nullptr;
   if (!std::strcmp(name, "avx2")) return has_avx2() ? pk::avx2_kernels() : nullptr;
 #endif
   return std::strcmp(name, "portable") ? nullptr : pk::portable_kernels();
@@ -65,6 +74,7 @@ const pk::Kernels* best() {
   if (has_wide_floats()) pk::wide_floats.store(pk::avx512_floats(), std::memory_order_relaxed);
 #endif
   if (const pk::Kernels* kernels = named("avx512vnni")) return kernels;
+  if (const pk::Kernels* kernels = named("avxvnni")) return kernels;
   if (const pk::Kernels* kernels = named("avx2")) return kernels;
   return pk::portable_kernels();
 }

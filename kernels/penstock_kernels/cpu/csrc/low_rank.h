@@ -1,6 +1,7 @@
 // What adapters add to products: B times (A times the input), with a row's own A and B, by floats.  A row's sums have
 // their own order: the even inputs and the odd ones each by themselves, from zero, then both together.  Other rows
-// and tiles only share the reading of weights.
+// and tiles only share the reading of weights.  Where rows of W + B A have lengths of their own (DoRA), a product is
+// multiplied by an output's factor before that.
 #pragma once
 #include "thread.h"
 
@@ -135,6 +136,18 @@ inline void lower(Thread& t, const PkPhase& p) {
   });
 }
 
+// What the adapter of a row does to the phase's matrix number `which`; null for nothing.
+inline const PkLowRank* adapter_of(const Thread& t, const PkPhase& p, int which, int row) {
+  if (p.low_rank < 0 || !t.batch.num_runs || t.batch.run_of[row] < 0) return nullptr;
+  return &t.batch.runs[t.batch.run_of[row]].adapter[p.low_rank + which];
+}
+
+// Multiplies and adds what DoRA does, to so many rows of a tile, [rows][16].
+inline void rescale(const PkLowRank& own, int tile, int rows, float* out) {
+  const V factors = load(own.factors + 16 * tile), added = load(own.added + 16 * tile);
+  for (int r = 0; r < rows; r++) store(out + 16 * r, fma(load(out + 16 * r), factors, added));
+}
+
 // Adds to out, [tiles][pk::ROWS][16], which are so many tiles from `tile` on of the phase's matrix number `which`.
 inline void add_raised(const Thread& t, const PkPhase& p, int which, int tile, int tiles, int row, int rows, float* out) {
   const PkBatch& b = t.batch;
@@ -147,7 +160,9 @@ inline void add_raised(const Thread& t, const PkPhase& p, int which, int tile, i
     }
     const PkRun& run = b.runs[at];
     const int end = run.first + run.rows < row + rows ? run.first + run.rows : row + rows;
-    const PkMatrix& up = run.adapter[p.low_rank + which].up;
+    const PkLowRank& own = run.adapter[p.low_rank + which];
+    const PkMatrix& up = own.up;
+    for (int i = 0; own.factors && i < tiles; i++) rescale(own, tile + i, end - r, out + 16 * (i * pk::ROWS + r - row));
     if (up.tiles) {
       PairProduct product{};
       product.x = t.scratch.low[which] + static_cast<size_t>(r) * t.program.low_rank;

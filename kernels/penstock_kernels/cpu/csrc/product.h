@@ -5,7 +5,24 @@
 #pragma once
 #include "activations.h"
 
+// The loop over rows is written out, so that their sums stay in registers.
+#define PK_UNROLLED _Pragma("GCC unroll 16")
+
 namespace {
+
+// Group g of a row, then of the next ones. Addresses are made of the ones before: those of all rows would not fit into
+// the registers, and an index beside the base costs an operation for each of a group's loads.
+struct Cell {
+  const int8_t* levels;
+  size_t at;
+
+  Cell(const Activations& a, int row, int g) : levels(a.levels + static_cast<size_t>(row) * a.stride + pk::GROUP * g), at(static_cast<size_t>(row) * a.groups + g) {}
+  void next(const Activations& a) {
+    levels += a.stride;
+    at += a.groups;
+    asm("" : "+r"(levels), "+r"(at));
+  }
+};
 
 // sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
 template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
@@ -23,12 +40,12 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
       else w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
     }
     const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      const I levels = NIBBLES ? dot_nibbles<8>(w, x) : dot<8>(w, x);
-      sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[at])), sums[m]);
-      sums[m] = fma(minimum, set1(a.scaled_sums[at]), sums[m]);
+    Cell cell(a, row, g);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, cell.next(a)) {
+      const I levels = NIBBLES ? dot_nibbles<8>(w, cell.levels) : dot<8>(w, cell.levels);
+      sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[cell.at])), sums[m]);
+      sums[m] = fma(minimum, set1(a.scaled_sums[cell.at]), sums[m]);
     }
   }
 };
@@ -41,9 +58,11 @@ struct UnsignedHalves {
     for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
     const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
     const V least = load_scale<true>(s, 2), second_least = load_scale<true>(s, 3);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const float scale = a.scales[static_cast<size_t>(row + m) * a.groups + g];
+    Cell cell(a, row, g);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, cell.next(a)) {
+      const int8_t* x = cell.levels;
+      const float scale = a.scales[cell.at];
       const I one = dot_nibbles<4>(w, x), two = dot_nibbles<4>(w + 4, x + 16);
       sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
       sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
@@ -59,10 +78,10 @@ struct Signed {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
     const V scale = load_scale<false>(s, 0);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      sums[m] = fma(to_float(dot_signed<8>(w, x, a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+    Cell cell(a, row, g);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, cell.next(a)) {
+      sums[m] = fma(to_float(dot_signed<8>(w, cell.levels, a.offsets[cell.at])), mul(scale, set1(a.scales[cell.at])), sums[m]);
     }
   }
 };
@@ -75,10 +94,10 @@ template <int KIND_> struct Looked {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(look_up(table, i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)))));
     const V scale = load_scale<KIND != PK_T4H>(s, 0);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const size_t at = static_cast<size_t>(row + m) * a.groups + g;
-      sums[m] = fma(to_float(dot_signed<8>(w, x, a.sums[at])), mul(scale, set1(a.scales[at])), sums[m]);
+    Cell cell(a, row, g);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, cell.next(a)) {
+      sums[m] = fma(to_float(dot_signed<8>(w, cell.levels, a.offsets[cell.at])), mul(scale, set1(a.scales[cell.at])), sums[m]);
     }
   }
 };
@@ -89,11 +108,13 @@ struct SignedHalves {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
     const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    for (int m = 0; m < M; m++) {
-      const int8_t* x = a.levels + static_cast<size_t>(row + m) * a.stride + 32 * g;
-      const V by = set1(a.scales[static_cast<size_t>(row + m) * a.groups + g]);
-      sums[m] = fma(to_float(dot_signed<4>(w, x, sum_i8(x))), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, sum_i8(x + 16))), mul(second, by), sums[m]);
+    Cell cell(a, row, g);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, cell.next(a)) {
+      const int8_t* x = cell.levels;
+      const V by = set1(a.scales[cell.at]);
+      sums[m] = fma(to_float(dot_signed<4>(w, x, -128 * sum_i8(x))), mul(first, by), sums[m]);
+      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, -128 * sum_i8(x + 16))), mul(second, by), sums[m]);
     }
   }
 };
@@ -129,6 +150,7 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
   const size_t ahead = row ? 0 : size;
   const uint8_t* scales = levels + static_cast<size_t>(a.groups) * pk::level_bytes(kind);
   V sums[M];
+  PK_UNROLLED
   for (int m = 0; m < M; m++) sums[m] = zero();
   for (int g = 0; g < a.groups; g++) {
     const uint8_t* q = levels + static_cast<size_t>(g) * pk::level_bytes(kind);
@@ -140,22 +162,24 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
     Format::template group<M>(q, s, a, row, g, sums);
   }
   const V bias = matrix.bias ? load(matrix.bias + 16 * tile) : zero();
+  PK_UNROLLED
   for (int m = 0; m < M; m++) store(out + 16 * m, matrix.bias ? add(sums[m], bias) : sums[m]);
 }
 
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
-  constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : 12;
+  constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? 12 : LEVEL_ROWS;
   while (rows > 0) {
-    const int count = rows >= 12 && most >= 12 ? 12 : rows >= 8 && most >= 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
+    const int count = rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
     switch (count) {
       case 1: tile_rows<Format, 1>(matrix, tile, a, row, out); break;
       case 2: tile_rows<Format, 2>(matrix, tile, a, row, out); break;
       case 3: tile_rows<Format, 3>(matrix, tile, a, row, out); break;
       case 4: tile_rows<Format, 4>(matrix, tile, a, row, out); break;
       case 6: tile_rows<Format, 6>(matrix, tile, a, row, out); break;
-      case 8: tile_rows<Format, 8>(matrix, tile, a, row, out); break;
-      default: tile_rows<Format, 12>(matrix, tile, a, row, out);
+      case 8: tile_rows<Format, most < 8 ? most : 8>(matrix, tile, a, row, out); break;
+      case 12: tile_rows<Format, most < 12 ? most : 12>(matrix, tile, a, row, out); break;
+      default: tile_rows<Format, most>(matrix, tile, a, row, out);
     }
     row += count;
     rows -= count;

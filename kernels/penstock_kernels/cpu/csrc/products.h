@@ -29,6 +29,7 @@ inline V activate(int kind, V x) {
     case PK_SILU: return silu(x);
     case PK_GELU: return gelu(x);
     case PK_GELU_TANH: return gelu_tanh(x);
+    case PK_QUICK_GELU: return quick_gelu(x);
     default: return relu2(x);
   }
 }
@@ -68,11 +69,49 @@ inline void gate_up(Thread& t, const PkPhase& p) {
   });
 }
 
+// The head's products with neighbouring rows, each with what its adapter has in its place, or adds.
+inline void head_products(const Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first, float* out) {
+  const int32_t* wanted = t.batch.wanted + first;
+  for (int r = row; r < row + rows;) {
+    const PkLowRank* own = adapter_of(t, p, 0, wanted[r]);
+    int end = r + 1;
+    while (end < row + rows && adapter_of(t, p, 0, wanted[end]) == own) end++;
+    float* part = out + 16 * (r - row);
+    tile_product(own && own->whole.tiles ? own->whole : p.matrices[0], tile, a, r, end - r, part);
+    if (own && own->factors) rescale(*own, tile, end - r, part);
+    if (own && own->up.tiles) {
+      PairProduct product{};
+      product.x = t.scratch.low[0] + static_cast<size_t>(r) * t.program.low_rank;
+      product.stride = t.program.low_rank;
+      product.out = part;
+      product.out_next = 16 * pk::ROWS;
+      product.out_stride = 16;
+      product.adds = true;
+      factor_product(own->up, product, tile, 1, end - r);
+    }
+    r = end;
+  }
+}
+
+// What A of a wanted row's adapter gives, all of it by the thread that has made the row.
+inline void lower_wanted(const Thread& t, const PkPhase& p, const Activations& a, int row, int first) {
+  const PkLowRank* own = adapter_of(t, p, 0, t.batch.wanted[first + row]);
+  if (!own || !own->down.tiles) return;
+  PairProduct product{};
+  product.x = a.floats + static_cast<size_t>(row) * a.stride;
+  product.stride = a.stride;
+  product.out = t.scratch.low[0] + static_cast<size_t>(row) * t.program.low_rank;
+  product.out_next = 16;
+  product.out_stride = t.program.low_rank;
+  product.ahead = LOWERED_AHEAD;
+  factor_product(own->down, product, 0, pk::padded(own->down.outputs, 16) / 16, 1);
+}
+
 inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {
   alignas(64) float out[16 * pk::ROWS];
   const PkMatrix& head = p.matrices[0];
   const int vocab = t.program.vocab, left = head.outputs - 16 * tile, lanes = left < 16 ? left : 16;
-  tile_product(head, tile, a, row, rows, out);
+  head_products(t, p, a, tile, row, rows, first, out);
   for (int r = 0; r < rows; r++) {
     V logits = mul(load(out + 16 * r), set1(p.scale));
     if (p.soft_cap > 0.0f) logits = capped(logits, p.soft_cap);
@@ -83,7 +122,9 @@ inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int til
 
 inline void logits(Thread& t, const PkPhase& p) {
   const PkMatrix& head = p.matrices[0];
-  const int wanted = t.batch.num_wanted, forms = pk::form_of(head.kind);
+  // A head in the place of the model's own may be of another kind.
+  const int adapted = p.low_rank >= 0 && t.batch.num_runs ? pk::FLOATS | pk::HALVES : 0;
+  const int wanted = t.batch.num_wanted, forms = pk::form_of(head.kind) | adapted;
   const Activations a = t.scratch.input.of_width(head.inputs);
   for (int first = 0; first < wanted; first += LOGITS_ROWS) {
     const int count = wanted - first < LOGITS_ROWS ? wanted - first : LOGITS_ROWS;
@@ -92,6 +133,7 @@ inline void logits(Thread& t, const PkPhase& p) {
     for (int r = rows.begin; r < rows.end; r++) {
       normalise(t.row(p.source, t.batch.wanted[first + r]), p.norm, head.inputs, t.own.row);
       set_row(a, forms, r, t.own.row, head.inputs);
+      lower_wanted(t, p, a, r, first);
     }
     t.wait();
     const Share tiles = t.mine(pk::padded(head.outputs, 16) / 16);

@@ -14,7 +14,7 @@ bool is(const PkMatrix& matrix, int outputs, int inputs) {
 }
 
 bool activates(const PkPhase& p, bool gated) {
-  return p.activation >= PK_SILU && (p.activation <= PK_RELU2 || (gated && p.activation == PK_CLAMPED_SWIGLU));
+  return p.activation == PK_CLAMPED_SWIGLU ? gated : p.activation >= PK_SILU && p.activation <= PK_QUICK_GELU;
 }
 
 bool fits(const PkAttention* a) {
@@ -158,7 +158,7 @@ class Reader {
   bool low_rank(const PkPhase& p) const {
     if (p.low_rank < 0) return p.kind != PK_LOWER;
     if (m_.low_rank < 32 || p.low_rank + int64_t{3} > m_.low_targets) return false;
-    return p.kind == PK_LOWER || ((p.kind == PK_HEADS || p.kind == PK_PRODUCT || p.kind == PK_GATE_UP) && p.low_rank == lowered_);
+    return p.kind == PK_LOWER || p.kind == PK_EMBED || p.kind == PK_LOGITS || ((p.kind == PK_HEADS || p.kind == PK_PRODUCT || p.kind == PK_GATE_UP) && p.low_rank == lowered_);
   }
 
   bool lowered(const PkPhase& p) {

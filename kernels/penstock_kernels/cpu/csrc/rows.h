@@ -1,19 +1,37 @@
 // Phases that treat each row by itself: embeddings, inputs of products, norms of results.
 #pragma once
 #include "gates.h"
+#include "low_rank.h"
 
 namespace {
+
+// Adds to a row of an embedding what its adapter has for the token.
+inline void add_of_token(Thread& t, const PkLowRank& own, int row, int token, float* out) {
+  float* low = t.scratch.low[0] + static_cast<size_t>(row) * t.program.low_rank;
+  for (int i = 0; i < t.program.low_rank; i++) low[i] = 0.0f;
+  matrix_row(own.down, token, low);
+  PairProduct product{};
+  product.x = low;
+  product.stride = t.program.low_rank;
+  product.out = out;
+  product.out_next = 16;
+  product.out_stride = 16;
+  product.adds = true;
+  factor_product(own.up, product, 0, pk::padded(own.up.outputs, 16) / 16, 1);
+}
 
 inline void embed(Thread& t, const PkPhase& p) {
   const Share rows = t.mine(t.batch.rows);
   for (int r = rows.begin; r < rows.end; r++) {
     float* out = t.row(p.target, r);
+    const PkLowRank* own = adapter_of(t, p, 0, r);
     const int at = t.batch.tokens[r] - p.first;
     if (p.part && (at < 0 || at >= p.matrices[0].outputs)) {
       for (int i = 0; i < p.matrices[0].inputs; i++) out[i] = 0.0f;
       continue;
     }
-    matrix_row(p.matrices[0], at, out);
+    matrix_row(own && own->whole.tiles ? own->whole : p.matrices[0], at, out);
+    if (own && own->up.tiles) add_of_token(t, *own, r, at, out);
     if (p.scale == 1.0f) continue;
     for (int i = 0; i < p.matrices[0].inputs; i++) out[i] *= p.scale;
   }

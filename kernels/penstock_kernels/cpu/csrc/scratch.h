@@ -118,7 +118,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   const int wanted = b.num_wanted < LOGITS_ROWS ? b.num_wanted : LOGITS_ROWS;
   at = s.input.place(at, b.rows > wanted ? b.rows : wanted, m.widths[PK_INPUT]);
   at = s.inner.place(at, b.rows, m.widths[PK_INNER]);
-  for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], static_cast<size_t>(b.rows) * m.low_rank);
+  for (int i = 0; b.num_runs && i < 3; i++) Activations::take(at, s.low[i], static_cast<size_t>(b.rows > wanted ? b.rows : wanted) * m.low_rank);
   if (most.experts) {
     const int places = b.rows * static_cast<int>(most.active);
     at = s.places.input.place(at, places, m.widths[PK_INPUT]);

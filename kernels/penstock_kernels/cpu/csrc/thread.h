@@ -17,6 +17,7 @@ struct Thread {
   ThreadScratch own;
   Patience patience;
   Cursor* cursors = nullptr;  // of the present phase
+  int64_t waited = 0;         // nanoseconds in barriers; where the batch has ticks
 
   Thread(const PkProgram& m, const PkBatch& b, const Scratch& s, Barrier& together, int which, int of)
       : program(m), batch(b), scratch(s), barrier(together), number(which), threads(of) {
@@ -24,7 +25,12 @@ struct Thread {
     own = thread_scratch(m, Limits(m), s.threads + s.thread_bytes * which, &end);
   }
 
-  void wait() { barrier.wait(patience); }
+  void wait() {
+    if (!batch.ticks) return barrier.wait(patience);
+    const int64_t begun = pk::nanoseconds();
+    barrier.wait(patience);
+    waited += pk::nanoseconds() - begun;
+  }
   Share mine(int count) const { return share_of(count, number, threads); }
 
   // body(unit) for units that no other thread has taken: first this thread's share, which is the

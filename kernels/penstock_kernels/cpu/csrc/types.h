@@ -34,7 +34,7 @@ struct PkNorm {
   const float *weight, *bias;
 };
 
-enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4 };
+enum PkActivation : int32_t { PK_SILU = 0, PK_GELU = 1, PK_GELU_TANH = 2, PK_RELU2 = 3, PK_CLAMPED_SWIGLU = 4, PK_QUICK_GELU = 5 };
 
 // Attention of a layer, and its cache (see cache.h).
 // value_dim: numbers of a head's value; head_dim, but where values are latents.
@@ -157,7 +157,7 @@ enum PkBuffer : int32_t {
 // NORM: target = norm of the source's `width` numbers.
 // LOWER: of the rows that have adapters, the products of the source's `width` numbers with A of each of the three matrices
 //   from `low_rank` on.  Phases with the same `low_rank`, behind it, add B times these to what their matrices give:
-//   HEADS, PRODUCT, and GATE_UP.
+//   HEADS, PRODUCT, and GATE_UP.  EMBED and LOGITS do both by themselves.
 // TAKE_ROWS: of the rows for which the batch brings numbers, `width` of these from `first` on; added to the target, or
 //   (`adds` is 0) put there.
 // CONVOLVE: of a recurrent layer that isn't a SHORT_CONV, the convolved features in the place of those that are, as silu
@@ -239,9 +239,13 @@ struct PkStates {
   int64_t block_bytes;
 };
 
-// What an adapter adds to a product: up times (down times the input), without biases; nothing without tiles.
+// What an adapter does to a product.  whole: in the place of the phase's matrix (EMBED and LOGITS), if it has tiles.
+// factors, added: [outputs up to a whole tile], what the product, bias included, is multiplied by, and what is added
+// then; null for neither.  up times (down times the input) is added last, without biases; nothing without tiles.
+// Of EMBED, down has a row for each token, which stands for its product.
 struct PkLowRank {
-  PkMatrix down, up;
+  PkMatrix down, up, whole;
+  const float *factors, *added;
 };
 
 // Neighbouring rows with the same adapter. adapter: [low_targets].
@@ -265,6 +269,8 @@ struct PkRun {
 // at after each layer; once it isn't 0 the step is given up, and its logits mean nothing; may be null.
 // threads: that compute it, the program's at most; 0: these.  lost: nanoseconds that they waited for
 // each other beyond spinning, of all of them together; may be null.
+// ticks: [threads of the program, num_phases, 2], to which each thread adds the nanoseconds that it computed in each
+// phase and those that it waited for the others; null: nobody looks at a clock.
 struct PkBatch {
   int32_t rows, sequences, num_wanted, threads, num_taken, taken_width;
   const int32_t *tokens, *first_row, *starts, *tables, *first_block, *wanted, *types, *taken_rows, *turns, *last_seen;
@@ -277,6 +283,7 @@ struct PkBatch {
   const PkRun* runs;
   const int32_t* run_of;
   int64_t num_runs;
+  int64_t* ticks;
 };
 
 // How one row's token is chosen, and where what is said about it goes.
@@ -329,7 +336,7 @@ constexpr int MAX_HEAD_DIM = 1024;
 constexpr int MAX_GROUP = 128;  // query heads that share a KV head
 constexpr int TILE_QUERIES = 8; // query positions of a sequence that share the reading of keys
 constexpr int MAX_TILE_ROWS = TILE_QUERIES * MAX_GROUP;
-constexpr int ROWS = 12;        // rows of a product that share a weight once it is decoded
+constexpr int ROWS = 32;        // rows of a product that pass a tile of weights while it lies in the nearest cache
 
 constexpr int MAX_EXPERTS = 1024, MAX_ACTIVE = 64, MAX_STREAMS = 64;
 constexpr int MAX_KERNEL = 64, MAX_KEY_DIM = 4096, MAX_STATE_HEADS = 4096;  // of recurrent layers
@@ -418,6 +425,7 @@ inline void breathe() {
 
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx512vnni_kernels();
 const Kernels* avx512_kernels();
 

@@ -1,4 +1,5 @@
-// Sixteen lanes as two halves on AVX2 with FMA and F16C.
+// Sixteen lanes as two halves on AVX2 with FMA and F16C, with AVX-VNNI's integer dot products where the file is
+// compiled for them: every number is the same.
 #pragma once
 #include <immintrin.h>
 #include <cstdint>
@@ -7,6 +8,8 @@ namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 6;
+// The same of quantised products.
+constexpr int LEVEL_ROWS = 12;
 // The same of attention's scores; of its values, rows and vectors of a head.
 constexpr int SCORE_ROWS = 6, VALUE_ROWS = 3, VALUE_VECTORS = 2;
 
@@ -94,10 +97,6 @@ inline V keep_from(V y, int first, int from, float other) {
 
 inline I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline V to_float(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-inline I minus(I a, int32_t b) {
-  const __m256i x = _mm256_set1_epi32(b);
-  return {_mm256_sub_epi32(a.lo, x), _mm256_sub_epi32(a.hi, x)};
-}
 inline W load_w(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
 }
@@ -119,6 +118,23 @@ inline __m256i four_bytes(const int8_t* a) {
   __builtin_memcpy(&four, a, 4);
   return _mm256_set1_epi32(four);
 }
+#if defined(__AVXVNNI__)
+// Of N times four inputs: the sum of levels times a, added to `sums`.
+template <int N> inline I dot(const W* w, const int8_t* a, I sums = izero()) {
+  for (int i = 0; i < N; i++) {
+    const __m256i x = four_bytes(a + 4 * i);
+    sums = {_mm256_dpbusd_avx_epi32(sums.lo, w[i].lo, x), _mm256_dpbusd_avx_epi32(sums.hi, w[i].hi, x)};
+  }
+  return sums;
+}
+template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
+// Of levels less 128; offset: -128 times the sum of a.
+inline W as_signed(W levels) { return levels; }
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) {
+  const __m256i first = _mm256_set1_epi32(offset);
+  return dot<N>(w, a, {first, first});
+}
+#else
 inline __m256i widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 // Of N times four inputs, at most eight: the sum of levels (0 to 15) times a.  16 pairs of them, 15 * 127 * 16, fit
 // into 16 bits.
@@ -138,8 +154,8 @@ template <int N> inline I dot(const W* w, const int8_t* a) {
   const I lows = dot_nibbles<N>(low, a), highs = dot_nibbles<N>(high, a);
   return {_mm256_add_epi32(lows.lo, _mm256_slli_epi32(highs.lo, 4)), _mm256_add_epi32(lows.hi, _mm256_slli_epi32(highs.hi, 4))};
 }
-// Of levels less 128, as as_signed made them; total: the sum of a.  128 * 127 * 2 does fit; the sign goes from the
-// level to a, which is never -128.
+// Of levels less 128, as as_signed made them.  128 * 127 * 2 does fit; the sign goes from the level to a, which is
+// never -128.
 inline W as_signed(W levels) {
   const __m256i top = _mm256_set1_epi8(static_cast<char>(128));
   return {_mm256_xor_si256(levels.lo, top), _mm256_xor_si256(levels.hi, top)};
@@ -155,6 +171,7 @@ template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t) {
   }
   return sums;
 }
+#endif
 
 inline void store_i8(int8_t* p, V x) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));

@@ -13,6 +13,8 @@ namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 12;
+// The same of quantised products.
+constexpr int LEVEL_ROWS = 16;
 // The same of attention's scores; of its values, rows and vectors of a head.
 constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 2;
 
@@ -87,7 +89,6 @@ inline V keep_from(V y, int first, int from, float other) {
 
 inline I izero() { return _mm512_setzero_si512(); }
 inline V to_float(I a) { return _mm512_cvtepi32_ps(a); }
-inline I minus(I a, int32_t b) { return _mm512_sub_epi32(a, _mm512_set1_epi32(b)); }
 inline W load_w(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline W low_nibbles(W w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
 inline W high_nibbles(W w) { return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15)); }
@@ -96,25 +97,21 @@ inline W look_up(const uint8_t* table, W levels) {
   return _mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), levels);
 }
 // sums += w[lane][0..3] . a[0..3]; w unsigned, a signed bytes.
+// The broadcast is part of the instruction: compilers make one of its own, and the ports that load become the limit.
+typedef int32_t __attribute__((may_alias)) Four;
 inline I dot4(I sums, W w, const int8_t* a) {
-  int32_t four;
-  __builtin_memcpy(&four, a, 4);
-  return _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(four));
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(w), "m"(*reinterpret_cast<const Four*>(a)));
+  return sums;
 }
-// Of N times four inputs: the sum of levels (0 to 15 in dot_nibbles) times a.
-template <int N> inline I dot(const W* w, const int8_t* a) {
-  // Two sums, since one product waits long for the one before it.
-  I even = izero(), odd = izero();
-  for (int i = 0; i < N; i += 2) {
-    even = dot4(even, w[i], a + 4 * i);
-    odd = dot4(odd, w[i + 1], a + 4 * i + 4);
-  }
-  return _mm512_add_epi32(even, odd);
+// Of N times four inputs: the sum of levels (0 to 15 in dot_nibbles) times a, added to `sums`.
+template <int N> inline I dot(const W* w, const int8_t* a, I sums = izero()) {
+  for (int i = 0; i < N; i++) sums = dot4(sums, w[i], a + 4 * i);
+  return sums;
 }
 template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
-// Of levels less 128, as as_signed made them; total: the sum of a.
+// Of levels less 128, as as_signed made them; offset: -128 times the sum of a.
 inline W as_signed(W levels) { return levels; }
-template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t total) { return minus(dot<N>(w, a), 128 * total); }
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return dot<N>(w, a, _mm512_set1_epi32(offset)); }
 
 // 16 floats, rounded to nearest even and clamped, as signed bytes.
 inline void store_i8(int8_t* p, V x) {
@@ -129,9 +126,8 @@ inline int32_t sum_i8(const int8_t* p) {
 // store_bf16: 16 floats, rounded to nearest even.
 #if defined(PK_BF16_UNITS)
 inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  int32_t two;
-  __builtin_memcpy(&two, a, 4);
-  return _mm512_dpbf16_ps(sums, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_set1_epi32(two));
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(_mm512_loadu_si512(w)), "m"(*reinterpret_cast<const Four*>(a)));
+  return sums;
 }
 // The same with the first of each pair only: the second may hold anything, NaN included.
 inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {

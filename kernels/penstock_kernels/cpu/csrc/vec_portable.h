@@ -7,6 +7,8 @@ namespace {
 
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 12;
+// The same of quantised products.
+constexpr int LEVEL_ROWS = 12;
 // The same of attention's scores; of its values, rows and vectors of a head.
 constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
@@ -66,7 +68,7 @@ inline V keep_from(V y, int first, int from, float other) {
 
 inline I izero() { I r; PK_LANES r.x[i] = 0; return r; }
 inline V to_float(I a) { V r; PK_LANES r.x[i] = static_cast<float>(a.x[i]); return r; }
-inline I minus(I a, int32_t b) { PK_LANES a.x[i] -= b; return a; }
+inline I plus(I a, int32_t b) { PK_LANES a.x[i] += b; return a; }
 inline W load_w(const uint8_t* p) { W r; __builtin_memcpy(r.x, p, 64); return r; }
 inline W low_nibbles(W w) { for (auto& b : w.x) b &= 15; return w; }
 inline W high_nibbles(W w) { for (auto& b : w.x) b >>= 4; return w; }
@@ -84,7 +86,7 @@ template <int N> inline I dot(const W* w, const int8_t* a) {
 }
 template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<N>(w, a); }
 inline W as_signed(W levels) { return levels; }
-template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t total) { return minus(dot<N>(w, a), 128 * total); }
+template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return plus(dot<N>(w, a), offset); }
 
 inline void store_i8(int8_t* p, V a) {
   PK_LANES {

@@ -4,14 +4,41 @@ import { ApiError, models } from "./api.js";
 import { at } from "./dom.js";
 
 const AGAIN = 3000;
+const KEY = "penstock.model";
+/** What is said of a model that isn't there: a message has it loaded. */
+const WORDS = { absent: "not loaded", preparing: "loading", starting: "loading", closing: "leaving", stopping: "leaving" };
+
+function remembered() {
+  try {
+    return localStorage.getItem(KEY) ?? "";
+  } catch {
+    return ""; // No storage.
+  }
+}
+
+function remember(name) {
+  try {
+    localStorage.setItem(KEY, name);
+  } catch {
+    // No storage: it holds until the page is closed.
+  }
+}
+
+function chats(model) {
+  return !model.tasks || model.tasks.includes("generate");
+}
 
 export class Model {
   #timer = 0;
   #tokens = 0;
+  /** All that are served, as the server lists them. */
+  #all = [];
   name = "";
   limit = 0;
   /** Whether it writes text; one that makes vectors can't be chatted with. */
   chats = true;
+  /** Whether it writes down what is said, and does nothing else. */
+  transcribes = false;
   /** Kinds of media that a prompt may hold, and how many of each. */
   media = {};
   /** Its own values of parameters that a request leaves out. */
@@ -27,14 +54,9 @@ export class Model {
   async load() {
     clearTimeout(this.#timer);
     try {
-      const [model] = await models();
-      this.name = model?.id ?? "";
-      this.limit = model?.max_model_len ?? 0;
-      this.chats = !model?.tasks || model.tasks.includes("generate");
-      this.media = model?.media ?? {};
-      this.defaults = model?.default_sampling_params ?? {};
-      this.#show(this.name ? "" : "No model for this key");
-      this.known(this);
+      // Of the names of one model, its own is enough.
+      this.#all = (await models()).filter((each) => each.parent || !each.root || each.id === each.root);
+      this.#take(this.#all.find((each) => each.id === remembered()) ?? this.#all.find(chats) ?? this.#all[0]);
     } catch (error) {
       this.name = "";
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
@@ -47,13 +69,43 @@ export class Model {
     }
   }
 
+  #take(model) {
+    this.name = model?.id ?? "";
+    this.limit = model?.max_model_len ?? 0;
+    this.chats = !model || chats(model);
+    this.transcribes = Boolean(model?.tasks?.includes("transcription"));
+    this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
+    this.defaults = model?.default_sampling_params ?? {};
+    this.#show(this.name ? "" : "No model for this key");
+    this.known(this);
+  }
+
   #show(instead) {
     const place = at("model");
-    place.textContent = instead || this.name;
+    if (!instead && this.#all.length > 1) place.replaceChildren(this.#choice());
+    else place.textContent = instead || this.name;
     at("model-too").textContent = this.name; // where the bar has no room for it
     place.title = this.limit ? `${this.limit.toLocaleString("en")} tokens of context` : "";
     place.classList.toggle("amiss", Boolean(instead));
     this.used(this.#tokens);
+  }
+
+  /** All that there are, to choose from. */
+  #choice() {
+    const choice = document.createElement("select");
+    choice.setAttribute("aria-label", "Model");
+    for (const { id, state } of this.#all) {
+      const option = document.createElement("option");
+      option.value = id;
+      option.textContent = state && state !== "ready" ? `${id} (${WORDS[state] ?? state})` : id;
+      option.selected = id === this.name;
+      choice.append(option);
+    }
+    choice.addEventListener("change", () => {
+      remember(choice.value);
+      this.#take(this.#all.find((each) => each.id === choice.value));
+    });
+    return choice;
   }
 
   /** tokens: of the last answer and all before it. */

@@ -7,7 +7,7 @@ of B that belong to its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -15,22 +15,29 @@ import numpy as np
 
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.cpu.low_rank import LowRankAdapter, LowRankRows, LowRankTargets
+from penstock_kernels.cpu.low_rank import (
+    LowRankAdapter,
+    LowRankFactors,
+    LowRankRows,
+    LowRankTargets,
+    WholeMatrix,
+)
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_kernels.cpu.program import Phase, PhaseKind
 from penstock_worker.adapters.adaptable import (
     DOWN,
+    EMBEDDING,
     GATE,
     KEY,
     OUTPUT,
     QUERY,
     UP,
     VALUE,
-    adaptable_modules,
     adapter_bytes,
 )
-from penstock_worker.adapters.fitting import FittedModule
+from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import LayerWeights
 from penstock_worker.forward.interface import require_adaptable
@@ -38,6 +45,8 @@ from penstock_worker.forward.interface import require_adaptable
 _ADAPTED = (PhaseKind.HEADS, PhaseKind.PRODUCT, PhaseKind.GATE_UP)
 _EACH = 3
 """Matrices of a phase."""
+_CHUNK_ROWS = 1024
+"""Of a whole matrix, that are read at a time."""
 _FLOATS = 1
 """The form of inputs that factors read, whatever their kind (PackedMatrix.form)."""
 
@@ -58,11 +67,24 @@ class AdaptedPhases:
     names: list[str | None] = field(default_factory=list)
     """Module of each target; None for none."""
 
+    def of_end(self, phase: Phase, name: str) -> Phase:
+        """EMBED or LOGITS."""
+        if name not in self.modules:
+            return phase
+        self.names += [name, *[None] * (_EACH - 1)]
+        return replace(phase, low_rank=len(self.names) - _EACH)
+
     def of_layer(
-        self, phases: Iterator[Phase], weights: LayerWeights, number: int
+        self, phases: Iterable[Phase], weights: LayerWeights, number: int
     ) -> Iterator[Phase]:
         """`number`: the layer's in the program."""
-        matrices = self._matrices(weights, self.first_layer + number)
+        yield from self.of_phases(phases, self._matrices(weights, self.first_layer + number))
+
+    def of_phases(
+        self, phases: Iterable[Phase], matrices: Sequence[tuple[PackedMatrix, str]]
+    ) -> Iterator[Phase]:
+        """`matrices`: those that adapters may change, and their modules; known when the first of
+        the phases is."""
         for phase in phases:
             if phase.kind in (PhaseKind.MAKE_INPUT, PhaseKind.GATE_UP, PhaseKind.EXCHANGE):
                 # What the factors read as well, besides the matrices.
@@ -96,34 +118,37 @@ class AdaptedPhases:
         return [(each, name) for each, name in named if each is not None and name in self.modules]
 
     @staticmethod
-    def _name(matrix: PackedMatrix | None, matrices: list[tuple[PackedMatrix, str]]) -> str | None:
+    def _name(
+        matrix: PackedMatrix | None, matrices: Sequence[tuple[PackedMatrix, str]]
+    ) -> str | None:
         return next((name for each, name in matrices if each is matrix), None)
 
-    def rows(self, name: str) -> range:
-        """This rank's outputs of a module."""
-        return self.split.rows(f"{name}.weight", self.modules[name][0])
+    def part(self, name: str) -> tuple[range, range]:
+        """This rank's outputs and inputs of a module. Of an embedding, its tokens are shared."""
+        outputs, inputs = self.modules[name]
+        if name == EMBEDDING:
+            return range(outputs), self.split.rows(f"{name}.weight", inputs)
+        return self.split.rows(f"{name}.weight", outputs), range(inputs)
 
     def targets(self) -> LowRankTargets:
         """Called when all layers have passed."""
-        shapes = [
-            None if name is None else (len(self.rows(name)), self.modules[name][1])
-            for name in self.names
-        ]
-        return LowRankTargets(shapes, self.rank, self.kind)
+        parts = [None if name is None else self.part(name) for name in self.names]
+        shapes = [None if part is None else (len(part[0]), len(part[1])) for part in parts]
+        embedding = self.names.index(EMBEDDING) if EMBEDDING in self.names else -1
+        return LowRankTargets(shapes, self.rank, self.kind, embedding)
 
 
 class PackedAdapters:
     """Packs adapters for this rank's program."""
 
-    def __init__(
-        self, modules: Mapping[str, tuple[int, int]], most: int, rank: int, kind: MatrixKind
-    ) -> None:
-        """`modules`: see AdaptedPhases. `most` adapters, of this rank at most, are loaded at a
-        time."""
-        self._modules = modules
-        self._most = most
-        self._rank = rank
-        self._kind = kind
+    def __init__(self, model: AdaptableModel, setup: Setup, dtype: str) -> None:
+        """`dtype`: the program's. Factors are float32 beside float32 weights, else bfloat16: they
+        are read as often as the weights, and are as fine as these."""
+        self._modules = model.modules
+        self._whole = model.whole if model.takes_whole else {}
+        self._most = setup.max_loras
+        self._rank = setup.max_lora_rank
+        self._kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
         self._phases: AdaptedPhases | None = None
         self.targets: LowRankTargets | None = None
         """Of the program, once it is compiled."""
@@ -131,38 +156,59 @@ class PackedAdapters:
     @property
     def nbytes(self) -> int:
         size = 4 if self._kind is MatrixKind.F32 else 2
-        return self._most * adapter_bytes(self._modules, self._rank, size)
+        whole = size * sum(rows * columns for rows, columns in self._whole.values())
+        return self._most * (adapter_bytes(self._modules, self._rank, size) + whole)
 
     def phases(self, split: Split, layers: range) -> AdaptedPhases:
         """Returns what the program of these layers is compiled with."""
         self._phases = AdaptedPhases(self._modules, self._rank, self._kind, split, layers.start)
         return self._phases
 
-    def hold(self, modules: Mapping[str, FittedModule]) -> LowRankAdapter:
-        if self._phases is None or self.targets is None:
+    def hold(self, modules: Fitted) -> LowRankAdapter:
+        phases, targets = self._phases, self.targets
+        if phases is None or targets is None:
             raise RuntimeError("an adapter came before the program was compiled")
-        return LowRankAdapter(self.targets, self._factors(modules, self._phases))
+        named = [(at, name) for at, name in enumerate(phases.names) if name and name in modules]
+        return LowRankAdapter(
+            targets, _factors(modules, phases, named), _whole(modules, phases, named)
+        )
 
-    def _factors(
-        self, modules: Mapping[str, FittedModule], phases: AdaptedPhases
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        for target, name in enumerate(phases.names):
-            if name is None or name not in modules:
-                continue
-            inputs = phases.modules[name][1]
-            down, up = modules[name].factors(phases.rows(name), range(inputs))
-            yield target, down.numpy(), up.numpy()
+
+_Named = Sequence[tuple[int, str]]
+"""Targets, and the modules that they are of."""
+
+
+def _factors(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[LowRankFactors]:
+    for target, name in named:
+        module = modules[name]
+        if isinstance(module, FittedModule):
+            down, up, *scaled = module.parts(*phases.part(name))
+            gains, added = (None if each is None else each.numpy() for each in scaled)
+            yield LowRankFactors(target, down.numpy(), up.numpy(), gains, added)
+
+
+def _whole(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[WholeMatrix]:
+    for target, name in named:
+        module = modules[name]
+        if isinstance(module, FittedMatrix):
+            outputs, inputs = phases.part(name)
+            yield WholeMatrix(target, _chunks(module, inputs if name == EMBEDDING else outputs))
+
+
+def _chunks(matrix: FittedMatrix, rows: range) -> Iterator[np.ndarray]:
+    """A few rows at a time, so that little memory is taken besides."""
+    for start in range(rows.start, rows.stop, _CHUNK_ROWS):
+        yield matrix.part(range(start, min(start + _CHUNK_ROWS, rows.stop))).numpy()
 
 
 def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters | None:
-    """Returns None if the setup asks for none. Factors are float32 beside float32 weights, else
-    bfloat16: they are read as often as the weights, and are as fine as these. Raises Unable for a
-    model that adapters can change nothing in."""
+    """Returns None if the setup asks for none. Raises Unable for a model that adapters can change
+    nothing in."""
     if not setup.max_loras:
         return None
     require_adaptable(config)
-    kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
-    return PackedAdapters(adaptable_modules(config), setup.max_loras, setup.max_lora_rank, kind)
+    model = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+    return PackedAdapters(model, setup, dtype)
 
 
 def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:

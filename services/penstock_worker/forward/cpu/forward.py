@@ -40,6 +40,11 @@ class CPUForward:
         self._taps = taps
 
     @property
+    def decoder(self) -> Decoder:
+        """What computes the steps, for those who measure it."""
+        return self._decoder
+
+    @property
     def layers_done(self) -> int:
         return self._decoder.layers_done
 

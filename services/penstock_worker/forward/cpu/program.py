@@ -19,6 +19,7 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.beside_layers import BesideLayerPhases
 from penstock_worker.forward.cpu.cross_layers import CrossLayerPhases
@@ -61,7 +62,10 @@ def compile_program(
     places = (*(places or _in_one_group(config)),) * (2 if config.encoder_rows else 1)
     phases = [*_phases(config, weights, split, ends, adapted=adapted, taps=taps)]
     if weights.head is not None:
-        phases.append(split.logits(_logits(config, weights.head, weights.norm)))
+        logits = _logits(config, weights.head, weights.norm)
+        if adapted is not None:
+            logits = adapted.of_end(logits, HEAD)
+        phases.append(split.logits(logits))
     elif ends is not None:
         phases += ends.end()
     low_rank = None if adapted is None else adapted.targets()
@@ -83,13 +87,23 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
             yield replace(phase, attention=replace(attention, group=group, place=place))
 
 
-def compile_rows(config: ModelConfig, weights: ModelWeights, *, both_ways: bool = False) -> Program:
+def compile_rows(
+    config: ModelConfig,
+    weights: ModelWeights,
+    *,
+    whole: bool = False,
+    both_ways: bool = False,
+    adapted: AdaptedPhases | None = None,
+) -> Program:
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
-    logits. both_ways: it is an encoder's."""
-    phases = _phases(config, weights, both_ways=both_ways)
-    if not both_ways:
-        phases = _placed(phases, _in_one_group(config))
-    return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
+    logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
+    attention looks ahead, too. adapted: as of compile_program."""
+    found = _phases(config, weights, whole=whole, both_ways=both_ways, adapted=adapted)
+    if not whole:
+        found = _placed(found, _in_one_group(config))
+    phases = (*found, rows_phase(config.hidden_size, weights.norm))
+    low_rank = None if adapted is None else adapted.targets()
+    return Program(phases, config.vocab_size, low_rank)
 
 
 def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:
@@ -103,19 +117,19 @@ def _phases(
     split: Split = WHOLE,
     ends: ProgramEnds | None = None,
     *,
+    whole: bool = False,
     both_ways: bool = False,
     adapted: AdaptedPhases | None = None,
     taps: CPUTaps | None = None,
 ) -> Iterator[Phase]:
     """Everything but what is made of the last layer's rows."""
     if weights.embedding is not None:
-        yield from split.embedded(
-            Phase(
-                kind=PhaseKind.EMBED,
-                matrices=(weights.embedding,),
-                scale=config.embedding_multiplier,
-            )
+        embed = Phase(
+            kind=PhaseKind.EMBED,
+            matrices=(weights.embedding,),
+            scale=config.embedding_multiplier,
         )
+        yield from split.embedded(embed if adapted is None else adapted.of_end(embed, EMBEDDING))
     elif ends is not None:
         yield from ends.begin()
     if weights.positions is not None:
@@ -135,16 +149,16 @@ def _phases(
     for number, layer in enumerate(_at_their_states(weights.layers)):
         spec = config.layer(number)
         attention = _attention(config, spec, layer, weights.rotations, number, split)
-        if both_ways:
-            attention = _sharing(replace(attention, both_ways=True), kinds)
+        if whole:
+            attention = _sharing(replace(attention, both_ways=both_ways), kinds)
         kind = _kind(layer)
         phases = kind(config, spec, layer, attention, _experts(spec, layer), split).phases()
         if adapted is not None:
             phases = adapted.of_layer(phases, layer, number)
-        whole = [*finished(phases, config, number, layer)]
+        all_phases = [*finished(phases, config, number, layer)]
         if weights.embedding is not None:
-            whole += tapped(config, number)
-        *others, last = whole
+            all_phases += tapped(config, number)
+        *others, last = all_phases
         yield from others
         yield replace(last, ends_layer=True)
         if taps is not None:

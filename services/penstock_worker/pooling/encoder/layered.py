@@ -1,4 +1,4 @@
-"""Encoders that have a decoder's layers, in plain torch: attention looks both ways."""
+"""Encoders with a decoder's layers, in plain torch. Attention looks both ways, or back only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock.model_config import EncoderConfig, ModelConfig
 from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.reference import normalised_and_rotated
 from penstock_worker.models.decoder import DecoderModel, headless
@@ -18,11 +19,13 @@ from penstock_worker.weights.weights import Weights
 
 
 @dataclass(frozen=True)
-class BothWays:
+class WithinInputs:
     """StepAttention within each input. It keeps nothing."""
 
     lengths: list[int]
     """Tokens of each input."""
+    causal: bool = False
+    """Whether tokens see those before them only."""
 
     def attend(
         self,
@@ -39,12 +42,12 @@ class BothWays:
         start = 0
         for length in self.lengths:
             rows = slice(start, start + length)
-            out[rows] = _within(query[rows], key[rows], value[rows], rule)
+            out[rows] = _within(query[rows], key[rows], value[rows], rule, causal=self.causal)
             start = rows.stop
         return out
 
 
-def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule) -> Tensor:
+def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule, *, causal: bool) -> Tensor:
     """Attention of one input: [tokens, heads, head_dim], computed in float32."""
     shared = query.shape[1] // key.shape[1]
     wide = [each.float().transpose(0, 1).contiguous() for each in (query, key, value)]
@@ -57,6 +60,9 @@ def _within(query: Tensor, key: Tensor, value: Tensor, rule: ScoreRule) -> Tenso
         place = torch.arange(query.shape[0])
         hidden = (place[:, None] - place[None, :]).abs() >= rule.window
         scores = scores.masked_fill(hidden, -torch.inf)
+    if causal:
+        ahead = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
     return (torch.softmax(scores, -1) @ values).transpose(0, 1).to(query.dtype)
 
 
@@ -64,12 +70,17 @@ class LayeredEncoder:
     """As EncoderModel."""
 
     def __init__(
-        self, config: EncoderConfig, layers: ModelConfig, weights: Weights, positions: int
+        self,
+        config: EncoderConfig,
+        layers: ModelConfig,
+        weights: Weights,
+        positions: int,
+        adapters: ProductAdapters | None = None,
     ) -> None:
-        """`positions`: tokens that an input may have. Raises UnsupportedModel for weights that
-        don't fit the configuration."""
+        """`positions`: tokens that an input may have; `adapters`: of rows. Raises UnsupportedModel
+        for weights that don't fit the configuration."""
         self.config = config
-        self._model = DecoderModel(headless(layers), weights, positions)
+        self._model = DecoderModel(headless(layers), weights, positions, adapters=adapters)
 
     def hidden(
         self,
@@ -84,7 +95,7 @@ class LayeredEncoder:
         rows = self._model.hidden(
             torch.from_numpy(np.pad(tokens, padding)),
             torch.from_numpy(np.pad(positions, padding)),
-            BothWays(lengths),
+            WithinInputs(lengths, self.config.causal),
             layer_done,
         )
         return self._model.norm(rows)

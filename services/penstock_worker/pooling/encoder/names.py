@@ -1,4 +1,5 @@
-"""One naming of encoders' tensors: that of BERT, without a leading `bert.`."""
+"""One naming of encoders' tensors: that of BERT, without a leading `bert.`; and the names of models
+whose texts and pictures share a space."""
 
 from __future__ import annotations
 
@@ -30,3 +31,15 @@ def encoder_name(name: str, family: str) -> str | None:
     for theirs, ours in (*ENCODERS[family].tensors, *_OLD_NORMS):
         name = name.replace(theirs, ours)
     return name
+
+
+_TEXTS = re.compile(r"^text_model\.(?:encoder\.)?(?!embeddings\.position_ids$)")
+_VECTOR = re.compile(r"^(?:text_projection|text_model\.head)\.")
+
+
+def space_name(name: str) -> str | None:
+    """The same for the texts of a model whose pictures have vectors, too; None for its pictures,
+    and for what compares both."""
+    if _VECTOR.match(name):
+        return _VECTOR.sub("vector.", name)
+    return _TEXTS.sub("", name) if _TEXTS.match(name) else None

@@ -1,0 +1,236 @@
+"""Where a decode step's time goes, on each instruction set of the CPU kernels.
+
+    python -m loadtest.decode_profile                        # some two minutes
+    python -m loadtest.decode_profile --streams 1,8,64 --isa avx512,avx2 --output FOLDER
+
+The kernels alone: the clock of each phase (Decoder.watch), and the call of the sampler. The whole
+system: the library with its engine core and worker. What that takes more is plans, messages and
+Python, and threads that wait for a processor. Of repeated steps the lower quartile is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
+
+import numpy as np
+import torch
+
+from loadtest.peers.servers import default_model
+from loadtest.report.facts import machine_line
+from loadtest.report.files import Document, Measurement, say
+from loadtest.report.table import sections
+from penstock import LLM, SamplingParams
+from penstock.bench.load.report import markdown_table
+from penstock.machine import usable_cores
+from penstock.prepare import load_manifest, prepare
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.cpu import library
+from penstock_kernels.cpu.memory import Scratch
+from penstock_kernels.cpu.program import Phase
+from penstock_kernels.cpu.sampler import Row, sample
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.cpu.forward import CPUForward
+from penstock_worker.forward.interface import Batch
+
+BLOCK = 16
+CONTEXT = 128
+"""Tokens of a sequence before the first step that counts."""
+STEPS = 40
+SAMPLING, SYSTEM = "sampling, greedy", "the whole system"
+NAMES = {
+    "EMBED RESIDUAL": "embedding",
+    "MAKE_INPUT RESIDUAL": "norms, and the inputs of products",
+    "HEADS INPUT": "queries, keys, values",
+    "ATTEND QUERIES": "attention",
+    "MAKE_INPUT MIXED": "attention's result as an input",
+    "PRODUCT INPUT": "product: attention's output",
+    "GATE_UP INPUT": "products: gate and up, activation",
+    "PRODUCT INNER": "product: down",
+    "LOGITS RESIDUAL": "product: head",
+}
+"""What a phase is called, by its kind and what it reads."""
+
+
+def measure(flags: argparse.Namespace) -> Document:
+    folder = prepare(str(default_model()))
+    threads = max(int(usable_cores()), 1)
+    cases = []
+    for name in flags.isa:
+        library.use(name)
+        for streams in flags.streams:
+            say(f"decode_profile: {name}, {streams} streams")
+            alone = Alone(folder, streams, threads)
+            parts = alone.run(STEPS if streams < 64 else STEPS // 2)
+            system = None if flags.alone else in_system(name, streams, threads)
+            cases.append({"isa": name, "streams": streams, "parts": parts, "system": system})
+    return {"model": default_model().name, "threads": threads, "cases": cases}
+
+
+class Alone:
+    """The kernels without the processes around them."""
+
+    def __init__(self, folder: Path, streams: int, threads: int) -> None:
+        self._streams, self._threads = streams, threads
+        self._blocks = -(-(CONTEXT + STEPS + 1) // BLOCK)
+        setup = Setup(
+            version=1,
+            model_dir=str(folder),
+            dtype="auto",
+            attention_backend="cpu",
+            threads=threads,
+            block_size=BLOCK,
+            num_kv_blocks=self._blocks * streams,
+            kv_memory_fraction=0.4,
+            max_num_seqs=streams,
+            max_num_batched_tokens=512,
+            max_model_len=self._blocks * BLOCK,
+        )
+        recipe = choose(load_manifest(folder), setup, threads)
+        with torch.inference_mode():
+            forward = recipe.build()(setup.num_kv_blocks)
+        if not isinstance(forward, CPUForward):
+            raise TypeError(f"{type(forward).__name__} has no phases")
+        self._forward, self._scratch = forward, Scratch()
+
+    def run(self, steps: int) -> list[dict[str, object]]:
+        """Parts of a step: name, seconds, seconds waited, bytes of weights."""
+        ticks = self._forward.decoder.watch()
+        phases, sampling = [], []
+        for step in range(steps):
+            ticks[:] = 0
+            logits = self._forward.logits(self._batch(step), np.arange(self._streams))
+            phases.append(ticks.copy())
+            begun = time.perf_counter()
+            rows = [Row(temperature=0.0)] * self._streams
+            sample(logits.numpy(), rows, threads=self._threads, scratch=self._scratch)
+            sampling.append(time.perf_counter() - begun)
+        used = [taken.any(axis=(1, 2)).sum() for taken in phases]
+        each = np.array([taken.sum(axis=0) / n for taken, n in zip(phases, used, strict=True)])
+        found = by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0) / 1e9)
+        last = {"name": SAMPLING, "seconds": float(np.quantile(sampling, 0.25))}
+        return [*found, {**last, "waited": 0.0, "bytes": 0}]
+
+    def _batch(self, step: int) -> Batch:
+        tokens = np.random.default_rng(step).integers(0, 40_000, self._streams)
+        tables = [np.arange(self._blocks) + i * self._blocks for i in range(self._streams)]
+        ones = np.ones(self._streams, dtype=np.int64)
+        return Batch(tokens, tables, (CONTEXT + step) * ones, ones)
+
+
+def by_part(phases: tuple[Phase, ...], seconds: np.ndarray) -> list[dict[str, object]]:
+    """Adds up phases of a name. seconds: [phases, 2], computed and waited."""
+    names: dict[str, list[int]] = {}
+    for number, phase in enumerate(phases):
+        own = f"{phase.kind.name} {phase.source.name}"
+        names.setdefault(NAMES.get(own, own), []).append(number)
+    return [
+        {
+            "name": name,
+            "seconds": float(seconds[numbers, 0].sum()),
+            "waited": float(seconds[numbers, 1].sum()),
+            "bytes": 0 if name == "embedding" else sum(_weights(phases[n]) for n in numbers),
+        }
+        for name, numbers in names.items()
+    ]
+
+
+def _weights(phase: Phase) -> int:
+    return sum(matrix.size for matrix in phase.matrices if matrix is not None)
+
+
+def in_system(isa: str, streams: int, threads: int) -> float:
+    """Seconds of a step in the whole system: of what a long answer takes longer than a short
+    one."""
+    short, long = 8, 8 + (96 if streams == 1 else 32)
+    with chosen(isa):
+        llm = LLM(model=str(default_model()), threads=threads, max_model_len=1024)
+        with llm:
+            taken: dict[int, list[float]] = {short: [], long: []}
+            for turn in range(4):
+                for count, seconds in taken.items():
+                    draws = np.random.default_rng([turn, count])
+                    ids = draws.integers(0, 40_000, (streams, CONTEXT)).tolist()
+                    given = [{"prompt_token_ids": each} for each in ids]
+                    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+                    begun = time.perf_counter()
+                    llm.generate(given, params, use_tqdm=False)
+                    seconds.append(time.perf_counter() - begun)
+    return (min(taken[long][1:]) - min(taken[short][1:])) / (long - short)
+
+
+@contextmanager
+def chosen(isa: str) -> Iterator[None]:
+    """Processes started meanwhile use the instruction set."""
+    before = os.environ.get(library.CHOICE)
+    os.environ[library.CHOICE] = isa
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[library.CHOICE]
+        else:
+            os.environ[library.CHOICE] = before
+
+
+def markdown(document: Document) -> str:
+    parts = [
+        f"{machine_line(document)}; {document['model']}, {document['threads']} threads. "
+        f"Milliseconds of a decode step at {CONTEXT} tokens of context; of products, the weights' "
+        "GB/s in brackets."
+    ]
+    for isa in dict.fromkeys(case["isa"] for case in document["cases"]):
+        cases = [case for case in document["cases"] if case["isa"] == isa]
+        header = [isa, *(f"{each['streams']} streams" for each in cases)]
+        names = [part["name"] for part in cases[0]["parts"]]
+        rows = [
+            [name, *(_cell(case["parts"][at]) for case in cases)] for at, name in enumerate(names)
+        ]
+        waited = [sum(part["waited"] for part in case["parts"]) for case in cases]
+        alone = [_alone(case) for case in cases]
+        rows.append(["waiting for each other", *map(_ms, waited)])
+        rows.append(["**kernels alone**", *map(_ms, alone)])
+        if all(case["system"] is not None for case in cases):
+            rows.append([f"**{SYSTEM}**", *(_ms(case["system"]) for case in cases)])
+        parts.append(markdown_table(header, rows))
+    return sections(parts)
+
+
+def _alone(case: Document) -> float:
+    return float(sum(part["seconds"] + part["waited"] for part in case["parts"]))
+
+
+def _cell(part: Document) -> str:
+    if not part["bytes"] or not part["seconds"]:
+        return _ms(part["seconds"])
+    return f"{_ms(part['seconds'])} ({part['bytes'] / part['seconds'] / 1e9:.0f})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+def numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+FLAGS = {
+    "--streams": {"type": numbers, "default": [1, 8, 64], "help": "of each case"},
+    "--isa": {"type": names, "default": ["avx512", "avx2"], "help": "instruction sets"},
+    "--alone": {"action": "store_true", "help": "not the whole system"},
+}
+COMMAND = Measurement("decode_profile", __doc__, measure, markdown, FLAGS)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.main())

@@ -1,0 +1,41 @@
+"""Models that are started on demand, as Prometheus' families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from penstock_gateway.metrics.engines import OURS
+
+if TYPE_CHECKING:
+    from penstock_gateway.models.backend import ModelBackend
+
+_LABEL = ["model_name"]
+
+
+def residence_families(backend: ModelBackend, label: list[str]) -> Iterator[Metric]:
+    """Nothing where nobody starts and ends the model here. label: the model's name."""
+    residence = backend.residence
+    if residence is None:
+        return
+    loaded = GaugeMetricFamily(
+        "penstock:model_loaded", "1 while the model is loaded, or else 0.", labels=_LABEL
+    )
+    loaded.add_metric(label, float(backend.unready_reason() is None))
+    yield loaded
+    waiting = GaugeMetricFamily(
+        "penstock:model_waiting_requests",
+        f"Requests that wait for the model to be loaded. {OURS}",
+        labels=_LABEL,
+    )
+    waiting.add_metric(label, residence.waiting)
+    yield waiting
+    waits = HistogramMetricFamily(
+        "penstock:model_wait_seconds",
+        f"How long requests waited for the model to be loaded. {OURS}",
+        labels=_LABEL,
+    )
+    waits.add_metric(label, residence.waits.cumulative(), residence.waits.total)
+    yield waits

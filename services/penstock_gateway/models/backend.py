@@ -1,0 +1,152 @@
+"""One model as this gateway reaches it: its engine cores, its names, its own counts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.client.session import STATUS_MAX_AGE
+from penstock.config.settings import GatewayConfig
+from penstock.errors import EngineUnavailable
+from penstock.protocol.common import AdapterFile
+from penstock_gateway.adapters.loading import AdapterFolders, AdapterLoader
+from penstock_gateway.http.errors import model_not_found
+from penstock_gateway.keys.caller import current
+from penstock_gateway.keys.spend import SpendObserver
+from penstock_gateway.metrics.counts import GatewayCounts
+from penstock_gateway.models.residence import Residence
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, ModelText
+    from penstock.protocol.to_frontend import Status, Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """The engine core as a request finds it."""
+
+    welcome: Welcome
+    text: ModelText
+    config: GatewayConfig
+    """With the parsers of this model."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """What a request asks for."""
+
+    name: str
+    """As replies have it."""
+    adapter: AdapterFile | None
+    """What is applied to the model; None: nothing."""
+    engine: EngineInfo
+    backend: ModelBackend
+    waited: float = 0.0
+    """Seconds that the request waited for the model to be there."""
+
+    @property
+    def client(self) -> EngineClient:
+        """By which it is asked."""
+        return self.backend.client
+
+
+@dataclass(slots=True, eq=False)
+class ModelBackend:
+    """client: dials the model's engine cores; its owner starts and closes it."""
+
+    client: EngineClient
+    config: GatewayConfig
+    given_names: tuple[str, ...] = ()
+    """By which the operator calls the model, its own first; empty: what engine cores tell."""
+    folders: InitVar[AdapterFolders | None] = None
+    """Where adapters may be read; None: nowhere."""
+    residence: Residence | None = None
+    """How the supervisor is asked for it; None: nobody starts or ends it here."""
+    spend: SpendObserver | None = None
+    """What keys have used of it; None where there are no keys."""
+    counts: GatewayCounts = field(default_factory=GatewayCounts)
+    adapters: AdapterLoader = field(init=False)
+    """What loads adapters by name."""
+
+    def __post_init__(self, folders: AdapterFolders | None) -> None:
+        self.adapters = AdapterLoader(self.client, folders or AdapterFolders())
+
+    @property
+    def name(self) -> str | None:
+        """As replies have it; None: not known yet."""
+        if self.given_names:
+            return self.given_names[0]
+        welcome = self.client.welcome
+        return None if welcome is None else welcome.model
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether a request for it has it started."""
+        return self.residence is not None and not self.residence.pinned
+
+    def model_names(self) -> tuple[str, ...]:
+        """The model's own, as far as they are known."""
+        welcome = self.client.welcome
+        told = () if welcome is None else (welcome.model, *welcome.other_names)
+        return tuple(dict.fromkeys((*self.given_names, *told)))
+
+    def names(self) -> list[str]:
+        """What requests may ask for: the model's first, and those of its adapters."""
+        name = self.name
+        if name is None:
+            return []
+        return [name, *(adapter.name for adapter in self.client.adapters.present())]
+
+    def knows(self, name: str) -> bool:
+        """Whether the model, or an adapter for it, is called so."""
+        return name in self.model_names() or self.client.adapters.find(name) is not None
+
+    def engine(self) -> EngineInfo:
+        """Raises EngineUnavailable when there is no session, and was none a moment ago."""
+        welcome, text = self.client.welcome, self.client.text
+        if not self.client.takes_requests or welcome is None or text is None:
+            reason = None if self.residence is None else self.residence.why_absent()
+            raise EngineUnavailable(
+                reason or "there is no session with an engine core at the moment"
+            )
+        return EngineInfo(welcome, text, self.config)
+
+    def text(self) -> ModelText:
+        """Of one that is started on demand, also while it isn't loaded. Raises EngineUnavailable
+        where none is known."""
+        known = self.client.text
+        return known if self.on_demand and known is not None else self.engine().text
+
+    def ask(self, name: str | None) -> AskedModel:
+        """The model that a request gets which asks for `name`; None: for whatever is served.
+
+        Raises EngineUnavailable, and HTTPError 404 or 403.
+        """
+        engine = self.engine()
+        served, adapter = engine.welcome.model, None
+        if name is not None and name not in self.model_names():
+            named = self.client.adapters.find(name)
+            if named is None:
+                raise model_not_found(name, [served])
+            served, adapter = name, named.file
+        current.get().check_model(served)
+        return AskedModel(served, adapter, engine, self)
+
+    def fresh_status(self) -> Status | None:
+        """The engine's state, unless it is too old to mean anything."""
+        if self.client.status_age(time.monotonic()) > STATUS_MAX_AGE:
+            return None
+        return self.client.status
+
+    def unready_reason(self) -> str | None:
+        """None when a request would be served now, else why not."""
+        if not self.client.connected:
+            reason = None if self.residence is None else self.residence.why_absent()
+            return reason or "no session with an engine core"
+        status = self.fresh_status()
+        if status is None:
+            return f"the engine core has not reported its state for {STATUS_MAX_AGE:g} s"
+        if status.draining:
+            return "the engine core is draining"
+        return None if status.ready else status.reason or "the engine core is not ready"

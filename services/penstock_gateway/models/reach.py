@@ -1,0 +1,125 @@
+"""From endpoints and the list of models to what a gateway reaches each of them by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.client import EngineClient
+from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
+from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
+from penstock.errors import InvalidRequest
+from penstock_gateway.adapters.loading import AdapterFolders
+from penstock_gateway.chat.output_parsing import check_parsers
+from penstock_gateway.models.backend import ModelBackend
+from penstock_gateway.models.link import SupervisorLink
+from penstock_gateway.models.residence import Residence
+
+_NAMED = re.compile(r"([^\s,=]+)=((?:tcp|ipc|dns)://.+)")
+
+
+@dataclass(slots=True)
+class ReachedModels:
+    """link: to who starts and ends them; None: nobody does."""
+
+    backends: Sequence[ModelBackend]
+    link: SupervisorLink | None = None
+
+    async def start(self) -> None:
+        """Begins to dial, and returns at once."""
+        for backend in self.backends:
+            await backend.client.start()
+        if self.link is not None:
+            self.link.start()
+
+    async def close(self) -> None:
+        if self.link is not None:
+            await self.link.close()
+        for backend in self.backends:
+            await backend.client.close()
+
+
+def reach_models(
+    endpoints: str,
+    config: GatewayConfig,
+    *,
+    name: str,
+    transport: TransportSettings | None,
+    folders: AdapterFolders,
+    models: ModelsSettings | None = None,
+    socket: str | None = None,
+) -> ReachedModels:
+    """endpoints: with commas; of several models each has the model's name in front.  name: this
+    front end's.  models: what the operator says of several.  socket: of the supervisor that starts
+    and ends them.
+
+    Raises InvalidRequest for endpoints that are none, and for models in one list only.
+    """
+    settings = models or ModelsSettings()
+    by_name = named_endpoints(endpoints)
+    entries = {} if settings.models is None else {e.name: e for e in read_list(settings.models)}
+    _check_same(by_name, entries)
+    link = None if socket is None else SupervisorLink(socket)
+
+    def reached(model: str, where: str) -> ModelBackend:
+        entry = entries.get(model)
+        own = config if entry is None else gateway_config_of(entry, config)
+        check_parsers(own)
+        client = EngineClient(where, name=name, settings=transport, routing=config.routing)
+        names = entry.names if entry is not None else (model,) if model else ()
+        backend = ModelBackend(client, own, names, folders)
+        if link is not None and entry is not None:
+            backend.residence = _residence(entry, backend, link, settings.model_load_timeout)
+        return backend
+
+    return ReachedModels([reached(model, where) for model, where in by_name.items()], link)
+
+
+def named_endpoints(text: str) -> dict[str, str]:
+    """Endpoints with commas, by the model in front of them; under an empty name where there is one
+    model, and nobody names it. Raises InvalidRequest where only some are named."""
+    found: dict[str, list[str]] = {}
+    for part in text.split(","):
+        named = _NAMED.fullmatch(part.strip())
+        model, where = ("", part) if named is None else (named[1], named[2])
+        found.setdefault(model, []).append(where)
+    if "" in found and len(found) > 1:
+        raise InvalidRequest(
+            f"engine endpoint: {found[''][0]!r} has no model's name in front, and others have",
+            param="engine_endpoint",
+        )
+    return {model: ",".join(places) for model, places in found.items()}
+
+
+def _check_same(by_name: dict[str, str], entries: dict[str, ModelEntry]) -> None:
+    missing = [name for name in entries if name not in by_name]
+    unknown = [name for name in by_name if entries and name not in entries]
+    if missing:
+        raise InvalidRequest(
+            f"{missing[0]} is in the list of models, and has no endpoint: --engine-endpoint "
+            f"{missing[0]}=tcp://HOST:PORT",
+            param="engine_endpoint",
+        )
+    if unknown:
+        raise InvalidRequest(
+            f"{unknown[0] or 'a model without a name'} has an endpoint, and is not in the list of "
+            "models",
+            param="engine_endpoint",
+        )
+
+
+def _residence(
+    entry: ModelEntry, backend: ModelBackend, link: SupervisorLink, patience: float
+) -> Residence:
+    def is_up() -> bool:
+        client, status = backend.client, backend.fresh_status()
+        return bool(
+            client.connected and client.text and status and status.ready and not status.draining
+        )
+
+    residence = Residence(
+        entry.name, pinned=entry.pinned, is_up=is_up, tell=link.tell, patience=patience
+    )
+    link.add(residence)
+    return residence

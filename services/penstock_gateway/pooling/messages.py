@@ -1,0 +1,103 @@
+"""The `messages` of a body, of a model that makes vectors of texts and of pictures: an input as
+chats have it, which is a text or one picture (vLLM's chat embeddings)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.media.sources import MediaSource
+from penstock_gateway.http.errors import clip
+from penstock_gateway.request.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
+
+MAX_MESSAGES = 64
+TEXTS = ("text", "input_text")
+
+
+class PoolPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A text or a picture. uuid: the client's own name for that."""
+
+    type: str
+    text: str | None = None
+    image_url: Any = None
+    audio_url: Any = None
+    video_url: Any = None
+    input_audio: Any = None
+    detail: Any = None
+    uuid: Any = None
+
+
+class PoolMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """role: says nothing here."""
+
+    role: str
+    content: str | list[PoolPart]
+    name: str | None = None
+
+
+Content = str | list[PoolPart]
+
+
+def input_of(messages: list[PoolMessage]) -> str | MediaSource:
+    """What all messages hold together. Raises InvalidRequest."""
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise InvalidRequest(
+            f"messages holds {len(messages)} messages; 1 to {MAX_MESSAGES} are allowed",
+            param="messages",
+        )
+    texts: list[str] = []
+    pictures: list[MediaSource] = []
+    for place, message in enumerate(messages):
+        _read(message.content, f"messages[{place}].content", texts, pictures)
+    return _one(texts, pictures, "messages")
+
+
+def content_of(content: Content, where: str) -> str | MediaSource:
+    """What one content holds. Raises InvalidRequest."""
+    texts: list[str] = []
+    pictures: list[MediaSource] = []
+    _read(content, where, texts, pictures)
+    return _one(texts, pictures, where)
+
+
+def _read(content: Content, where: str, texts: list[str], pictures: list[MediaSource]) -> None:
+    if isinstance(content, str):
+        texts.append(content)
+        return
+    for place, part in enumerate(content):
+        at = f"{where}[{place}]"
+        if part.type in MEDIA:
+            pictures.append(media_source(part, at))
+        else:
+            texts.append(_text(part, at))
+
+
+def _text(part: PoolPart, where: str) -> str:
+    if part.type in OTHER_MEDIA:
+        raise refuse_other(part.type, where)
+    if part.type not in TEXTS or part.text is None:
+        raise InvalidRequest(
+            f"{where} is a part of type {clip(part.type)}; allowed: text, with a text, and "
+            "image_url",
+            param=where,
+            code="invalid_value",
+        )
+    return part.text
+
+
+def _one(texts: list[str], pictures: list[MediaSource], where: str) -> str | MediaSource:
+    text = "\n".join(texts)
+    if len(pictures) == 1 and not text:
+        return pictures[0]
+    if pictures:
+        raise InvalidRequest(
+            f"{where} holds {len(pictures)} pictures and {len(text)} characters of text; an input "
+            "is a text, or one picture without any text",
+            param=where,
+            code="unsupported_value",
+        )
+    if not text:
+        raise InvalidRequest(f"{where} holds neither text nor a picture", param=where)
+    return text

@@ -1,0 +1,1 @@
+"""gRPC: services over the same application that answers HTTP."""

@@ -1,0 +1,147 @@
+"""From a call to an exchange with the application, and from its reply to the call's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc import StatusCode
+from grpc.aio import ServicerContext
+from starlette.types import ASGIApp, Scope
+
+from penstock import logs
+from penstock_gateway.http.request_id import REQUEST_ID
+from penstock_gateway.keys.access import unauthorized
+from penstock_gateway.rpc.exchange import Exchange
+from penstock_gateway.rpc.running import RunningCalls
+from penstock_gateway.rpc.scope import scope_of
+from penstock_gateway.rpc.status import Refused, refusal, refused_by
+from penstock_gateway.service import Service
+
+log = logs.get(__name__)
+
+Context: TypeAlias = ServicerContext
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
+Streaming = Callable[[bytes, Context], Awaitable[None]]
+Merge = Callable[[Iterable[bytes]], list[bytes]]
+
+
+class Calls:
+    """What the services share. app: that answers.  running: for who aborts."""
+
+    def __init__(self, app: ASGIApp, service: Service, running: RunningCalls) -> None:
+        self.service = service
+        self._app = app
+        self._running = running
+
+    @asynccontextmanager
+    async def exchange(
+        self, context: Context | None, scope: Scope, body: bytes = b"", request_id: str = ""
+    ) -> AsyncIterator[Exchange]:
+        """An exchange whose answer has begun, and is no error. It is left at the end, however that
+        comes, which aborts what still runs. request_id: by which it may be aborted; empty: by
+        that of its metadata.  context: whose initial metadata tell of the answer.
+
+        Raises Refused.
+        """
+        exchange = Exchange(self._app, scope, body)
+        try:
+            with self._running.known_as(exchange, request_id or _given_id(scope)):
+                await exchange.begun()
+                if context is not None:
+                    await context.send_initial_metadata(_told(exchange))
+                if exchange.status != 200:
+                    wait = exchange.headers.get(b"retry-after")
+                    told = None if wait is None else wait.decode()
+                    raise refusal(exchange.status, await exchange.whole(), told)
+                yield exchange
+        except RuntimeError as error:
+            if exchange.aborted:
+                raise Refused(StatusCode.CANCELLED, "the request was aborted") from None
+            name = scope.get(REQUEST_ID, "")
+            raise Refused(StatusCode.INTERNAL, f"{error}; its request id is {name}") from None
+        finally:
+            exchange.leave()
+
+    async def admit(self, context: Context, method: str) -> None:
+        """Ends a call that brings no known key, where one is needed: before it holds a place for as
+        long as it likes. Its requests are checked in full, each by itself."""
+        ring = self.service.ring
+        if ring is not None and ring.find(scope_of(context, method)) is None:
+            refused = refused_by(unauthorized())
+            await context.abort(refused.code, refused.details, refused.trailing)
+
+    async def write(self, context: Context, message: bytes) -> None:
+        """Raises Refused where the client doesn't read."""
+        patience = self.service.patience.reader
+        try:
+            async with asyncio.timeout(patience):
+                await context.write(message)
+        except TimeoutError:
+            raise Refused(
+                StatusCode.ABORTED, f"nothing of the stream was read for {patience:g} seconds"
+            ) from None
+
+
+def unary(handler: Unary) -> grpc.RpcMethodHandler:
+    """A method that answers with one message."""
+
+    async def call(request: bytes, context: Context) -> bytes:
+        try:
+            return await handler(request, context)
+        except Exception as error:
+            await _refuse(context, error)
+            raise
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def streaming(handler: Streaming) -> grpc.RpcMethodHandler:
+    """A method that answers with a stream."""
+
+    async def call(request: bytes, context: Context) -> None:
+        try:
+            await handler(request, context)
+        except Exception as error:
+            await _refuse(context, error)
+            raise
+
+    return grpc.unary_stream_rpc_method_handler(call)
+
+
+def parsed(kind: type[Any], request: bytes) -> Any:
+    """The message. Raises Refused for bytes that are none."""
+    try:
+        message: Message = kind.FromString(request)
+    except DecodeError:
+        raise Refused(
+            StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.full_name}"
+        ) from None
+    return message
+
+
+async def _refuse(context: Context, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        return
+    refused = refused_by(error)
+    if refused.code is StatusCode.INTERNAL and not isinstance(error, Refused):
+        log.error("a call failed", exception=True)
+    await context.abort(refused.code, refused.details, refused.trailing)
+
+
+def _given_id(scope: Scope) -> str:
+    found = [value for name, value in scope["headers"] if name == b"x-request-id"]
+    return str(found[0].decode("latin-1")) if found else ""
+
+
+def _told(exchange: Exchange) -> tuple[tuple[str, str], ...]:
+    """What the response's own headers say, as initial metadata."""
+    return tuple(
+        (name.decode(), value.decode("latin-1"))
+        for name, value in exchange.headers.items()
+        if name.startswith(b"x-") and name != b"x-accel-buffering"
+    )

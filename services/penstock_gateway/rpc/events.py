@@ -1,0 +1,40 @@
+"""A stream's JSON out of server-sent events, or out of lines."""
+
+from __future__ import annotations
+
+from penstock_gateway.rpc.status import Refused, failure
+
+_DATA = b"data: "
+_DONE = b"[DONE]"
+_ERRORS = (b'{"error":', b'{"type":"error"')
+"""How the error objects of the APIs begin that end a stream."""
+
+
+class JsonStream:
+    """Takes pieces as they come, and gives the JSON documents that are whole."""
+
+    def __init__(self, content_type: bytes) -> None:
+        self.streams = content_type.startswith((b"text/event-stream", b"application/x-ndjson"))
+        """Whether there is more than one document."""
+        self._events = content_type.startswith(b"text/event-stream")
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> tuple[list[bytes], Refused | None]:
+        """The documents, and what the stream ends with if it failed."""
+        *whole, self._rest = (self._rest + piece).split(b"\n\n" if self._events else b"\n")
+        found: list[bytes] = []
+        for each in whole:
+            document = _data(each) if self._events else each.strip()
+            if document.startswith(_ERRORS):
+                return found, failure(document)
+            if document and document != _DONE:
+                found.append(document)
+        return found, None
+
+
+def _data(event: bytes) -> bytes:
+    """Of one event; other lines are its name, and comments that keep connections alive."""
+    for line in event.split(b"\n"):
+        if line.startswith(_DATA):
+            return line[len(_DATA) :]
+    return b""

@@ -1,0 +1,144 @@
+"""Asking this process's own application, and reading its reply as it comes.
+
+What a stream writes goes into a bounded buffer, past tasks and middlewares where it can, as it
+would go onto an HTTP connection; who reads takes all that is there. So a slow reader gets few large
+pieces, and holds up its own request only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.types import ASGIApp, Message, Scope
+
+from penstock import logs
+from penstock_gateway.http.protocol import Room, take_room
+
+log = logs.get(__name__)
+
+MOST_UNREAD = 64 * 1024
+"""Bytes that wait for the reader before writers wait."""
+
+_running: set[asyncio.Task[None]] = set()
+"""Exchanges to their end: one whose client has left still has something to clean up."""
+
+
+class Exchange:
+    """One request. Its methods are for one task."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, body: bytes = b"") -> None:
+        self.status = 0
+        """Of the response; 0: it has not begun."""
+        self.headers: dict[bytes, bytes] = {}
+        self.aborted = False
+        """By somebody else than its client."""
+        self._body: bytes | None = body
+        self._pieces: list[bytes] = []
+        self._unread = 0
+        self._finished = False
+        self._whole = False
+        self._news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room = Room(full=False, write=self._write)
+        take_room(scope, self._room)
+        self._task = asyncio.create_task(app(scope, self._receive, self._send))
+        _running.add(self._task)
+        self._task.add_done_callback(self._done)
+
+    async def begun(self) -> None:
+        """Returns when `status` and `headers` are there. Raises RuntimeError where none come."""
+        while not self.status:
+            if self._finished:
+                raise RuntimeError("the application ended without an answer")
+            self._news.clear()
+            await self._news.wait()
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The reply's body: each time, all that has come. Raises RuntimeError for one that is cut
+        off."""
+        while True:
+            if self._pieces:
+                found = b"".join(self._pieces)
+                self._pieces.clear()
+                self._unread = 0
+                self._room.full = False
+                self._has_room.set()
+                yield found
+            elif self._finished:
+                break
+            else:
+                self._news.clear()
+                await self._news.wait()
+        if not self._whole:
+            raise RuntimeError("the application ended in the middle of its answer")
+
+    async def whole(self) -> bytes:
+        """The reply's body to its end."""
+        return b"".join([piece async for piece in self.pieces()])
+
+    def abort(self) -> None:
+        """Ends the request for somebody who is not its client."""
+        self.aborted = True
+        self.leave()
+
+    def leave(self) -> None:
+        """The client is gone, or has all that it wants: what still runs for it is aborted."""
+        if not self._gone.done():
+            self._gone.set_result(None)
+        self._room.full = False
+        self._has_room.set()
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await asyncio.shield(self._gone)
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.headers = dict(message.get("headers", ()))
+            self.status = message["status"]
+            self._news.set()
+            return
+        await self._has_room.wait()
+        self._put(message.get("body", b""))
+        if not message.get("more_body", False):
+            self._whole = self._finished = True
+            self._news.set()
+
+    def _write(self, piece: bytes) -> bool:
+        """See Room.write."""
+        if not self.status or self._finished:
+            return False
+        self._put(piece)
+        return True
+
+    def _put(self, piece: bytes) -> None:
+        if not piece or self._gone.done():
+            return
+        self._pieces.append(piece)
+        self._unread += len(piece)
+        if self._unread > MOST_UNREAD:
+            self._room.full = True
+            self._has_room.clear()
+        self._news.set()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        _running.discard(task)
+        self._finished = True
+        self._news.set()
+        if not task.cancelled() and task.exception() is not None:
+            # The boundary has logged it; what it raises only tells a server to cut a connection.
+            log.debug("an exchange failed", reason=repr(task.exception()))
+
+
+async def all_ended(timeout: float) -> None:
+    """Waits until no exchange runs, or so many seconds; then cancels them."""
+    if _running:
+        await asyncio.wait(set(_running), timeout=timeout)
+    for task in set(_running):
+        task.cancel()

@@ -1,0 +1,65 @@
+"""grpc.health.v1, told by what /health/ready tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from grpc import StatusCode
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
+from penstock_gateway.rpc.methods import Handlers
+from penstock_gateway.rpc.status import Refused
+
+NAME = "grpc.health.v1.Health"
+LOOK_EVERY = 0.5
+"""Seconds between looks, for those who watch."""
+MOST_WATCHERS = 64
+"""They need no key."""
+
+_STATUS = HealthCheckResponse.ServingStatus
+
+
+def handlers(calls: Calls, services: Collection[str]) -> Handlers:
+    """By the methods' paths. services: that can be asked about."""
+    health = _Health(calls, services)
+    return {f"/{NAME}/Check": unary(health.check), f"/{NAME}/Watch": streaming(health.watch)}
+
+
+class _Health:
+    def __init__(self, calls: Calls, services: Collection[str]) -> None:
+        self._calls = calls
+        self._services = frozenset(services) | {""}
+        self._watchers = 0
+
+    async def check(self, request: bytes, context: Context) -> bytes:
+        name = parsed(HealthCheckRequest, request).service
+        if name not in self._services:
+            raise Refused(StatusCode.NOT_FOUND, f"there is no service {name[:100]!r} here")
+        return HealthCheckResponse(status=self._status(name)).SerializeToString()
+
+    async def watch(self, request: bytes, context: Context) -> None:
+        name = parsed(HealthCheckRequest, request).service
+        if self._watchers >= MOST_WATCHERS:
+            raise Refused(
+                StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} watch already, which is the most"
+            )
+        self._watchers += 1
+        try:
+            told = None
+            while not self._calls.service.draining or told != _STATUS.NOT_SERVING:
+                status = self._status(name)
+                if status != told:
+                    told = status
+                    reply = HealthCheckResponse(status=status)
+                    await self._calls.write(context, reply.SerializeToString())
+                await asyncio.sleep(LOOK_EVERY)
+        finally:
+            self._watchers -= 1
+
+    def _status(self, name: str) -> int:
+        if name not in self._services:
+            return int(_STATUS.SERVICE_UNKNOWN)
+        ready = self._calls.service.unready_reason() is None
+        return int(_STATUS.SERVING if ready else _STATUS.NOT_SERVING)

@@ -1,0 +1,1 @@
+"""KServe's inference protocol (v2), as Triton speaks it too."""

@@ -1,0 +1,81 @@
+"""From replies of the HTTP API to ModelInferResponses."""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64decode
+
+import msgspec
+
+from penstock_gateway.rpc.kserve.tensors import add_rows, add_strings
+from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest, ModelInferResponse
+
+GENERATED = ("text_output", "finish_reason")
+EMBEDDED = ("embedding",)
+"""Outputs of models that generate, and of those that embed."""
+FINAL = "triton_final_response"
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    text: str
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    model: str
+
+
+class _Vector(msgspec.Struct):
+    index: int
+    embedding: str
+
+
+class _Vectors(msgspec.Struct):
+    data: list[_Vector]
+    model: str
+
+
+_completions = msgspec.json.Decoder(_Completion)
+_vectors = msgspec.json.Decoder(_Vectors)
+
+
+class InferFormat:
+    """Writes the responses to one request."""
+
+    def __init__(self, request: ModelInferRequest) -> None:
+        self._id = request.id
+        self._model = request.model_name
+        self._wanted = {output.name for output in request.outputs} or {*GENERATED, *EMBEDDED}
+        # Typed contents only where the request has them.
+        self._raw = bool(request.raw_input_contents)
+
+    def text(self, completion: bytes) -> ModelInferResponse:
+        """Of a completion, or a chunk of one."""
+        found = _completions.decode(completion)
+        choices = sorted(found.choices, key=lambda choice: choice.index)
+        reply = self._reply(found.model)
+        texts = [choice.text.encode() for choice in choices]
+        reasons = [(choice.finish_reason or "").encode() for choice in choices]
+        for name, values in (("text_output", texts), ("finish_reason", reasons)):
+            if name in self._wanted:
+                add_strings(reply, name, values, raw=self._raw)
+        return reply
+
+    def vectors(self, embeddings: bytes) -> ModelInferResponse:
+        """Of embeddings in base64: as many rows as texts."""
+        found = _vectors.decode(embeddings)
+        rows = [array("f", b64decode(each.embedding)) for each in found.data]
+        reply = self._reply(found.model)
+        add_rows(reply, "embedding", rows, raw=self._raw)
+        return reply
+
+    def final(self) -> ModelInferResponse:
+        """What ends a request's responses in a stream, as Triton has it."""
+        reply = self._reply(self._model)
+        reply.parameters[FINAL].bool_param = True
+        return reply
+
+    def _reply(self, model: str) -> ModelInferResponse:
+        return ModelInferResponse(model_name=model, model_version="1", id=self._id)

@@ -1,0 +1,78 @@
+"""penstock.v1.OpenAI: the HTTP API's JSON over gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc import StatusCode
+
+from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
+from penstock_gateway.rpc.events import JsonStream
+from penstock_gateway.rpc.methods import Handlers
+from penstock_gateway.rpc.protos import openai_pb2
+from penstock_gateway.rpc.protos.openai_pb2 import JsonReply, JsonRequest, PostRequest
+from penstock_gateway.rpc.scope import scope_of
+from penstock_gateway.rpc.status import Refused
+
+OPENAI = openai_pb2.DESCRIPTOR.services_by_name["OpenAI"]
+LONGEST_PATH = 200
+"""Characters."""
+
+
+def handlers(calls: Calls) -> Handlers:
+    """By the methods' paths."""
+    chat = _Posting(calls, "/penstock.v1.OpenAI/Chat", JsonRequest, "/v1/chat/completions")
+    complete = _Posting(calls, "/penstock.v1.OpenAI/Complete", JsonRequest, "/v1/completions")
+    embed = _Posting(calls, "/penstock.v1.OpenAI/Embed", JsonRequest, "/v1/embeddings")
+    post = _Posting(calls, "/penstock.v1.OpenAI/Post", PostRequest)
+    return {
+        chat.method: streaming(chat.stream),
+        complete.method: streaming(complete.stream),
+        embed.method: unary(embed.whole),
+        post.method: streaming(post.stream),
+    }
+
+
+class _Posting:
+    """A method that posts to a path. path: empty: the request says it."""
+
+    def __init__(self, calls: Calls, method: str, kind: type[Any], path: str = "") -> None:
+        self.method = method
+        self._calls = calls
+        self._kind = kind
+        self._path = path
+
+    async def whole(self, request: bytes, context: Context) -> bytes:
+        message: JsonRequest = parsed(self._kind, request)
+        scope = scope_of(context, self.method, path=self._path, size=len(message.json))
+        async with self._calls.exchange(context, scope, message.json) as exchange:
+            return JsonReply(json=[await exchange.whole()]).SerializeToString()
+
+    async def stream(self, request: bytes, context: Context) -> None:
+        message = parsed(self._kind, request)
+        path = self._path or _checked(message.path)
+        scope = scope_of(context, self.method, path=path, size=len(message.json))
+        async with self._calls.exchange(context, scope, message.json) as exchange:
+            stream = JsonStream(exchange.headers.get(b"content-type", b""))
+            if not stream.streams:
+                reply = JsonReply(json=[await exchange.whole()])
+                await self._calls.write(context, reply.SerializeToString())
+                return
+            async for piece in exchange.pieces():
+                documents, failed = stream.feed(piece)
+                if documents:
+                    reply = JsonReply(json=documents)
+                    await self._calls.write(context, reply.SerializeToString())
+                if failed is not None:
+                    raise failed
+
+
+def _checked(path: str) -> str:
+    plain = path.isascii() and path.isprintable() and not set(path) & set("?#% ")
+    if len(path) > LONGEST_PATH or not path.startswith("/") or not plain:
+        raise Refused(
+            StatusCode.INVALID_ARGUMENT,
+            f"path is {path[:LONGEST_PATH]!r}; it must be a path of the HTTP API, such as "
+            f"/v1/rerank, of at most {LONGEST_PATH} characters, without a query",
+        )
+    return path

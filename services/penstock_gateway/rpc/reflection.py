@@ -1,0 +1,54 @@
+"""Server reflection: what is served, for clients that bring no .proto files. It says nothing of
+this server that its version doesn't, and needs no key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+import grpc
+from grpc import StatusCode
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from penstock_gateway.rpc.methods import Handlers
+
+NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+"""Both have the same messages."""
+MOST_STREAMS = 16
+LONGEST = 60.0
+"""Seconds that a stream may last."""
+
+
+def handlers(services: Collection[str]) -> Handlers:
+    """By the methods' paths."""
+    handler = grpc.stream_stream_rpc_method_handler(
+        _Reflection(services).answer,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return {f"/{name}/ServerReflectionInfo": handler for name in NAMES}
+
+
+class _Reflection:
+    def __init__(self, services: Collection[str]) -> None:
+        self._known = reflection.aio.ReflectionServicer(services)
+        self._streams = 0
+
+    async def answer(self, requests: AsyncIterator[Any], context: Any) -> None:
+        if self._streams >= MOST_STREAMS:
+            await context.abort(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_STREAMS} streams of reflection are open, which is the most",
+            )
+        self._streams += 1
+        try:
+            async with asyncio.timeout(LONGEST):
+                async for reply in self._known.ServerReflectionInfo(requests, context):
+                    await context.write(reply)
+        except TimeoutError:
+            await context.abort(
+                StatusCode.DEADLINE_EXCEEDED, f"a stream of reflection lasts {LONGEST:g} seconds"
+            )
+        finally:
+            self._streams -= 1

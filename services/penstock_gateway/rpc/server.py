@@ -1,0 +1,95 @@
+"""grpcio's server, with our bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+from grpc.aio import Server
+
+from penstock.config.settings import GatewayConfig
+from penstock.errors import StartupError
+from penstock.net import listener
+from penstock.net.grpc_port import FLAGS
+from penstock.net.tls import server_context
+from penstock_gateway.rpc.calls import Calls
+from penstock_gateway.rpc.methods import Handlers
+from penstock_gateway.rpc.services import handlers_of
+
+_PING_EVERY_MS = 60_000
+_PING_PATIENCE_MS = 20_000
+"""A client that answers no ping is gone, and its requests are aborted."""
+_IDLE_MS = 15 * 60_000
+"""A connection without calls is closed then; clients open another one when they need it."""
+
+
+class RpcServer:
+    """Listens when it is made. Raises StartupError where that can't be."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._server = _bounded(calls, config)
+        self._server.add_generic_rpc_handlers((_Router(handlers_of(calls)),))
+        address = _numeric(config)
+        credentials = _credentials(config)
+        try:
+            if credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise StartupError(f"gRPC can't listen on {address}: {error}") from None
+        self.address = f"{address.rpartition(':')[0]}:{self.port}"
+        self._patience = config.shutdown_timeout
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Takes no more calls, and lets those that run finish within the shutdown timeout."""
+        await self._server.stop(self._patience)
+
+
+class _Router(grpc.GenericRpcHandler):
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        return self._handlers.get(handler_call_details.method)
+
+
+def _bounded(calls: Calls, config: GatewayConfig) -> Server:
+    head_ms = round(1000 * calls.service.patience.head)
+    return grpc.aio.server(
+        maximum_concurrent_rpcs=config.grpc_max_calls,
+        options=(
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", config.max_body_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", config.max_header_bytes),
+            ("grpc.absolute_max_metadata_size", config.max_header_bytes),
+            ("grpc.max_concurrent_streams", config.grpc_max_calls),
+            ("grpc.server_handshake_timeout_ms", head_ms),
+            ("grpc.keepalive_time_ms", _PING_EVERY_MS),
+            ("grpc.keepalive_timeout_ms", _PING_PATIENCE_MS),
+            ("grpc.max_connection_idle_ms", _IDLE_MS),
+        ),
+    )
+
+
+def _numeric(config: GatewayConfig) -> str:
+    """Host and port as an address. Raises StartupError where it can't be listened at."""
+    port = config.grpc_port or 0
+    with listener.bind(config.host, port, FLAGS) as probe:
+        host = probe.getsockname()[0]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _credentials(config: GatewayConfig) -> grpc.ServerCredentials | None:
+    """The certificate of HTTPS. Raises StartupError for one that won't do."""
+    if server_context(config) is None or config.ssl_certfile is None:
+        return None
+    certificate = Path(config.ssl_certfile).read_bytes()
+    key = certificate if config.ssl_keyfile is None else Path(config.ssl_keyfile).read_bytes()
+    return grpc.ssl_server_credentials([(key, certificate)])

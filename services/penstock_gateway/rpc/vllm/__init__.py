@@ -1,0 +1,1 @@
+"""vllm.Inference and vllm.Control, as vLLM has them."""

@@ -1,0 +1,80 @@
+"""vllm.Inference: Generate and GenerateStream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock.errors import InvalidRequest
+from penstock.media.budget import MediaLease
+from penstock_gateway.completions.endpoint import Completions
+from penstock_gateway.completions.request import CompletionRequest
+from penstock_gateway.generate.endpoint import Job
+from penstock_gateway.generate.reply import ReplyHead
+from penstock_gateway.http.errors import HTTPError, leaving
+from penstock_gateway.http.operations import OperationRoute
+from penstock_gateway.models.backend import EngineInfo
+from penstock_gateway.rpc.endpoint import message_of, operation
+from penstock_gateway.rpc.frames import FRAMES, failed_frame
+from penstock_gateway.rpc.vllm.generate_reply import GenerateFormat
+from penstock_gateway.rpc.vllm.generate_request import GenerateBody, body_of
+from penstock_gateway.service import Service
+
+GENERATE = operation(
+    "/vllm.Inference/Generate", "Generates text", counted=True, traced_as="text_completion"
+)
+GENERATE_STREAM = operation(
+    "/vllm.Inference/GenerateStream",
+    "Generates text as a stream",
+    counted=True,
+    traced_as="text_completion",
+)
+
+
+class GenerateCall(Completions):
+    """One prompt in; its sequences out."""
+
+    id_prefix = ""
+    stream_form = FRAMES
+    default_max_tokens = 20
+
+    def __init__(self, service: Service, *, streamed: bool) -> None:
+        super().__init__(service)
+        self._streamed = streamed
+
+    async def read(self, scope: Scope, receive: Receive) -> CompletionRequest:
+        message = message_of(scope)
+        if self._service.draining:
+            raise leaving()
+        return body_of(message, streamed=self._streamed)
+
+    def check(self, request: CompletionRequest) -> None:
+        if (request.n or 1) > 1 and not self._streamed:
+            raise InvalidRequest(
+                f"sampling.num_sequences is {request.n}; Generate returns one sequence, "
+                "GenerateStream returns several",
+                param="sampling.num_sequences",
+            )
+
+    async def prepare(
+        self, request: CompletionRequest, engine: EngineInfo, head: ReplyHead, lease: MediaLease
+    ) -> Job:
+        if request.temperature is None and engine.welcome.generation.temperature is None:
+            request = msgspec.structs.replace(request, temperature=0.0)
+        job = await super().prepare(request, engine, head, lease)
+        shown = cast("GenerateBody", request).shown
+        return replace(job, reply=GenerateFormat(shown, job.prompt_token_ids[0]))
+
+    def failure(self, error: HTTPError) -> bytes:
+        return failed_frame(error)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """Both methods."""
+    return [
+        GENERATE.route(GenerateCall(service, streamed=False)),
+        GENERATE_STREAM.route(GenerateCall(service, streamed=True)),
+    ]

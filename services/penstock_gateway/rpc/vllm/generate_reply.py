@@ -1,0 +1,185 @@
+"""From what sequences gain to vllm.GenerateResponse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock_gateway.generate.echo_options import PromptLogprobsSource, no_prompt_logprobs
+from penstock_gateway.generate.logprobs import LOWEST
+from penstock_gateway.rpc.frames import append_frame, failed_frame
+from penstock_gateway.rpc.protos.inference_pb2 import (
+    CandidateTokenInfo,
+    FinishInfo,
+    GenerateResponse,
+    PromptInfo,
+    SequenceOutput,
+)
+from penstock_gateway.rpc.vllm.generate_request import ShownParts
+
+if TYPE_CHECKING:
+    from penstock.client import SequenceDelta
+    from penstock.protocol.common import TokenLogprobs
+    from penstock_gateway.generate.choice import ChoiceOutput
+    from penstock_gateway.generate.reply import TimelineField, UsageField, UsageInfo
+    from penstock_gateway.generate.timeline import RequestTimeline
+    from penstock_gateway.http.errors import HTTPError
+
+_REASONS = {
+    "length": FinishInfo.FinishReason.LENGTH,
+    "stop": FinishInfo.FinishReason.STOP,
+    "abort": FinishInfo.FinishReason.ABORTED,
+}
+
+
+class GenerateFormat:
+    """A ReplyFormat of one prompt's sequences; a stream is frames (see rpc.frames)."""
+
+    def __init__(self, shown: ShownParts, prompt_token_ids: list[int]) -> None:
+        self._shown = shown
+        self._prompt_token_ids = prompt_token_ids
+        self._source: PromptLogprobsSource = no_prompt_logprobs
+        self._told_prompt = False
+        self._counts: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        """Each sequence's newest token id."""
+
+    def begin(self, source: PromptLogprobsSource) -> None:
+        self._source = source
+
+    def opening(self, out: bytearray, choice: int, usage: UsageField) -> None:
+        """The first response waits for the first token, as the prompt's log-probabilities do."""
+
+    def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
+        message = GenerateResponse()
+        output = message.outputs
+        self._fill(output, choice, delta.text, delta.token_ids, delta.logprobs)
+        if delta.finish_reason is not None:
+            self._finish(output.finish_info, choice, delta.finish_reason, delta.stop_reason)
+        elif not output.text and not output.num_tokens and self._told_prompt:
+            return
+        if not self._told_prompt:
+            self._told_prompt = True
+            self._tell_prompt(message.prompt_info)
+        append_frame(out, message.SerializeToString())
+
+    def usage(self, out: bytearray, usage: UsageInfo) -> None:
+        """Counts stand in the messages."""
+
+    def timeline(self, out: bytearray, timeline: RequestTimeline) -> None:
+        """There is no field for it."""
+
+    def end(self, out: bytearray, usage: UsageInfo) -> None:
+        """A stream just ends."""
+
+    def failed(self, error: HTTPError) -> bytes:
+        return failed_frame(error)
+
+    def whole(
+        self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
+    ) -> bytes:
+        (choice,) = choices
+        message = GenerateResponse()
+        self._fill(
+            message.outputs, 0, "".join(choice.texts), choice.token_ids, choice.logprobs or None
+        )
+        self._finish(message.outputs.finish_info, 0, choice.finish_reason or "", choice.stop_reason)
+        self._tell_prompt(message.prompt_info)
+        return message.SerializeToString()
+
+    def _fill(
+        self,
+        output: SequenceOutput,
+        choice: int,
+        text: str,
+        token_ids: list[int],
+        logprobs: Sequence[TokenLogprobs] | None,
+    ) -> None:
+        shown = self._shown
+        output.index = choice
+        output.num_tokens = len(token_ids)
+        if token_ids:
+            self._counts[choice] = self._counts.get(choice, 0) + len(token_ids)
+            self._last[choice] = token_ids[-1]
+        if shown.text:
+            output.text = text
+        if shown.token_ids:
+            output.token_ids.extend(token_ids)
+        if logprobs is None or not (shown.logprobs or shown.candidates):
+            return
+        for token, at in zip(token_ids, logprobs, strict=False):
+            if shown.logprobs:
+                output.logprobs.append(max(at.logprob, LOWEST))
+                output.ranks.append(_rank(token, at))
+            if shown.candidates:
+                output.candidate_tokens.append(_candidates(at, shown.candidates))
+
+    def _finish(
+        self, info: FinishInfo, choice: int, reason: str, stop_reason: int | str | None
+    ) -> None:
+        info.num_output_tokens = self._counts.get(choice, 0)
+        info.finish_reason = _REASONS.get(reason, FinishInfo.FinishReason.ABORTED)
+        if reason != "stop":
+            return
+        if isinstance(stop_reason, str):
+            info.stop_string = stop_reason
+        elif stop_reason is not None:
+            info.stop_token_id = stop_reason
+        elif choice in self._last:
+            info.eos_token_id = self._last[choice]
+
+    def _tell_prompt(self, info: PromptInfo) -> None:
+        shown, ids = self._shown, self._prompt_token_ids
+        info.num_prompt_tokens = len(ids)
+        if shown.prompt_token_ids:
+            info.token_ids.extend(ids)
+        found = self._source(0) if shown.asked_prompt_logprobs is not None else None
+        for token, at in zip(ids, found or (), strict=False):
+            if shown.prompt_logprobs:
+                info.logprobs.append(0.0 if at is None else max(at.logprob, LOWEST))
+                info.ranks.append(0 if at is None else _rank(token, at))
+            if shown.prompt_candidates:
+                info.candidate_tokens.append(
+                    CandidateTokenInfo() if at is None else _candidates(at, shown.prompt_candidates)
+                )
+
+
+def merged(messages: Iterable[bytes]) -> list[bytes]:
+    """Responses of one stream that wait together, as few that say the same."""
+    found: list[GenerateResponse] = []
+    growing: dict[int, GenerateResponse] = {}
+    for each in messages:
+        later = GenerateResponse.FromString(each)
+        earlier = growing.get(later.outputs.index)
+        if earlier is None:
+            found.append(later)
+            growing[later.outputs.index] = later
+        else:
+            _add(earlier.outputs, later.outputs)
+    return [message.SerializeToString() for message in found]
+
+
+def _add(earlier: SequenceOutput, later: SequenceOutput) -> None:
+    earlier.text += later.text
+    earlier.num_tokens += later.num_tokens
+    earlier.token_ids.extend(later.token_ids)
+    earlier.logprobs.extend(later.logprobs)
+    earlier.ranks.extend(later.ranks)
+    earlier.candidate_tokens.extend(later.candidate_tokens)
+    if later.HasField("finish_info"):
+        earlier.finish_info.CopyFrom(later.finish_info)
+
+
+def _rank(token: int, at: TokenLogprobs) -> int:
+    """1 for the likeliest; 0 for one that is not among those that are known."""
+    return at.top_ids.index(token) + 1 if token in at.top_ids else 0
+
+
+def _candidates(at: TokenLogprobs, count: int) -> CandidateTokenInfo:
+    likeliest = zip(at.top_ids[:count], at.top_logprobs, strict=False)
+    return CandidateTokenInfo(
+        tokens=[
+            CandidateTokenInfo.TokenInfo(id=token, logprob=max(logprob, LOWEST), rank=rank)
+            for rank, (token, logprob) in enumerate(likeliest, start=1)
+        ]
+    )

@@ -1,0 +1,122 @@
+"""Models whose vectors of pictures and of texts lie in one space: an input is a text, or a picture.
+
+A picture's vector is the one row that the model's tower makes of it before the step, by itself. A
+text goes through the encoder with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.errors import UnsupportedModel
+from penstock.model_config import EncoderConfig, PreparedModel, SharedSpace
+from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.batch.slots import Slot, Slots
+from penstock_worker.forward.interface import HeldMedia
+from penstock_worker.media.interface import NO_MEDIA, StepMedia
+from penstock_worker.media.loading import ModelMedia
+from penstock_worker.parallel.ranks import ALONE
+from penstock_worker.pooling.body import Body
+from penstock_worker.pooling.heads import Head
+
+MIXED = "a picture is an input by itself, without any text"
+
+
+class SpaceBody:
+    """Body whose rows are vectors: [1, size] for each input."""
+
+    def __init__(self, texts: Body, vector: Head, space: SharedSpace, media: StepMedia) -> None:
+        """`texts`: their hidden states. `vector`: makes a text's vector of one of them."""
+        self._texts = texts
+        self._vector = vector
+        self._space = space
+        self._media = media
+
+    @property
+    def layers_done(self) -> int:
+        return self._texts.layers_done
+
+    def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
+        texts = [work for work in works if slots[work.slot].media is None]
+        found = self._texts.rows(texts, slots) if texts else []
+        hidden = dict(zip((work.slot for work in texts), found, strict=True))
+        return [
+            self._of_text(hidden[work.slot], slots[work.slot].token_ids)
+            if work.slot in hidden
+            else self._of_picture(work, slots)
+            for work in works
+        ]
+
+    def _of_text(self, hidden: Tensor, token_ids: list[int]) -> Tensor:
+        place = chosen_token(self._space, token_ids)
+        # A copy: the alignment of memory may affect BLAS's order of summation.
+        return self._vector(hidden[place].float().clone())[None]
+
+    def _of_picture(self, work: SlotWork, slots: Slots) -> Tensor:
+        """Nothing, where the slot has failed."""
+        slot = slots[work.slot]
+        if not _is_picture(slot):
+            slot.failed = slot.failed or MIXED
+            return torch.zeros(0, self._space.size)
+        batch = self._media.of_batch([work], slots)
+        if batch is None or batch.embeddings is None:
+            return torch.zeros(0, self._space.size)
+        return batch.embeddings
+
+    def kv_blocks(self) -> list[np.ndarray]:
+        return self._texts.kv_blocks()
+
+    def cancel(self) -> None:
+        self._texts.cancel()
+
+
+def _is_picture(slot: Slot) -> bool:
+    """Whether the slot's prompt is one item's one row, and nothing else."""
+    spans = () if slot.media is None else slot.media.spans
+    return len(spans) == 1 and len(slot.token_ids) == spans[0].tokens == 1
+
+
+def chosen_token(space: SharedSpace, token_ids: list[int]) -> int:
+    """Returns the place of the token of which a text's vector is made (see SharedSpace)."""
+    match space.token:
+        case "highest":
+            return token_ids.index(max(token_ids))
+        case "end" if space.end_token in token_ids:
+            return token_ids.index(space.end_token)
+    return len(token_ids) - 1
+
+
+class Pictures:
+    """What a model makes of pictures, planned before its weights are read. Of a model that takes
+    none, it changes nothing."""
+
+    def __init__(
+        self, prepared: PreparedModel, setup: Setup, dtype: torch.dtype, threads: int
+    ) -> None:
+        """`dtype`: of the tower. `threads`: that encode a picture."""
+        config = prepared.config
+        self._space = config.space if isinstance(config, EncoderConfig) else None
+        self._media: ModelMedia | None = None
+        if self._space is not None:
+            self._media = ModelMedia(prepared, setup, ALONE, dtype, threads=threads)
+
+    @property
+    def held(self) -> HeldMedia | None:
+        return None if self._media is None else self._media.encodings
+
+    def beside(
+        self, texts: Body, head: Head | None, count_layer: Callable[[], None]
+    ) -> tuple[Body, Head | None]:
+        """Reads the tower. Returns the body that makes vectors of texts and of pictures, and the
+        head that is left. `count_layer` is called after each of the tower's layers. Raises
+        UnsupportedModel for weights that don't fit."""
+        if self._space is None or self._media is None:
+            return texts, head
+        if head is None:
+            raise UnsupportedModel("nothing makes the vector of a text")
+        self._media.load()(count_layer)
+        return SpaceBody(texts, head, self._space, self.held or NO_MEDIA), None

@@ -1,0 +1,55 @@
+"""Settings of a server with several models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several models."""
+
+    models: Annotated[
+        str | None,
+        Meta(
+            description="YAML or JSON file that lists models, each with an engine core of its own"
+            " (docs/guides/several-models.md); default: the one that --model names."
+        ),
+    ] = None
+    models_memory_gib: Annotated[
+        Annotated[float, Meta(gt=0, le=1_048_576)] | None,
+        Meta(
+            description="GiB that the models which are loaded may have together, by what each"
+            " counts for in the list; default: no bound: a model on demand is not unloaded for"
+            " another."
+        ),
+    ] = None
+    model_idle_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=525_600,
+            description="Minutes without a request after which a model on demand is unloaded; 0:"
+            " never for that.",
+        ),
+    ] = 0.0
+    model_turn_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Seconds for which a model that has work keeps its memory, though another"
+            " waits for it.",
+        ),
+    ] = 10.0
+    model_load_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Seconds that a model on demand may take to be ready, and that a request"
+            " without a deadline waits for it.",
+        ),
+    ] = 600.0

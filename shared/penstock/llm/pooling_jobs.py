@@ -1,0 +1,164 @@
+"""Requests to pooling models, as the library makes them of prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from penstock.client.pool_request import PoolResult, check_task, pooling_model
+from penstock.client.pooling_inputs import (
+    PoolInput,
+    check_pictures,
+    ids_input,
+    limit_of,
+    picture_input,
+    text_input,
+)
+from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded
+from penstock.llm.media_given import has_media, processor_changes, sources_of
+from penstock.llm.prompts import Prompt, with_salt
+from penstock.media.desk import MediaDesk, not_taken
+from penstock.media.sources import MediaSource
+from penstock.pooling_params import PoolingParams, check_dimensions
+from penstock.protocol.common import Pooling, PoolingTask
+from penstock.protocol.to_frontend import Welcome
+from penstock.terms import Terms
+
+if TYPE_CHECKING:
+    from penstock.client import EngineClient, ModelText
+
+MAX_WAIT = 5.0
+"""Between two tries, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolJob:
+    """One request, checked. source: the picture that its input is, which is prepared when it is
+    about to run.  changes: how, beyond the model's own way."""
+
+    given: PoolInput
+    pooling: Pooling
+    terms: Terms
+    source: MediaSource | None = None
+    changes: dict[str, Any] | None = None
+
+
+class Started(Protocol):
+    """What AsyncLLM has."""
+
+    @property
+    def text(self) -> ModelText: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def _desk(self) -> MediaDesk: ...
+
+    def _started(self) -> EngineClient: ...
+
+
+async def pooled(client: EngineClient, desk: MediaDesk, job: PoolJob, name: str) -> PoolResult:
+    """Prepares the job's picture, if it is one, and runs it."""
+    with desk.lease(job.terms.tenant, job.terms.deadline) as lease:
+        given = job.given
+        if job.source is not None:
+            facts = client.welcome.media if client.welcome is not None else None
+            items = await desk.prepare(facts, [job.source], lease, job.changes)
+            if items is not None:
+                given = picture_input(items)
+        return await client.pool(
+            given.prompt_token_ids, job.pooling, name=name, terms=job.terms, media=given.media
+        )
+
+
+async def run_job(llm: Started, job: PoolJob, name: str) -> PoolResult:
+    """Waits and tries again while the engine has no room."""
+    while True:
+        try:
+            return await pooled(llm._started(), llm._desk, job, name)
+        except Overloaded as refusal:
+            left = job.terms.time_left_ms(time.monotonic())
+            wait = max(0.05, min(refusal.retry_after, MAX_WAIT))
+            await asyncio.sleep(wait if left is None else min(wait, left / 1000))
+
+
+def welcome_of(llm: Started) -> Welcome:
+    """Raises EngineUnavailable before the engine has said what it serves."""
+    welcome = llm._started().welcome
+    if welcome is None:
+        raise EngineUnavailable("the engine has not said yet which model it serves")
+    return welcome
+
+
+def jobs_for(
+    llm: Started,
+    prompts: list[Prompt],
+    params: PoolingParams,
+    task: PoolingTask | None,
+    terms: Terms,
+) -> list[PoolJob]:
+    """Checked and tokenised. task: the method's own. Raises InvalidRequest."""
+    welcome, text = welcome_of(llm), llm.text
+    pooling = pooling_model(welcome)
+    if task is not None and params.task not in (None, task):
+        raise InvalidRequest(f"task is {params.task}; this method's is {task}", param="task")
+    wanted = task or params.task or _default_task(welcome.pooling_tasks)
+    check_task(wanted, welcome)
+    check_dimensions(params.dimensions, pooling)
+    limit = limit_of(params.truncate_prompt_tokens, welcome)
+    asked = Pooling(
+        wanted,
+        dimensions=params.dimensions,
+        normalize=params.normalize,
+        activate=params.use_activation,
+    )
+    return [
+        _picture_job(prompt, welcome, asked, with_salt(prompt, terms))
+        if has_media(prompt)
+        else job_of(_read(prompt, text, welcome, limit), asked, with_salt(prompt, terms))
+        for prompt in prompts
+    ]
+
+
+def _picture_job(prompt: Any, welcome: Welcome, asked: Pooling, terms: Terms) -> PoolJob:
+    """Of a prompt that is one picture, without any text. Raises InvalidRequest."""
+    facts = check_pictures(welcome)
+    sources = sources_of(prompt)
+    for source in sources:
+        if source.kind not in facts.kinds:
+            raise not_taken(source, facts)
+    if len(sources) != 1 or prompt.get("prompt") or prompt.get("prompt_token_ids"):
+        raise InvalidRequest(
+            f"a prompt has {len(sources)} pictures and may have text beside them; an input is a "
+            'text, or one picture with the prompt ""'
+        )
+    token = [own.token_id for own in facts.kinds.values()]
+    return PoolJob(PoolInput(token), asked, terms, sources[0], processor_changes(prompt))
+
+
+def _read(prompt: Prompt, text: ModelText, welcome: Welcome, limit: int | None) -> PoolInput:
+    fields: dict[str, Any] = dict(prompt) if isinstance(prompt, dict) else {"prompt": prompt}
+    if isinstance(fields.get("prompt"), str):
+        if not fields["prompt"]:
+            raise InvalidRequest("the prompt is empty; it must hold at least one character")
+        return text_input(fields["prompt"], None, text.tokenizer, welcome, limit=limit)
+    ids = fields.get("prompt_token_ids")
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise InvalidRequest(
+            "a prompt must be a string, {'prompt': text} or {'prompt_token_ids': [ids]}, "
+            f"not {str(prompt)[:80]!r}"
+        )
+    return ids_input(ids, welcome, limit=limit)
+
+
+def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
+    return "token_embed" if tasks[0] == "embed" and "token_embed" in tasks else tasks[0]
+
+
+def job_of(given: PoolInput, asked: Pooling, terms: Terms) -> PoolJob:
+    return PoolJob(given, msgspec.structs.replace(asked, token_types=given.token_types), terms)

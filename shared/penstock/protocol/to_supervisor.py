@@ -1,0 +1,44 @@
+"""Messages to the supervisor, of who wants models: JSON, one in each line."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Want(msgspec.Struct, frozen=True, tag="want"):
+    """Somebody asks for a model: it is to be started, and to stay until it is left."""
+
+    model: str
+
+
+class Busy(msgspec.Struct, frozen=True, tag="busy"):
+    """The sender has work for a model that was granted."""
+
+    model: str
+
+
+class Idle(msgspec.Struct, frozen=True, tag="idle"):
+    """It has none any more, and keeps the model until it is asked for it."""
+
+    model: str
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """The sender has no work for the model, and gives it none before it is granted again."""
+
+    model: str
+
+
+class Seen(msgspec.Struct, frozen=True, tag="seen"):
+    """The model's engine core is ready."""
+
+    model: str
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload"):
+    """A client wants it ended as soon as nobody has work for it."""
+
+    model: str
+
+
+ToSupervisor = Want | Busy | Idle | Leave | Seen | Unload

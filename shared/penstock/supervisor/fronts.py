@@ -1,0 +1,60 @@
+"""The processes that dial engine cores: gateways, batches, gRPC; what they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.config.settings import ServeConfig
+from penstock.net.runtime_dir import RuntimeDir
+from penstock.supervisor.child import ChildSpec
+
+
+@dataclass(frozen=True)
+class FrontSpecs:
+    """engines: the arguments that say how engine cores are reached.  fd: the bound socket that
+    gateways share.  grace: seconds that each gets to leave."""
+
+    config: ServeConfig
+    runtime: RuntimeDir
+    engines: tuple[str, ...]
+    fd: int
+    grace: float
+
+    def _common(self) -> tuple[str, ...]:
+        file = self.runtime.path / "config.json"
+        file.write_bytes(msgspec.json.encode(self.config))
+        return ("--config", str(file), *self.engines)
+
+    def gateways(self) -> list[ChildSpec]:
+        """As many as the configuration says."""
+        common, fd = self._common(), self.fd
+        return [
+            ChildSpec(
+                f"gateway {index}",
+                ("gateway", *common, "--index", str(index), "--fd", str(fd)),
+                inherited=(fd,),
+                grace=self.grace,
+            )
+            for index in range(self.config.gateways)
+        ]
+
+    def batches(self) -> list[ChildSpec]:
+        """None where nothing is kept."""
+        if self.config.storage.data_dir is None:
+            return []
+        return [ChildSpec("batches", ("batches", *self._common()), grace=self.grace)]
+
+    def grpc(self) -> list[ChildSpec]:
+        """None where nobody asks for it."""
+        if self.config.gateway.grpc_port is None:
+            return []
+        ready = ("--ready-file", str(grpc_ready(self.runtime)))
+        return [ChildSpec("grpc", ("grpc", *self._common(), *ready), grace=self.grace)]
+
+
+def grpc_ready(runtime: RuntimeDir) -> Path:
+    """Made by gRPC's process when it is ready."""
+    return runtime.path / "grpc.ready"

@@ -1,0 +1,189 @@
+"""All models of a server: does what `Residents` decides, with processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from penstock import logs
+from penstock.config.model_list import ModelEntry
+from penstock.config.settings import ServeConfig
+from penstock.errors import PenstockError
+from penstock.net.runtime_dir import RuntimeDir
+from penstock.protocol.from_supervisor import Granted, Reclaimed
+from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSupervisor, Unload, Want
+from penstock.supervisor.models.processes import ModelProcesses
+from penstock.supervisor.models.residents import (
+    Action,
+    Grant,
+    Prepare,
+    Reclaim,
+    Residents,
+    Start,
+    Stop,
+)
+from penstock.supervisor.models.socket import ModelsSocket
+from penstock.supervisor.preparing import Stopped
+
+log = logs.get(__name__)
+
+LOOK_EVERY = 0.5
+"""Seconds between looks at what time alone changes."""
+
+
+class ModelFleet:
+    """Lives in the supervisor's event loop. grace: seconds that an engine core gets to leave."""
+
+    def __init__(
+        self,
+        entries: Sequence[ModelEntry],
+        config: ServeConfig,
+        runtime: RuntimeDir,
+        grace: float,
+    ) -> None:
+        settings = config.models
+        self._processes = {
+            entry.name: ModelProcesses(entry, config, number, len(entries), runtime, grace)
+            for number, entry in enumerate(entries)
+        }
+        self._residents = Residents(
+            [(entry.name, entry.pinned) for entry in entries],
+            limit=settings.models_memory_gib,
+            idle=60 * settings.model_idle_minutes,
+            turn=settings.model_turn_seconds,
+            load_timeout=settings.model_load_timeout,
+        )
+        self.socket = ModelsSocket(
+            runtime.path / "models.sock",
+            self._heard,
+            lambda: self._residents.states(time.monotonic()),
+        )
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def frontends(self) -> str:
+        """For --engine-endpoint: where each model's engine cores take front ends."""
+        return ",".join(
+            f"{name}={endpoint}"
+            for name, processes in self._processes.items()
+            for endpoint in processes.frontends()
+        )
+
+    async def settled(self) -> None:
+        """Returns once every pinned model is ready, or has failed."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Starts and ends models until it is stopped."""
+        told = None
+        while not self._stopping:
+            now = time.monotonic()
+            for action in self._residents.decide(now):
+                self._do(action)
+            states = [(each.model, each.presence) for each in self._residents.states(now)]
+            if states != told:
+                told = states
+                self.socket.tell_all()
+            if self._residents.settled():
+                self._settled.set()
+            self._news.clear()
+            try:
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def stop(self) -> None:
+        """Ends all models in order."""
+        self._stopping = True
+        self._news.set()
+        for processes in self._processes.values():
+            processes.stop_preparing()
+        await asyncio.gather(*(processes.stop() for processes in self._processes.values()))
+        for task in self._tasks.values():
+            task.cancel()  # One that was about to start has no process to stop yet.
+        await asyncio.gather(*self._tasks.values(), *self._ending, return_exceptions=True)
+        await self.socket.close()
+
+    def kill(self) -> None:
+        """SIGKILL to all, now."""
+        for processes in self._processes.values():
+            processes.kill()
+
+    def _heard(self, holder: int, message: ToSupervisor | None) -> None:
+        residents, now = self._residents, time.monotonic()
+        match message:
+            case None:
+                residents.gone(holder)
+            case Want():
+                residents.want(holder, message.model, now)
+            case Busy():
+                residents.work(holder, message.model, now, busy=True)
+            case Idle():
+                residents.work(holder, message.model, now, busy=False)
+            case Leave():
+                residents.leave(holder, message.model, now)
+            case Seen():
+                self._seen(message.model, now)
+            case Unload():
+                for action in residents.unload(message.model):
+                    self._do(action)
+        self._news.set()
+
+    def _seen(self, model: str, now: float) -> None:
+        processes = self._processes.get(model)
+        if processes is not None and not processes.was_ready and model in self._tasks:
+            processes.was_ready = True
+            log.info("model ready", model=model)
+        self._residents.seen(model, now)
+
+    def _do(self, action: Action) -> None:
+        if self._stopping:
+            return
+        match action:
+            case Grant():
+                self.socket.tell(action.holder, Granted(action.model))
+            case Reclaim():
+                self.socket.tell(action.holder, Reclaimed(action.model))
+            case Prepare():
+                self._begin(action.model, self._prepare(action.model))
+            case Start():
+                log.info("model starts", model=action.model)
+                self._begin(action.model, self._run(action.model))
+            case Stop():
+                log.info("model ends", model=action.model)
+                task = asyncio.create_task(self._processes[action.model].stop())
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+    def _begin(self, model: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[model] = asyncio.create_task(work)
+
+    async def _prepare(self, model: str) -> None:
+        try:
+            gib = await self._processes[model].prepare()
+        except Stopped:
+            return
+        except PenstockError as error:
+            self._failed(model, str(error))
+        else:
+            self._residents.prepared(model, gib)
+        self._news.set()
+
+    async def _run(self, model: str) -> None:
+        reason = await self._processes[model].run()
+        if reason is None:
+            self._residents.stopped(model, time.monotonic())
+        else:
+            self._failed(model, reason)
+        self._news.set()
+
+    def _failed(self, model: str, reason: str) -> None:
+        self._residents.failed(model, reason, time.monotonic())
+        log.error("model failed", model=model, reason=reason)

@@ -1,0 +1,120 @@
+"""The processes of one model: its engine cores and their workers, from the first to the last."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from penstock.config.model_list import ModelEntry, config_of
+from penstock.config.settings import ServeConfig
+from penstock.errors import PenstockError
+from penstock.net.runtime_dir import RuntimeDir
+from penstock.supervisor.child import Child, ChildSpec
+from penstock.supervisor.models.memory import within_memory
+from penstock.supervisor.preparing import Preparation, with_draft_folder
+from penstock.supervisor.replicas import EngineAddresses, Replica, make_replicas
+
+
+@dataclass
+class ModelProcesses:
+    """number: of the model, which tells its sockets and files apart.  count: of all models.
+    grace: seconds that an engine core gets to leave."""
+
+    entry: ModelEntry
+    base: ServeConfig
+    number: int
+    count: int
+    runtime: RuntimeDir
+    grace: float
+    was_ready: bool = False
+    """Whether it has been, since it was started: its processes are then started again for ever."""
+    _config: ServeConfig | None = None
+    _folder: Path | None = None
+    _preparation: Preparation | None = None
+    _engines: list[Child] = field(default_factory=list)
+    _workers: list[Child] = field(default_factory=list)
+
+    def frontends(self) -> list[str]:
+        """Where its engine cores take front ends; the same whenever they are started."""
+        return self._endpoints("f")
+
+    def _endpoints(self, side: str) -> list[str]:
+        config = config_of(self.entry, self.base, self.count)
+        # Short names: there is a bound on the paths of sockets.
+        return [
+            self.runtime.endpoint(f"m{self.number}{side}{index}")
+            for index in range(config.data_parallel_size)
+        ]
+
+    async def prepare(self) -> float:
+        """Finds its files, and returns the GiB that it counts for. Raises PenstockError."""
+        config = config_of(self.entry, self.base, self.count)
+        preparation = Preparation(self._place() / "prepare.failure", config.log)
+        self._preparation = preparation
+        self._folder = await preparation.folder(config.engine.model)
+        engine = await with_draft_folder(config.engine, preparation)
+        config = msgspec.structs.replace(config, engine=engine)
+        self._config, gib = within_memory(self.entry, config, self._folder)
+        return gib
+
+    async def run(self) -> str | None:
+        """Starts what was prepared, and keeps it running. Returns why it can't go on, or None when
+        it was stopped; the processes are gone then."""
+        self.was_ready = False
+        try:
+            replicas = self._replicas()
+        except (OSError, PenstockError) as error:
+            return str(error)
+        self._workers = [self._child(spec) for each in replicas for spec in each.workers]
+        self._engines = [self._child(each.engine) for each in replicas]
+        children = (*self._workers, *self._engines)
+        runs = [asyncio.create_task(child.run()) for child in children]
+        try:
+            await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+            return next((run.result() for run in runs if run.done() and run.result()), None)
+        finally:
+            await self.stop()
+            await asyncio.gather(*runs, return_exceptions=True)
+
+    def _replicas(self) -> list[Replica]:
+        if self._config is None or self._folder is None:
+            raise RuntimeError("a model is started that was not prepared")
+        return make_replicas(
+            self._config,
+            RuntimeDir.part_of(self.runtime, self._place()),
+            self._folder,
+            EngineAddresses(",".join(self._endpoints("f")), ",".join(self._endpoints("w"))),
+            self.grace,
+        )
+
+    def _child(self, spec: ChildSpec) -> Child:
+        failure = self._place() / f"{spec.name.replace(' ', '-')}.failure"
+        named = replace(
+            spec,
+            name=f"{spec.name} of {self.entry.name}",
+            arguments=(*spec.arguments, "--of", self.entry.name),
+        )
+        return Child(named, failure, system_was_ready=lambda: self.was_ready)
+
+    def _place(self) -> Path:
+        """A folder for its files."""
+        folder = self.runtime.path / f"model-{self.number}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def stop_preparing(self) -> None:
+        if self._preparation is not None:
+            self._preparation.stop()
+
+    async def stop(self) -> None:
+        """The engine cores drain, then the workers go."""
+        await asyncio.gather(*(child.stop() for child in self._engines))
+        await asyncio.gather(*(child.stop() for child in self._workers))
+
+    def kill(self) -> None:
+        """SIGKILL, now."""
+        for child in (*self._engines, *self._workers):
+            child.kill()

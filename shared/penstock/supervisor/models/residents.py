@@ -1,0 +1,311 @@
+"""Which models are loaded, and which makes way for which. No clock and no process in here: `now` is
+handed in, and what is to be done is returned.
+
+A holder is who may have work for a model: a gateway. A model is granted to holders, and ended only
+once all of them have left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from penstock.protocol.from_supervisor import ModelState, Presence
+
+FIRST_RETRY = 5.0
+"""Seconds after which a model that failed is tried again; they double with each failure."""
+LAST_RETRY = 300.0
+
+LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
+"""Where a model has memory."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Find out what the model is, and how large."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Start:
+    model: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End its processes: nobody has work for it."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    holder: int
+    model: str
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    holder: int
+    model: str
+
+
+Action = Prepare | Start | Stop | Grant | Reclaim
+
+
+@dataclass
+class Resident:
+    """One model. Times in seconds, on the caller's clock."""
+
+    model: str
+    pinned: bool
+    presence: Presence = "absent"
+    gib: float | None = None
+    """That it counts for; None: not known before it is prepared."""
+    reason: str = ""
+    failures: int = 0
+    retry_at: float = 0.0
+    begun_at: float = 0.0
+    ready_at: float = 0.0
+    used_at: float = 0.0
+    wanted_since: float | None = None
+    wanting: set[int] = field(default_factory=set)
+    holding: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
+
+    @property
+    def evictable(self) -> bool:
+        return not self.pinned and self.presence in ("starting", "ready")
+
+
+class Residents:
+    """limit: GiB of all that are loaded; None: no bound.  idle: seconds without work after which a
+    model on demand goes; 0: never.  turn: seconds for which one with work stays.  load_timeout:
+    seconds in which one must be ready."""
+
+    def __init__(
+        self,
+        models: Sequence[tuple[str, bool]],
+        *,
+        limit: float | None,
+        idle: float,
+        turn: float,
+        load_timeout: float,
+    ) -> None:
+        """models: names, and whether they are pinned."""
+        self._all = {name: Resident(name, pinned) for name, pinned in models}
+        self._limit = limit
+        self._idle = idle
+        self._turn = turn
+        self._load_timeout = load_timeout
+        self._order = 0
+        for resident in self._all.values():
+            if resident.pinned:
+                resident.wanted_since = -1.0  # Before anybody else's.
+
+    def states(self, now: float) -> list[ModelState]:
+        """Of all, in their order."""
+        return [
+            ModelState(
+                model=each.model,
+                presence=each.presence,
+                reason=each.reason,
+                retry_after=max(0.0, each.retry_at - now) if each.presence == "failed" else 0.0,
+                memory_gib=each.gib,
+            )
+            for each in self._all.values()
+        ]
+
+    def settled(self) -> bool:
+        """Whether every pinned model is ready, or has failed."""
+        return all(
+            each.presence in ("ready", "failed") for each in self._all.values() if each.pinned
+        )
+
+    # What holders say. A model that isn't known is theirs to be wrong about.
+
+    def want(self, holder: int, model: str, now: float) -> None:
+        resident = self._all.get(model)
+        if resident is None:
+            return
+        resident.wanting.add(holder)
+        if resident.wanted_since is None:
+            resident.wanted_since = now
+
+    def work(self, holder: int, model: str, now: float, *, busy: bool) -> None:
+        resident = self._all.get(model)
+        if resident is None or holder not in resident.holding:
+            return
+        resident.used_at = now
+        if busy:
+            resident.busy.add(holder)
+        else:
+            resident.busy.discard(holder)
+
+    def leave(self, holder: int, model: str, now: float) -> None:
+        resident = self._all.get(model)
+        if resident is not None:
+            resident.holding.discard(holder)
+            resident.busy.discard(holder)
+
+    def gone(self, holder: int) -> None:
+        """A holder has ended, with all its work."""
+        for resident in self._all.values():
+            for members in (resident.wanting, resident.holding, resident.busy):
+                members.discard(holder)
+
+    def seen(self, model: str, now: float) -> None:
+        """Somebody finds its engine core ready."""
+        resident = self._all.get(model)
+        if resident is not None and resident.presence == "starting":
+            resident.presence = "ready"
+            resident.ready_at = resident.used_at = now
+            resident.failures = 0
+
+    def unload(self, model: str) -> Iterator[Action]:
+        """It goes as soon as nobody has work for it."""
+        resident = self._all.get(model)
+        if resident is not None and resident.evictable:
+            yield from self._close(resident)
+
+    # What became of actions.
+
+    def prepared(self, model: str, gib: float) -> None:
+        resident = self._all[model]
+        resident.gib = gib
+        resident.presence = "absent"
+        resident.reason = ""
+
+    def stopped(self, model: str, now: float) -> None:
+        """Its processes are gone, as was asked for."""
+        resident = self._all[model]
+        if resident.reason:
+            self.failed(model, resident.reason, now)
+        else:
+            resident.presence = "absent"
+
+    def failed(self, model: str, reason: str, now: float) -> None:
+        """It can't be prepared or started, or has died for good; its processes are gone."""
+        resident = self._all[model]
+        resident.presence = "failed"
+        resident.reason = reason
+        wait = min(FIRST_RETRY * 2 ** min(resident.failures, 10), LAST_RETRY)
+        resident.retry_at = now + wait
+        resident.failures += 1
+        resident.wanted_since = None
+        for members in (resident.wanting, resident.holding, resident.busy):
+            members.clear()
+
+    def decide(self, now: float) -> Iterator[Action]:
+        """What is to be done now. To be asked after whatever was told, and every second or so."""
+        for resident in self._all.values():
+            yield from self._look(resident, now)
+        yield from self._make_room(now)
+
+    def _look(self, resident: Resident, now: float) -> Iterator[Action]:
+        presence = resident.presence
+        if presence == "failed" and now >= resident.retry_at:
+            if resident.pinned and resident.wanted_since is None:
+                resident.wanted_since = -1.0
+            if resident.wanted_since is not None:
+                resident.presence = "absent"
+        if resident.presence == "absent" and resident.gib is None and self._is_wanted(resident):
+            resident.presence = "preparing"
+            yield Prepare(resident.model)
+        if presence in ("starting", "ready"):
+            for holder in sorted(resident.wanting):
+                resident.holding.add(holder)
+                yield Grant(holder, resident.model)
+            resident.wanting.clear()
+            resident.wanted_since = None
+            if self._is_late(resident, now):
+                resident.presence = "stopping"
+                resident.reason = f"it was not ready after {self._load_timeout:g} s"
+                yield Stop(resident.model)
+            elif self._is_idle(resident, now):
+                yield from self._close(resident)
+        if resident.presence == "closing" and not resident.holding:
+            resident.presence = "stopping"
+            yield Stop(resident.model)
+
+    def _is_wanted(self, resident: Resident) -> bool:
+        if not resident.pinned and not resident.wanting:
+            resident.wanted_since = None  # Who wanted it has gone.
+        return resident.wanted_since is not None
+
+    def _is_idle(self, resident: Resident, now: float) -> bool:
+        return bool(
+            self._idle
+            and resident.evictable
+            and resident.presence == "ready"
+            and not resident.busy
+            and now - resident.used_at >= self._idle
+        )
+
+    def _is_late(self, resident: Resident, now: float) -> bool:
+        """Whether it takes too long to become ready. Nobody's work ends with it: it had none."""
+        loading = resident.presence == "starting" and not resident.pinned
+        return loading and now - resident.begun_at >= self._load_timeout
+
+    def _close(self, resident: Resident) -> Iterator[Action]:
+        resident.presence = "closing"
+        for holder in sorted(resident.holding):
+            yield Reclaim(holder, resident.model)
+
+    def _make_room(self, now: float) -> Iterator[Action]:
+        """Starts what is wanted, in the order of the wanting, where there is room; else has others
+        make way for the first of them. Nobody overtakes: a large one would wait for ever."""
+        waiting = [
+            each
+            for each in self._all.values()
+            if each.presence == "absent" and each.gib is not None and self._is_wanted(each)
+        ]
+        for resident in sorted(waiting, key=lambda each: each.wanted_since or 0.0):
+            if self._limit is not None and self._never_fits(resident, self._limit):
+                reason = f"it needs {resident.gib:.2f} GiB; {self._limit:g} GiB are all there is"
+                reason += " (--models-memory-gib), pinned models included"
+                self.failed(resident.model, reason, now)
+                continue
+            need = self._used() + (resident.gib or 0.0) - (self._limit or float("inf"))
+            if need <= 0:
+                resident.presence, resident.reason = "starting", ""
+                resident.begun_at = resident.used_at = now
+                yield Start(resident.model)
+                yield from self._look(resident, now)
+                continue
+            yield from self._evict(need - self._leaving(), now)
+            return
+
+    def _evict(self, need: float, now: float) -> Iterator[Action]:
+        """need: GiB that have to become free."""
+        idle_first = sorted(
+            (each for each in self._all.values() if each.evictable),
+            key=lambda each: (bool(each.busy), each.used_at),
+        )
+        for resident in idle_first:
+            if need <= 0:
+                return
+            if resident.presence == "starting" or resident.busy:
+                begun = resident.ready_at if resident.presence == "ready" else None
+                if begun is None or now - begun < self._turn:
+                    continue
+            need -= resident.gib or 0.0
+            yield from self._close(resident)
+            yield from self._look(resident, now)
+
+    def _never_fits(self, resident: Resident, limit: float) -> bool:
+        """Whether there is no room for it though all others that may go were gone."""
+        pinned = sum(
+            each.gib or 0.0
+            for each in self._all.values()
+            if each.pinned and each is not resident and each.presence in LOADED
+        )
+        return pinned + (resident.gib or 0.0) > limit
+
+    def _used(self) -> float:
+        return sum(each.gib or 0.0 for each in self._all.values() if each.presence in LOADED)
+
+    def _leaving(self) -> float:
+        closing = ("closing", "stopping")
+        return sum(each.gib or 0.0 for each in self._all.values() if each.presence in closing)
