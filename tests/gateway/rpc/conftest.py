@@ -47,6 +47,13 @@ class Serving:
         )
         return call(message, **options)
 
+    async def last(self, path: str, message: Any, reply: type[Any]) -> Any:
+        """The last reply of a method, be it one that streams or not."""
+        last = None
+        async for last in self.stream(path, message, reply):
+            pass
+        return last
+
 
 Serve = Callable[..., Awaitable[Serving]]
 
