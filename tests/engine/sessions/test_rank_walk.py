@@ -37,7 +37,7 @@ def rank_walk(seed: int, length: int) -> RankWalker:
 
 def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
     met = Counter[str]()
-    for seed in range(part(4, 1 / 2) * len(SIZES)):
+    for seed in range(4 * len(SIZES)):
         walker = rank_walk(seed, 600)
         walker.end()
         met += walker.met
@@ -61,7 +61,7 @@ def test_long_histories_end_well_and_meet_what_they_are_for() -> None:
         "reused": 100,
         "steps": 1500,
     }.items():
-        assert met[what] >= part(least, 1 / 2), (what, met)
+        assert met[what] >= least, (what, met)
 
 
 def test_a_restored_core_goes_on_like_the_original() -> None:
