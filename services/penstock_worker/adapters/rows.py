@@ -34,7 +34,7 @@ class TensorAdapter:
     """Matrices, [rows, columns], in the model's dtype."""
 
 
-class Parts(Protocol):
+class RankCut(Protocol):
     """Which part of a model's tensors a rank has."""
 
     def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
@@ -58,7 +58,7 @@ class TorchAdapters:
     """Makes adapters of tensors for one rank of a model."""
 
     def __init__(
-        self, model: AdaptableModel, setup: Setup, dtype: torch.dtype, cut: Parts | None = None
+        self, model: AdaptableModel, setup: Setup, dtype: torch.dtype, cut: RankCut | None = None
     ) -> None:
         """`dtype`: the model's. `cut`: None where one rank has all."""
         self._cut = AllParts() if cut is None else cut

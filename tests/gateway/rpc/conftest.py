@@ -49,10 +49,7 @@ class Serving:
 
     async def last(self, path: str, message: Any, reply: type[Any]) -> Any:
         """The last reply of a method, be it one that streams or not."""
-        last = None
-        async for last in self.stream(path, message, reply):
-            pass
-        return last
+        return [each async for each in self.stream(path, message, reply)][-1]
 
 
 Serve = Callable[..., Awaitable[Serving]]

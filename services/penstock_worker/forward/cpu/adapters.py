@@ -17,9 +17,9 @@ from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,
-    LowRankFactors,
     LowRankRows,
     LowRankTargets,
+    TargetFactors,
     WholeMatrix,
 )
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
@@ -178,13 +178,13 @@ _Named = Sequence[tuple[int, str]]
 """Targets, and the modules that they are of."""
 
 
-def _factors(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[LowRankFactors]:
+def _factors(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[TargetFactors]:
     for target, name in named:
         module = modules[name]
         if isinstance(module, FittedModule):
             down, up, *scaled = module.parts(*phases.part(name))
             gains, added = (None if each is None else each.numpy() for each in scaled)
-            yield LowRankFactors(target, down.numpy(), up.numpy(), gains, added)
+            yield TargetFactors(target, down.numpy(), up.numpy(), gains, added)
 
 
 def _whole(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[WholeMatrix]:
