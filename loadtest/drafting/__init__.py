@@ -1,1 +1,1 @@
-"""What drafts gain: the requests, the streams that send them, and other programs that draft."""
+"""Requests of which more or less can be foretold, and the streams that send them."""
