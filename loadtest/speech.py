@@ -22,7 +22,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import httpx
 import numpy as np
@@ -180,9 +179,9 @@ def markdown(document: Document) -> str:
     ratio = rows[0]["speed"] / rows[1]["speed"]
     return (
         f"{machine_line(document)}\n\n{table(COLUMNS, rows)}\n\n"
-        f"A recording of {document['recording']} s, {document['threads']} threads, float32,"
-        f" {document['instruction_set']}; medians of {len(document['systems'][0]['seconds'])}. Penstock has {ratio:.2f} times the speed"
-        " of the other.\n"
+        f"A recording of {document['recording']} s, {document['threads']} threads, float32, "
+        f"{document['instruction_set']}; medians of {len(document['systems'][0]['seconds'])}. "
+        f"Penstock has {ratio:.2f} times the speed of the other.\n"
     )
 
 

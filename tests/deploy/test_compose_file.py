@@ -19,8 +19,10 @@ BASE = "docker-compose.yml"
 OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/compose.*.yml"))
 UNDER = {"deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml"}
 """Overrides that go on top of another one."""
-OWN = {"prepare", "keys", "gateway", "engine", "worker", "engine-2", "worker-1", "worker-2"}
-ONE_SHOT = {"prepare", "keys"}
+SECOND = {"prepare-second", "engine-second", "worker-second"}
+OWN = {"prepare", "keys", "gateway", "grpc", "engine", "worker", "engine-2", "worker-1", "worker-2"}
+OWN |= SECOND
+ONE_SHOT = {"prepare", "keys", "prepare-second"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
 ADDED_UP = ("volumes", "secrets", "ports")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -57,7 +59,7 @@ def files_for(override: str) -> list[str]:
 
 def role_of(name: str) -> str:
     """`worker-2` is a worker."""
-    return re.sub(r"-\d+$", "", name)
+    return re.sub(r"-(\d+|second)$", "", name)
 
 
 TREES = {"base": load(BASE), **{file: load(*files_for(file)) for file in OVERRIDES}}
@@ -120,6 +122,11 @@ def rank_of(service: dict[str, Any]) -> int:
 def test_health_is_asked_where_it_is_told(name: str, service: dict[str, Any]) -> None:
     if name not in OWN - ONE_SHOT:
         return
+    if name == "grpc":
+        # HTTP is at its admin port, the one after the gateway's.
+        assert "--admin-port=9102" in service["command"]
+        assert service["healthcheck"]["test"][-1] == "http://127.0.0.1:9103/health/live"
+        return
     *command, url = service["healthcheck"]["test"]
     assert command == ["CMD", "penstock", "health"]
     flag = {"gateway": "--port", "engine": "--engine-metrics-port"}.get(
@@ -159,9 +166,9 @@ def test_only_loopback_is_published_and_only_outside_leads_out(tree: dict[str, A
             published[name] = port
             assert port.startswith("127.0.0.1:")
             assert "outside" in service["networks"]
-    assert published.keys() == {"haproxy", "prometheus", "grafana"}
+    assert published.keys() - {"grpc"} == {"haproxy", "prometheus", "grafana"}
     outside = {n for n, s in tree["services"].items() if "outside" in s.get("networks", [])}
-    assert outside == {"prepare", *published}
+    assert outside - {"prepare-second"} == {"prepare", *published}
     inner = [net for name, net in tree["networks"].items() if name != "outside"]
     assert all(net["internal"] is True for net in inner)
 
@@ -171,23 +178,35 @@ def test_each_role_sees_its_own_keys_only(tree: dict[str, Any]) -> None:
     for name, service in tree["services"].items():
         mounted = {volume.split(":")[0] for volume in service.get("volumes", [])}
         keys = {volume for volume in mounted if volume.endswith("-keys")}
-        role = role_of(name)
+        # A gateway by another door.
+        role = "gateway" if name == "grpc" else role_of(name)
         if role in ("gateway", "engine", "worker"):
             assert keys == {f"{role}-keys"}
         elif name != "keys":
             assert not keys
 
 
-def test_the_second_engine_is_like_the_first() -> None:
-    tree = TREES["deploy/compose.two-engines.yml"]["services"]
+@pytest.mark.parametrize("other", ["2", "second"])
+def test_the_second_engine_is_like_the_first(other: str) -> None:
+    file = {"2": "two-engines", "second": "two-models"}[other]
+    tree = TREES[f"deploy/compose.{file}.yml"]["services"]
     for name in ("engine", "worker"):
-        one, two = dict(tree[name]), dict(tree[f"{name}-2"])
+        one, two = dict(tree[name]), dict(tree[f"{name}-{other}"])
         one.pop("build")
-        words = " ".join(one["command"]).replace("tcp://engine:", "tcp://engine-2:")
+        words = " ".join(one["command"]).replace("tcp://engine:", f"tcp://engine-{other}:")
+        if other == "second":  # Of another model, and gateways find it by another name.
+            words = words.replace("/models/current", "/models/second")
+            one["depends_on"] = {
+                {"prepare": "prepare-second"}.get(each, each): how
+                for each, how in one["depends_on"].items()
+            }
+            if name == "engine":
+                one["networks"] = {**one["networks"], "core": {}}
         one["command"] = words.split()
         one["networks"] = {net: given or {} for net, given in one["networks"].items()}
         assert two == one
-    assert tree["engine-2"]["networks"]["core"]["aliases"] == ["engines"]
+    aliases = tree[f"engine-{other}"]["networks"]["core"].get("aliases", [])
+    assert aliases == (["engines"] if other == "2" else [])
 
 
 @pytest.mark.parametrize("override", ["tensor-parallel", "tensor-parallel-nvidia"])

@@ -11,11 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from openai import OpenAI
 
 from penstock import LLM, LoRARequest, SamplingParams
 from testing.serving import Server, wait_until
-from tests.adapter_folders import random_factors, write_gguf
+from tests.adapter_folders import random_factors, write_gguf, write_peft
+from tests.worker.pooling.pooling_models import save
+from tests.worker.pooling.test_adapters import merged
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -29,6 +32,14 @@ SHAPES = {
     "blk.0.ffn_down": (24, 48),
 }
 """Of tests.shared.tiny_models: outputs and inputs."""
+
+KERNEL_SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
+QUERIES = {
+    f"bert.encoder.layer.{layer}.attention.self.{part}": (48, 48)
+    for layer in range(2)
+    for part in ("query", "value")
+}
+"""Of a small BERT."""
 
 PLACES = 4
 FROM_START = ("one", "two", "three")
@@ -252,3 +263,42 @@ def test_a_server_whose_adapter_cant_be_served_says_so_at_once(
             server.wait_ready()
     finally:
         server.close()
+
+
+def test_a_classifier_with_adapters(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """Each text gets the scores of its adapter's layers and head; the library says the same."""
+    model = save(tmp_path / "m", "BertForSequenceClassification", **KERNEL_SIZES, num_labels=3)
+    factors = random_factors(QUERIES, 4, 1, 0.3)
+    head = {
+        f"classifier.{name}": each.detach().numpy() + 1
+        for name, each in model.classifier.named_parameters()
+    }
+    head["classifier.weight"][0] *= -1
+    adapter = write_peft(tmp_path / "a", factors, alpha=8, whole=head)
+    flags = ["--enable-lora", "--cache-dir", str(tmp_path / "cache")]
+    server = start_server(str(tmp_path / "m"), *flags, "--lora-modules", f"mine={adapter}")
+    texts = ["w5 w8 w13", "w9 w7"]
+
+    def scores(model: str) -> list[list[float]]:
+        body = {"model": model, "input": texts}
+        answer = httpx.post(f"{server.url}/classify", json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == model
+        return [each["probs"] for each in answer.json()["data"]]
+
+    twin = merged(model, factors, 8 / 4)
+    for name, values in head.items():
+        twin.get_parameter(name).data = torch.from_numpy(values)
+    served = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+    found = {name: scores(name) for name in (served, "mine")}
+    for name, theirs in ((served, model), ("mine", twin)):
+        for text, probs in zip(texts, found[name], strict=True):
+            tokens = torch.tensor([[int(word[1:]) for word in text.split()]])
+            with torch.inference_mode():
+                wanted = theirs(tokens).logits[0].softmax(0)
+            assert probs == pytest.approx(wanted.tolist(), abs=1e-4)
+    with LLM(str(tmp_path / "m"), enable_lora=True, cache_dir=str(tmp_path / "cache")) as llm:
+        request = LoRARequest("mine", 1, str(adapter))
+        own, plain = llm.classify(texts[:1] * 2, use_tqdm=False, lora_request=[request, None])
+    assert own.outputs.probs == pytest.approx(found["mine"][0], abs=1e-6)
+    assert plain.outputs.probs == pytest.approx(found[served][0], abs=1e-6)

@@ -78,6 +78,12 @@ def test_a_server_gives_vectors_of_both(server: Server, siglip: SpaceModel) -> N
     assert status == 200, answer
     cosines = [float(unit(siglip.of_text("w7")) @ unit(siglip.of_text(text))) for text in texts]
     assert np.abs([each["score"] for each in answer["data"]] - np.array(cosines)).max() < CLOSE
+    pictures = {"content": [with_picture(drawn(each))[0]["content"][0] for each in (1, 2)]}
+    status, answer = server.post("/score", {"text_1": "w7", "text_2": pictures})
+    assert status == 200, answer
+    text = unit(siglip.of_text("w7"))
+    cosines = [float(text @ unit(siglip.of_picture(drawn(each)))) for each in (1, 2)]
+    assert np.abs([each["score"] for each in answer["data"]] - np.array(cosines)).max() < CLOSE
 
 
 def test_openais_sdk_sends_messages_as_vllms_users_do(server: Server, siglip: SpaceModel) -> None:
@@ -132,6 +138,9 @@ def test_the_library_embeds_both(tmp_path: Path) -> None:
         wanted = [model.of_text("w5 w9"), *map(model.of_picture, pictures)]
         for ours, theirs in zip(found, wanted, strict=True):
             assert np.abs(ours - unit(theirs)).max() < CLOSE
+        part = {"type": "image_pil", "image_pil": pictures[0]}
+        (score,) = llm.score("w5 w9", {"content": [part]}, use_tqdm=False)
+        assert abs(score.outputs.score - float(unit(wanted[0]) @ unit(wanted[1]))) < CLOSE
         params = PoolingParams(dimensions=8)
         (cut,) = llm.embed([prompts[1]], pooling_params=params, use_tqdm=False)
         assert np.abs(np.array(cut.outputs.embedding) - unit(wanted[1][:8])).max() < CLOSE

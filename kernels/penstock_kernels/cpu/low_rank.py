@@ -34,7 +34,7 @@ class LowRankTargets:
         return -(-self.rank // 32) * 32
 
 
-class LowRankFactors(NamedTuple):
+class TargetFactors(NamedTuple):
     """What an adapter does to a target's product with x, all float32: gains * product + added +
     B (A x)."""
 
@@ -64,7 +64,7 @@ class LowRankAdapter:
     def __init__(
         self,
         targets: LowRankTargets,
-        factors: Iterable[LowRankFactors],
+        factors: Iterable[TargetFactors],
         whole: Iterable[WholeMatrix] = (),
         threads: int = 1,
     ) -> None:

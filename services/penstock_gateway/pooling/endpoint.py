@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -84,6 +85,16 @@ class Call:
         if isinstance(given, str):
             return await self.read([given], add_special=add_special)
         return [await self._picture(facts, given)]
+
+    async def read_each(self, given: Sequence[str | MediaSource]) -> list[PoolInput]:
+        """Texts and pictures, in order. Raises as `read_message`."""
+        texts = iter(await self.read([each for each in given if isinstance(each, str)]))
+        return [
+            next(texts)
+            if isinstance(each, str)
+            else await self._picture(check_pictures(self.engine.welcome), each)
+            for each in given
+        ]
 
     async def _picture(self, facts: MediaFacts, source: MediaSource) -> PoolInput:
         items = await self._desk.prepare(facts, [source], self._lease, self._changes)

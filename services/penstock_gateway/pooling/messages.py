@@ -37,7 +37,10 @@ class PoolMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-Content = str | list[PoolPart]
+class Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each part is an input by itself, as vLLM's scores have it."""
+
+    content: list[PoolPart]
 
 
 def input_of(messages: list[PoolMessage]) -> str | MediaSource:
@@ -54,15 +57,21 @@ def input_of(messages: list[PoolMessage]) -> str | MediaSource:
     return _one(texts, pictures, "messages")
 
 
-def content_of(content: Content, where: str) -> str | MediaSource:
-    """What one content holds. Raises InvalidRequest."""
-    texts: list[str] = []
-    pictures: list[MediaSource] = []
-    _read(content, where, texts, pictures)
-    return _one(texts, pictures, where)
+def inputs_of_parts(contents: Contents, where: str) -> list[str | MediaSource]:
+    """What each part is. Raises InvalidRequest."""
+    found: list[str | MediaSource] = []
+    for place, part in enumerate(contents.content):
+        texts: list[str] = []
+        pictures: list[MediaSource] = []
+        at = f"{where}.content[{place}]"
+        _read([part], at, texts, pictures)
+        found.append(_one(texts, pictures, at))
+    return found
 
 
-def _read(content: Content, where: str, texts: list[str], pictures: list[MediaSource]) -> None:
+def _read(
+    content: str | list[PoolPart], where: str, texts: list[str], pictures: list[MediaSource]
+) -> None:
     if isinstance(content, str):
         texts.append(content)
         return

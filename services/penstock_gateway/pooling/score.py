@@ -6,18 +6,21 @@ import msgspec
 
 from penstock.client.pooling_inputs import pair_up
 from penstock.errors import InvalidRequest
+from penstock.media.sources import MediaSource
 from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import check_count, texts_of
+from penstock_gateway.pooling.messages import Contents, inputs_of_parts
 from penstock_gateway.pooling.scoring import scores
 from penstock_gateway.service import Service
 
-Texts = str | list[str] | None
+Texts = str | list[str] | Contents | None
 
 
 class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """text_1 and text_2, or queries and documents: one text meets many, or each its own.
+    """text_1 and text_2, or queries and documents: one text meets many, or each its own. Of a
+    model that makes vectors of texts and pictures, `content` has parts, each of which is either.
     use_activation: false gives a cross-encoder's own number."""
 
     text_1: Texts = None
@@ -54,8 +57,8 @@ class ScoreEndpoint(PoolEndpoint[ScoreRequest]):
         return ScoreReply(call.id, call.created, call.model, data, usage_of(results))
 
 
-def one_of(request: ScoreRequest, name: str, other: str) -> list[str]:
-    """The texts under either name. Raises InvalidRequest for both, or neither."""
+def one_of(request: ScoreRequest, name: str, other: str) -> list[str | MediaSource]:
+    """The texts, or pictures, under either name. Raises InvalidRequest for both, or neither."""
     given = {each: getattr(request, each) for each in (name, other)}
     given = {each: value for each, value in given.items() if value is not None}
     if len(given) != 1:
@@ -65,7 +68,11 @@ def one_of(request: ScoreRequest, name: str, other: str) -> list[str]:
             code=None if given else "missing_required_parameter",
         )
     ((found, value),) = given.items()
-    return texts_of(found, value)
+    if not isinstance(value, Contents):
+        return [*texts_of(found, value)]
+    parts = inputs_of_parts(value, found)
+    check_count(found, len(parts))
+    return parts
 
 
 OPERATIONS = [

@@ -1,17 +1,22 @@
-"""How much two texts have to do with each other."""
+"""How much two texts, or a text and a picture, have to do with each other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.client.pool_request import PoolResult
 from penstock.client.pooling_inputs import cosine, scores_pairs
+from penstock.errors import InvalidRequest
+from penstock.media.sources import MediaSource
+from penstock.media.words import WORDS
 from penstock.protocol.common import Pooling
 from penstock_gateway.pooling.endpoint import Call
 
 
 async def scores(
     call: Call,
-    first: list[str],
-    second: list[str],
+    first: Sequence[str | MediaSource],
+    second: Sequence[str | MediaSource],
     pairs: list[tuple[int, int]],
     *,
     activate: bool | None = None,
@@ -22,10 +27,22 @@ async def scores(
     embeddings, each of which is made once.
     """
     if scores_pairs(call.engine.welcome):
-        inputs = await call.read_pairs([(first[one], second[two]) for one, two in pairs])
+        inputs = await call.read_pairs(
+            [(_text(first[one]), _text(second[two])) for one, two in pairs]
+        )
         results = await call.pool(inputs, Pooling("classify", activate=activate))
         return [result.values()[0] for result in results], results
-    inputs = await call.read([*first, *second])
+    inputs = await call.read_each([*first, *second])
     results = await call.pool(inputs, Pooling("embed"))
     vectors = [result.values() for result in results]
     return [cosine(vectors[one], vectors[len(first) + two]) for one, two in pairs], results
+
+
+def _text(given: str | MediaSource) -> str:
+    if isinstance(given, str):
+        return given
+    raise InvalidRequest(
+        f"{given.where} is a {WORDS[given.kind]}; this model reads two texts together",
+        param=given.where,
+        code="unsupported_value",
+    )

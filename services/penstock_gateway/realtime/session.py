@@ -185,7 +185,8 @@ class RealtimeSession:
         terms = msgspec.structs.replace(self._terms, grant=grant)
         if self._service.limits is not None:
             await self._service.limits.arrived(caller, counted=True)
-        utterance.wishes, utterance.begun = wishes, True
+        # It may have been opened before the model was named.
+        utterance.wishes, utterance.model, utterance.begun = wishes, self._named, True
         self._trace(wishes)
         before = self._work[-1].task if self._work else None
         task = asyncio.create_task(self._transcribe(utterance, before, terms))

@@ -42,7 +42,8 @@ class Utterance:
         self._lease = lease
         self.wishes = Wishes()
         self.begun = False
-        self._model = model
+        self.model = model
+        """That transcribes it; whoever begins it may name another one."""
         facts = facts_of(service.models.backend_of(model).text())
         self._cutter = PieceCutter(facts.window_seconds)
         self._pieces: deque[np.ndarray] = deque()
@@ -138,7 +139,7 @@ class Utterance:
         service = self._service
         source = MediaSource(AUDIO, kind="audio", samples=(piece.astype("<f4").tobytes(), RATE))
         async with AsyncExitStack() as stack:
-            asked = await stack.enter_async_context(service.using(self._model))
+            asked = await stack.enter_async_context(service.using(self.model))
             lease = stack.enter_context(service.media.lease(terms.tenant))
             transcriber = await begin(
                 asked.client,

@@ -44,9 +44,9 @@ class Exchange:
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._room = Room(full=False, write=self._write)
         take_room(scope, self._room)
-        self._task = asyncio.create_task(app(scope, self._receive, self._send))
-        _running.add(self._task)
-        self._task.add_done_callback(self._done)
+        task = asyncio.create_task(self._run(app, scope))
+        _running.add(task)
+        task.add_done_callback(self._done)
 
     async def begun(self) -> None:
         """Returns when `status` and `headers` are there. Raises RuntimeError where none come."""
@@ -90,6 +90,9 @@ class Exchange:
             self._gone.set_result(None)
         self._room.full = False
         self._has_room.set()
+
+    async def _run(self, app: ASGIApp, scope: Scope) -> None:
+        await app(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
         if self._body is not None:

@@ -28,7 +28,8 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     max_model_len: int | None
     owned_by: str = "penstock"
     tasks: tuple[str, ...] = ("generate",)
-    """What it does: `generate`, or a pooling model's `embed`, `token_embed`, `classify`."""
+    """What it does: `generate`, a speech model's `transcription`, or a pooling model's `embed`,
+    `token_embed`, `classify`."""
     default_sampling_params: dict[str, float | int] = {}
     root: str | None = None
     """The model's name; of an adapter, the digest of its contents."""
@@ -144,7 +145,7 @@ def _card(
         name,
         welcome.created,
         welcome.limits.max_model_len,
-        tasks=("generate",) if welcome.pooling is None else welcome.pooling_tasks,
+        tasks=_tasks_of(welcome),
         default_sampling_params=sampling_defaults(welcome.generation),
         root=root,
         parent=parent,
@@ -152,6 +153,13 @@ def _card(
         state=state,
         reason=reason,
     )
+
+
+def _tasks_of(welcome: Welcome) -> tuple[str, ...]:
+    if welcome.pooling is not None:
+        return welcome.pooling_tasks
+    hears = welcome.media is not None and welcome.media.transcription is not None
+    return ("transcription",) if hears else ("generate",)
 
 
 def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, int]:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter, WholeTensor
+from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
 from penstock.errors import UnsupportedModel
-from penstock.families import FAMILIES
-from penstock.families.family import Family
-from penstock.model_config import ModelConfig
-from penstock_worker.adapters.adaptable import (
-    EMBEDDING,
-    HEAD,
-    adaptable_ends,
-    adaptable_modules,
-    whole_matrices,
-)
+from penstock_worker.adapters.adaptable import EMBEDDING
 from penstock_worker.adapters.dora import RowLengths
-from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
-_MOST_NAMES = 8
+_MOST_NAMES = 12
 """Most names that a message lists."""
+_LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -103,109 +95,126 @@ def finite_part(stored: StoredTensor, rows: range, columns: range) -> Tensor:
 
 def fitted(
     adapter: Adapter,
-    config: ModelConfig,
+    model: AdaptableModel,
     most_rank: int,
-    *,
-    whole: bool = False,
     weights: Callable[[], Weights] | None = None,
 ) -> dict[str, FittedModule | FittedMatrix]:
-    """Returns an adapter's modules by our names, as layers.0.self_attn.q_proj.
+    """Returns what an adapter has for a model's modules by our names, as
+    layers.0.self_attn.q_proj; a bias of a head as classifier.bias.
 
-    `whole`: whether it may bring whole matrices. `weights` opens the model's own, whose lengths
-    DoRA needs. Raises UnfitAdapter if it was made for another model, or changes what can't be
-    changed.
+    `weights` opens the model's own, whose lengths DoRA needs. Raises UnfitAdapter if it was made
+    for another model, or changes what can't be changed.
     """
     if adapter.rank > most_rank:
         raise UnfitAdapter(
             f"the adapter has rank {adapter.rank}; at most {most_rank} is allowed (max_lora_rank)"
         )
-    family = FAMILIES[config.architecture]
-    if adapter.format == "gguf" and adapter.architecture not in (family.gguf, *family.gguf_also):
+    if adapter.format == "gguf" and adapter.architecture not in model.gguf:
         raise UnfitAdapter(
-            f"the adapter is made for {adapter.architecture}, the model is of {family.name}"
+            f"the adapter is made for {adapter.architecture}, the model is of {model.name}"
         )
-    shapes = adaptable_modules(config) | adaptable_ends(config)
     found: dict[str, FittedModule | FittedMatrix] = {}
-    own = None
-    for each in adapter.modules:
-        if each.magnitude is not None and own is None:
-            own = _opened(weights)
-        for name, module in _ours(each, adapter, family, config, own).items():
-            if name in found:
-                raise UnfitAdapter(f"the adapter changes {name} twice")
-            _check(each, name, module, shapes)
-            found[name] = module
-    for tensor in adapter.whole:
-        name, matrix = _matrix(tensor, family, config, allowed=whole)
+    for name, each in _parts(adapter, model, _Opened(weights)):
         if name in found:
             raise UnfitAdapter(f"the adapter changes {name} twice")
-        found[name] = matrix
+        found[name] = each
     return found
 
 
-def _opened(weights: Callable[[], Weights] | None) -> Weights:
-    if weights is None:
-        raise UnfitAdapter("the adapter is one of DoRA, for which the model's own files are needed")
-    return weights()
+@dataclass
+class _Opened:
+    """The model's own weights, opened once, and only where they are needed."""
+
+    open: Callable[[], Weights] | None
+    _found: Weights | None = None
+
+    def get(self) -> Weights:
+        if self._found is None:
+            if self.open is None:
+                raise UnfitAdapter(
+                    "the adapter is one of DoRA, for which the model's own files are needed"
+                )
+            self._found = self.open()
+        return self._found
 
 
-def _matrix(
-    tensor: WholeTensor, family: Family, config: ModelConfig, *, allowed: bool
-) -> tuple[str, FittedMatrix]:
-    known, read = whole_matrices(config), from_hub(tensor.name) or ""
-    module, _, kind = read.rpartition(".")
-    module = family.hub_names.modules.get(module, module)
-    if module not in known or kind != "weight":
-        raise UnfitAdapter(
-            f"the adapter brings {tensor.name} as a whole (modules_to_save); in this model it may "
-            f"bring the weight of {' and '.join(known)}"
-        )
-    if not allowed:
-        raise UnfitAdapter(
-            f"the adapter brings {tensor.name} as a whole (modules_to_save); this server takes no "
-            "whole matrices (--lora-whole-matrices)"
-        )
-    if tensor.shape != known[module]:
-        more = tensor.shape[0] - known[module][0]
-        also = f": an adapter with {more} tokens of its own is not served" if more > 0 else ""
-        raise UnfitAdapter(
-            f"the adapter's {tensor.name} has shape {tensor.shape}; the model's has "
-            f"{known[module]}{also}"
-        )
-    return module, FittedMatrix(StoredTensor(tensor.name, tensor.shape, tensor.format, tensor.data))
+def _parts(
+    adapter: Adapter, model: AdaptableModel, own: _Opened
+) -> Iterator[tuple[str, FittedModule | FittedMatrix]]:
+    for each in adapter.modules:
+        yield from _factors(each, adapter.format, model, own)
+    for tensor in adapter.whole:
+        stored = StoredTensor(tensor.name, tensor.shape, tensor.format, tensor.data)
+        for ours in _named(stored, tensor.name, adapter.format, model):
+            if not ours.startswith(model.unused):
+                yield ours.removesuffix(".weight"), _whole(ours, stored, model)
 
 
-def _ours(
-    module: AdaptedModule,
-    adapter: Adapter,
-    family: Family,
-    config: ModelConfig,
-    own: Weights | None,
-) -> dict[str, FittedModule]:
+def _factors(
+    module: AdaptedModule, format: str, model: AdaptableModel, own: _Opened
+) -> Iterator[tuple[str, FittedModule]]:
     """A fused module is several of ours, which share A."""
-    theirs = f"{module.module}.weight"
-    gguf = adapter.format == "gguf"
-    name = from_gguf(theirs) if gguf else from_hub(theirs)
-    if name is None:
-        raise UnfitAdapter(f"the adapter changes {module.module}, which is no part of the decoder")
-    names = family.gguf_names if gguf else family.hub_names
+    theirs, down = f"{module.module}.weight", _stored(module.down)
+    ups = _named(_stored(module.up), theirs, format, model)
+    lengths: dict[str, StoredTensor] = {}
+    if module.magnitude is not None:
+        lengths = _named(_stored(module.magnitude), theirs, format, model)
+    for each, up in ups.items():
+        name = each.removesuffix(".weight")
+        if name.startswith(model.unused):
+            continue
+        rows = None
+        if each in lengths:
+            shape = (up.shape[0], down.shape[1])
+            rows = RowLengths(name, shape, lengths[each], own.get())
+        found = FittedModule(down, up, module.scale, rows)
+        _check(module, name, found, {**model.modules, **model.heads})
+        yield name, found
+
+
+def _named(
+    stored: StoredTensor, theirs: str, format: str, model: AdaptableModel
+) -> dict[str, StoredTensor]:
+    """A tensor by our names, of which there is at least one."""
     try:
-        ups = by_our_names({name: _stored(module.up)}, names, config)
-        lengths: dict[str, StoredTensor] = {}
-        if module.magnitude is not None:
-            lengths = by_our_names({name: _stored(module.magnitude)}, names, config)
+        found = model.renamed(stored, theirs, format)
     except UnsupportedModel as error:
         raise UnfitAdapter(f"the adapter doesn't fit the model: {error}") from None
-    down = _stored(module.down)
-    found = {}
-    for each, up in ups.items():
-        if each.endswith(".weight") and up.name == module.up.name:
-            name, shape = each.removesuffix(".weight"), (up.shape[0], down.shape[1])
-            rows = None
-            if each in lengths and own is not None:
-                rows = RowLengths(name, shape, lengths[each], own)
-            found[name] = FittedModule(down, up, module.scale, rows)
-    return found
+    # Some families' files get further tensors, which the adapter doesn't have.
+    own = {name: each for name, each in found.items() if each.name == stored.name}
+    if not own:
+        raise UnfitAdapter(
+            f"the adapter changes {theirs.removesuffix('.weight')}, which is no part of the model"
+        )
+    return own
+
+
+def _whole(ours: str, stored: StoredTensor, model: AdaptableModel) -> FittedMatrix:
+    module, _, kind = ours.rpartition(".")
+    if module in model.heads:
+        outputs, inputs = model.heads[module]
+        shape: tuple[int, ...] = (outputs,) if kind == "bias" else (outputs, inputs)
+    elif module in model.whole and kind == "weight":
+        shape = model.whole[module]
+        if not model.takes_whole:
+            raise UnfitAdapter(
+                f"the adapter brings {stored.name} as a whole (modules_to_save); this server takes "
+                "no whole matrices (--lora-whole-matrices)"
+            )
+    else:
+        known = [*model.whole, *model.heads]
+        raise UnfitAdapter(
+            f"the adapter brings {stored.name} as a whole (modules_to_save); in this model it may "
+            f"bring the weight of {' and '.join(known) or 'nothing'}"
+        )
+    if stored.shape != shape:
+        more = stored.shape[0] - shape[0]
+        also = f": an adapter with {more} tokens of its own is not served"
+        raise UnfitAdapter(
+            f"the adapter's {stored.name} has shape {stored.shape}; the model's has {shape}"
+            f"{also if more > 0 and module in model.whole else ''}"
+        )
+    return FittedMatrix(replace(stored, shape=(*shape, 1)[:2]))
 
 
 def _stored(factor: StoredFactor) -> StoredTensor:
@@ -213,15 +222,14 @@ def _stored(factor: StoredFactor) -> StoredTensor:
 
 
 def _check(
-    given: AdaptedModule, name: str, fitted: FittedModule, shapes: dict[str, tuple[int, int]]
+    given: AdaptedModule, name: str, fitted: FittedModule, shapes: Mapping[str, tuple[int, int]]
 ) -> None:
     shape = shapes.get(name)
     if shape is None:
-        in_layers = (each.partition(".")[2].partition(".")[2] for each in shapes)
-        kinds = sorted({each for each in in_layers if each})
+        kinds = sorted({_in_layer(each) for each in shapes})
         raise UnfitAdapter(
             f"the adapter changes {given.module}; what can be changed in this model is "
-            f"{', '.join(kinds[:_MOST_NAMES])} of its layers, {EMBEDDING} and {HEAD}"
+            f"{', '.join(kinds[:_MOST_NAMES])}"
         )
     outputs, inputs = shape
     if (fitted.up.shape[0], fitted.down.shape[1]) != shape:
@@ -231,3 +239,8 @@ def _check(
         )
     if name == EMBEDDING and fitted.lengths is not None:
         raise UnfitAdapter(f"the adapter changes {given.module} by DoRA, which is not served")
+
+
+def _in_layer(name: str) -> str:
+    """A module's name without its layer."""
+    return _LAYER.sub("", name)

@@ -94,6 +94,9 @@ class StepAdapters(Protocol):
         """Returns the works with those of one adapter together, so that its factors are read once
         for all of them. The same on all ranks."""
 
+    def held_by(self, slot: int) -> HeldAdapter | None:
+        """Returns a slot's adapter; None if it has none."""
+
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
         """Returns the adapters of a batch of these works; None if there are none."""
 
@@ -123,6 +126,9 @@ class NoAdapters:
 
     def ordered(self, scheduled: list[SlotWork]) -> list[SlotWork]:
         return scheduled
+
+    def held_by(self, slot: int) -> HeldAdapter | None:
+        return None
 
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
         return None

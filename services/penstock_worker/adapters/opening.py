@@ -9,6 +9,7 @@ import torch
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.interface import NO_ADAPTERS, HoldsAdapters, StepAdapters
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
 from penstock_worker.weights.opening import open_weights
 
@@ -26,7 +27,5 @@ def step_adapters(
         torch.float32,
         load_format=setup.load_format,
     )
-    bounds = AdapterBounds(
-        setup.max_loras, setup.max_lora_rank, lora_whole_matrices=setup.lora_whole_matrices
-    )
-    return SlotAdapters(holds, prepared.decoder, bounds, weights)
+    model = adaptable_decoder(prepared.decoder, takes_whole=setup.lora_whole_matrices)
+    return SlotAdapters(holds, model, AdapterBounds(setup.max_loras, setup.max_lora_rank), weights)

@@ -6,26 +6,23 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.linear import linear
 from penstock_worker.adapters.adaptable import (
     EMBEDDING,
     HEAD,
-    adaptable_ends,
-    adaptable_modules,
     adapter_bytes,
-    whole_matrices,
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule, ModuleParts
 from penstock_worker.adapters.interface import BatchAdapters
-from penstock_worker.parallel.shard import Shard
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.quantisation.interface import Product, Table
-from penstock_worker.weights.cut import Cut
 
 
 @dataclass(frozen=True)
@@ -37,22 +34,40 @@ class TensorAdapter:
     """Matrices, [rows, columns], in the model's dtype."""
 
 
+class RankCut(Protocol):
+    """Which part of a model's tensors a rank has."""
+
+    def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
+        """Returns the range of indices for each dimension of a tensor."""
+
+    def elsewhere(self, name: str) -> bool:
+        """Returns whether only other ranks have the tensor."""
+
+
+class AllParts:
+    """Of one rank, which has all."""
+
+    def part(self, name: str, shape: Sequence[int]) -> tuple[range, ...]:
+        return tuple(map(range, shape))
+
+    def elsewhere(self, name: str) -> bool:
+        return False
+
+
 class TorchAdapters:
     """Makes adapters of tensors for one rank of a model."""
 
     def __init__(
-        self, shard: Shard, most: int, rank: int, dtype: torch.dtype, *, whole: bool = False
+        self, model: AdaptableModel, setup: Setup, dtype: torch.dtype, cut: RankCut | None = None
     ) -> None:
-        """`most` adapters, of this rank at most, are loaded at a time. `dtype`: the model's.
-        `whole`: whether they may bring whole matrices."""
-        self._cut = Cut(shard)
-        self._most = most
+        """`dtype`: the model's. `cut`: None where one rank has all."""
+        self._cut = AllParts() if cut is None else cut
+        self._most = setup.max_loras
         self._dtype = dtype
-        config = shard.config
-        self._modules = self._mine(adaptable_modules(config) | adaptable_ends(config))
-        self._whole = self._mine(whole_matrices(config)) if whole else {}
+        self._modules = self._mine(model.modules)
+        self._whole = self._mine(model.whole) if model.takes_whole else {}
         numbers = sum(rows * columns for rows, columns in self._whole.values())
-        factors = adapter_bytes(self._modules, rank, number_bytes=4)
+        factors = adapter_bytes(self._modules, setup.max_lora_rank, number_bytes=4)
         self._bytes = factors + numbers * dtype.itemsize
 
     def _mine(self, modules: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

@@ -20,11 +20,11 @@ import torch
 
 from penstock import logs
 from penstock.adapters import UnfitAdapter, read_adapter
-from penstock.model_config import ModelConfig
 from penstock.protocol.from_worker import AdapterFailed, AdapterReady
 from penstock.protocol.to_worker import DropAdapter, LoadAdapter, NewSequence, Plan, SlotWork
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter, HoldsAdapters, Tell
+from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.machine.priority import step_back
 from penstock_worker.weights.weights import Weights
@@ -38,7 +38,6 @@ class AdapterBounds:
 
     max_loras: int
     max_lora_rank: int
-    lora_whole_matrices: bool = False
 
 
 class _ChangedFiles(UnfitAdapter):
@@ -59,15 +58,14 @@ class SlotAdapters:
     def __init__(
         self,
         holds: HoldsAdapters,
-        config: ModelConfig,
+        model: AdaptableModel,
         bounds: AdapterBounds,
         weights: Callable[[], Weights] | None = None,
     ) -> None:
-        """`config`: of the whole model; so are `weights`, which are opened when an adapter needs
-        them."""
+        """`model`: as a whole; so are `weights`, which are opened when an adapter needs them."""
         self._weights = weights
         self._holds = holds
-        self._config = config
+        self._model = model
         self._bounds = bounds
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
@@ -144,14 +142,7 @@ class SlotAdapters:
             raise _ChangedFiles(str(error)) from None
         if found != digest:
             raise _ChangedFiles("its files have other contents than when it was named")
-        bounds = self._bounds
-        modules = fitted(
-            adapter,
-            self._config,
-            bounds.max_lora_rank,
-            whole=bounds.lora_whole_matrices,
-            weights=self._weights,
-        )
+        modules = fitted(adapter, self._model, self._bounds.max_lora_rank, self._weights)
         with torch.inference_mode():  # Threads don't inherit it.
             return self._holds.hold(modules)
 
@@ -190,6 +181,10 @@ class SlotAdapters:
             return "" if entry is None else entry.digest
 
         return sorted(scheduled, key=digest)
+
+    def held_by(self, slot: int) -> HeldAdapter | None:
+        entry = self._slots.get(slot)
+        return None if entry is None else entry.held
 
     def of_batch(self, scheduled: Sequence[SlotWork]) -> BatchAdapters | None:
         if not self._slots:

@@ -14,6 +14,7 @@ from penstock.media_facts import alignment_heads
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.attention.interface import AttentionBackend, BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
@@ -39,6 +40,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.parallel.shard import Shard, shard_of
 from penstock_worker.states.planning import groups_over_ranks, slot_states
 from penstock_worker.states.slot_states import SlotStates
+from penstock_worker.weights.cut import Cut
 from penstock_worker.weights.opening import open_weights
 
 MECHANISMS = frozenset(
@@ -203,13 +205,8 @@ def recipe(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = A
     adapters, rows_of = None, None
     if setup.max_loras:
         require_adaptable(config)
-        adapters = TorchAdapters(
-            shard,
-            setup.max_loras,
-            setup.max_lora_rank,
-            dtype,
-            whole=setup.lora_whole_matrices,
-        )
+        known = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+        adapters = TorchAdapters(known, setup, dtype, Cut(shard))
         rows_of = RowAdapters()
 
     taps = taps_for(config, setup)

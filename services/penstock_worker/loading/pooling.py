@@ -23,8 +23,6 @@ def choose_pooling(prepared: PreparedModel, setup: Setup, threads: int) -> Pooli
     """Returns the recipe that `setup` asks for. Raises StartupError if there is none."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
-    if setup.max_loras:
-        raise StartupError("adapters (enable_lora) are served for models that generate text")
     if setup.quantization != "none":
         raise StartupError(f"quantization is {setup.quantization}; pooling models know only none")
     allowed = ("auto", *_MODULES)

@@ -20,6 +20,7 @@ from penstock_kernels.cpu.library import bits, instruction_set
 from penstock_kernels.cpu.program import ACTIVATIONS, Program
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import Slots
+from penstock_worker.forward.cpu.adapters import AdaptedPhases, PackedAdapters
 from penstock_worker.forward.cpu.backend import dummy_obstacle, shapes_of
 from penstock_worker.forward.cpu.dtypes import cache_of, dtype_of, kind_of
 from penstock_worker.forward.cpu.forward import CPUForward
@@ -27,11 +28,14 @@ from penstock_worker.forward.cpu.media import TOWER_DTYPE
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import compile_rows
 from penstock_worker.forward.cpu.reading import CPUWeights
+from penstock_worker.forward.cpu.split import WHOLE
 from penstock_worker.forward.interface import Unable
 from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import headless
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
+from penstock_worker.pooling.adapters import AdaptedPooling, PoolAdapters
 from penstock_worker.pooling.decoders import DecoderBody, head_of, require_attention
 from penstock_worker.pooling.encoder.cpu_model import BLOCK, CPUEncoder
 from penstock_worker.pooling.encoder.cpu_program import EncoderCompiler
@@ -52,8 +56,9 @@ from penstock_worker.weights.weights import Weights
 class CPUEncoderBody:
     """An encoder's layers."""
 
-    def __init__(self, model: CPUEncoder) -> None:
+    def __init__(self, model: CPUEncoder, adapters: PoolAdapters) -> None:
         self._model = model
+        self._adapters = adapters
 
     @property
     def layers_done(self) -> int:
@@ -61,7 +66,8 @@ class CPUEncoderBody:
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
         inputs = inputs_of(works, slots, self._model.config)
-        hidden = self._model.hidden(inputs.tokens, inputs.types, inputs.lengths)
+        adapters = self._adapters.of_batch(works)
+        hidden = self._model.hidden(inputs.tokens, inputs.types, inputs.lengths, adapters)
         return list(hidden.split(inputs.lengths))
 
     def kv_blocks(self) -> list[np.ndarray]:
@@ -83,23 +89,25 @@ def recipe(
     config = prepared.config
     if isinstance(config, EncoderConfig):
         _require_encoder(config, setup)
+        adapted = adapted_encoder(prepared, config, setup)
         return PoolingRecipe(
             f"cpu {isa}",
             dtype,
             "cpu",
             fingerprint,
-            lambda phases: _load_encoder(prepared, config, setup, threads, dtype, phases),
+            lambda phases: _load_encoder(prepared, config, setup, threads, dtype, phases, adapted),
         )
     require_attention(config)
     if ONE_HALF in mechanisms(config):
         raise Unable(f"the model has {ONE_HALF}: no vectors are made of those here")
+    own = adapted_decoder(prepared, config, setup)
     shapes, cache = shapes_of(config, setup), cache_of(setup.kv_cache_dtype, dtype)
     return PoolingRecipe(
         f"cpu {isa}",
         dtype,
         "cpu",
         f"{fingerprint} KV {cache}",
-        lambda phases: _load_decoder(prepared, config, setup, threads, dtype, shapes, phases),
+        lambda phases: _load_decoder(prepared, config, setup, threads, dtype, shapes, phases, own),
     )
 
 
@@ -128,28 +136,45 @@ def _load_encoder(
     threads: int,
     dtype: str,
     phases: Phases,
+    adapted: AdaptedPooling | None,
 ) -> PoolingParts:
     weights, head = open_encoder(prepared, config, setup, torch.float32)
-    program = _program(config, weights, setup, threads, dtype)
+    packed, adapters, own = None, PoolAdapters(), None
+    if adapted is not None:
+        packed = PackedAdapters(adapted.model, setup, dtype)
+        adapters = adapted.steps(packed, setup)
+        own = packed.phases(WHOLE, range(config.num_layers))
+    program = _program(config, weights, setup, threads, dtype, own)
+    if packed is not None:
+        packed.targets = program.low_rank
     model = CPUEncoder(config, program, longest=setup.max_model_len, threads=threads)
     pictures = Pictures(prepared, setup, TOWER_DTYPE, threads)
-    body, head = pictures.beside(CPUEncoderBody(model), head, model.count_layer)
+    texts = CPUEncoderBody(model, adapters)
+    body, head = pictures.beside(texts, head, model.count_layer)
     blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
-    runner = pooling_runner(prepared, setup, 1, phases, body, head, blocks, media=media)
+    runner = pooling_runner(
+        prepared, setup, 1, phases, body, head, blocks, media=media, adapters=adapters
+    )
     return PoolingParts(runner, blocks, media=media)
 
 
 def _program(
-    config: EncoderConfig, weights: Weights, setup: Setup, threads: int, dtype: str
+    config: EncoderConfig,
+    weights: Weights,
+    setup: Setup,
+    threads: int,
+    dtype: str,
+    adapted: AdaptedPhases | None,
 ) -> Program:
     if config.layers is None:
         packing, kind = CPUPacking(weights, threads), kind_of(dtype)
-        program = EncoderCompiler(config, packing, kind, setup.max_model_len).program()
+        program = EncoderCompiler(config, packing, kind, setup.max_model_len, adapted).program()
         weights.finish()
         return program
     own = headless(config.layers)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
-    return compile_rows(own, read, whole=True, both_ways=not config.causal)
+    both_ways = not config.causal
+    return compile_rows(own, read, whole=True, both_ways=both_ways, adapted=adapted)
 
 
 def _load_decoder(
@@ -160,18 +185,28 @@ def _load_decoder(
     dtype: str,
     shapes: list[DecoderShape],
     phases: Phases,
+    adapted: AdaptedPooling | None,
 ) -> PoolingParts:
     own, cache = headless(config), cache_of(setup.kv_cache_dtype, dtype)
     weights = open_weights(prepared.weights, own, torch.float32)
     head: Head | None = head_of(weights, config, setup.pooling)
     read = CPUWeights(own, weights, kind_of(dtype), threads).read(setup.max_model_len)
-    program = compile_rows(own, read)
+    packed, adapters, changed, taken = None, PoolAdapters(), None, 0
+    if adapted is not None:
+        packed = PackedAdapters(adapted.model, setup, dtype)
+        adapters, taken = adapted.steps(packed, setup), packed.nbytes
+        changed = packed.phases(WHOLE, range(config.num_layers))
+    program = compile_rows(own, read, adapted=changed)
+    if packed is not None:
+        packed.targets = program.low_rank
     layers = one_group(config.num_layers, layers_that_read(config))
     size = sum(halves_of(shapes, cache)) * layers.page_layers(range(config.num_layers))
-    blocks = pool_blocks(setup, size)
+    blocks = pool_blocks(setup, size, adapters=taken)
     decoder = Decoder(program, setup.block_size, blocks, cache=cache, threads=threads)
-    body = DecoderBody(CPUForward(decoder))
+    body = DecoderBody(CPUForward(decoder), adapters)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // size)
     timed = phases.watch(copies, "make", "copies")
-    runner = pooling_runner(prepared, setup, 1, phases, body, head, blocks, timed)
+    runner = pooling_runner(
+        prepared, setup, 1, phases, body, head, blocks, timed, adapters=adapters
+    )
     return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())

@@ -4,6 +4,7 @@ is the result."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +13,7 @@ from penstock.mechanisms import RECURRENT, mechanisms
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.prepare_inputs import prepare_inputs
@@ -20,6 +22,7 @@ from penstock_worker.dtype import cache_dtype, compute_dtype
 from penstock_worker.forward.interface import Forward, Unable
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.models.decoder import DecoderModel, headless
+from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.heads import VECTORS, Head, HeadOps, answer_head, decoder_head
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.weights import Weights
@@ -28,17 +31,18 @@ from penstock_worker.weights.weights import Weights
 class DecoderBody:
     """A decoder's layers and its last norm."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, adapters: PoolAdapters | None = None) -> None:
         """`forward` has the model's last norm in place of its head, so that its "logits" are hidden
-        vectors."""
+        vectors. `adapters`: those of sequences."""
         self._forward = forward
+        self._adapters = adapters or PoolAdapters()
 
     @property
     def layers_done(self) -> int:
         return self._forward.layers_done
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
-        batch = prepare_inputs(works, slots)
+        batch = replace(prepare_inputs(works, slots), adapters=self._adapters.of_batch(works))
         return list(self._forward.logits(batch, np.cumsum(batch.counts) - 1).split(1))
 
     def kv_blocks(self) -> list[np.ndarray]:
@@ -71,10 +75,13 @@ def head_of(
 
 
 def build_decoder(
-    prepared: PreparedModel, setup: Setup
+    prepared: PreparedModel,
+    setup: Setup,
+    adapters: PoolAdapters | None = None,
+    rows: RowAdapters | None = None,
 ) -> tuple[int, Callable[[int], DecoderBody], Head | None]:
-    """Reads the weights. Returns (bytes of a KV block, a function that makes the Body for a number
-    of blocks, the classification head)."""
+    """Reads the weights. `rows` say which of them have which of the adapters. Returns (bytes of a
+    KV block, a function that makes the Body for a number of blocks, the classification head)."""
     config = prepared.config
     if not isinstance(config, ModelConfig):
         raise TypeError(f"{type(config).__name__} is no decoder's")
@@ -84,11 +91,14 @@ def build_decoder(
     shape = CacheShape.of(config, setup.block_size, cache)
     weights = open_weights(prepared.weights, own, dtype)
     head = head_of(weights, config, setup.pooling)
-    model = DecoderModel(own, weights, setup.max_model_len)
+    model = DecoderModel(own, weights, setup.max_model_len, adapters=rows)
     return (
         ReferenceAttention.block_bytes(shape),
         lambda blocks: DecoderBody(
-            ReferenceForward(model, ReferenceAttention(shape, blocks), head=model.norm)
+            ReferenceForward(
+                model, ReferenceAttention(shape, blocks), head=model.norm, adapters=rows
+            ),
+            adapters,
         ),
         head,
     )

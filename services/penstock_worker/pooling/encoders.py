@@ -13,8 +13,11 @@ from torch import Tensor
 from penstock.families import ENCODERS
 from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.adapters.interface import ProductAdapters
+from penstock_worker.adapters.rows import RowAdapters
 from penstock_worker.batch.slots import PlanError, Slots
 from penstock_worker.forward.layer_by_layer import LayerByLayer
+from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.encoder.gguf import encoder_gguf_tensors
 from penstock_worker.pooling.encoder.layered import LayeredEncoder
 from penstock_worker.pooling.encoder.model import EncoderModel
@@ -27,6 +30,9 @@ from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.weights import Weights
+
+HEADS = ("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.")
+"""How the names of a head's tensors begin."""
 
 
 class Encoder(Protocol):
@@ -48,13 +54,21 @@ class Encoder(Protocol):
 class EncoderBody(LayerByLayer):
     """An encoder's layers."""
 
-    def __init__(self, model: Encoder) -> None:
+    def __init__(
+        self, model: Encoder, adapters: PoolAdapters | None = None, rows: RowAdapters | None = None
+    ) -> None:
+        """`rows`: says to the model which of them have which of the adapters."""
         super().__init__()
         self._model = model
+        self._adapters = adapters or PoolAdapters()
+        self._rows = rows or RowAdapters()
 
     def rows(self, works: list[SlotWork], slots: Slots) -> list[Tensor]:
         inputs = inputs_of(works, slots, self._model.config)
-        hidden = self._model.hidden(inputs.tokens, inputs.types, inputs.lengths, self._count_layer)
+        with self._rows.of(self._adapters.of_batch(works), np.array(inputs.lengths)):
+            hidden = self._model.hidden(
+                inputs.tokens, inputs.types, inputs.lengths, self._count_layer
+            )
         return list(hidden[: len(inputs.tokens)].split(inputs.lengths))
 
     def kv_blocks(self) -> list[np.ndarray]:
@@ -126,7 +140,7 @@ def open_encoder(
         head = encoder_head(config, weights, len(pooling.labels), head_ops)
     # A head that isn't requested, and BERT's pooler, which only heads use.
     for name in found:
-        if name.startswith(("pooler.", "classifier.", "pre_classifier.", "head.", "decoder.")):
+        if name.startswith(HEADS):
             weights.ignore(name)
     return weights, head
 
@@ -139,6 +153,7 @@ def build_encoder(
     ops: EncoderOps = REFERENCE,
     head_ops: HeadOps = VECTORS,
     device: torch.device = CPU,
+    adapters: ProductAdapters | None = None,
 ) -> tuple[Encoder, Head | None]:
     """Reads the weights to `device`. Returns the model and its head, as `open_encoder`. Raises
     UnsupportedModel for weights that don't fit the configuration."""
@@ -148,8 +163,8 @@ def build_encoder(
     weights, head = open_encoder(prepared, config, setup, dtype, head_ops=head_ops, device=device)
     model: Encoder
     if config.layers is None:
-        model = EncoderModel(config, weights, ops, longest=setup.max_model_len)
+        model = EncoderModel(config, weights, ops, longest=setup.max_model_len, adapters=adapters)
         weights.finish()
     else:
-        model = LayeredEncoder(config, config.layers, weights, setup.max_model_len)
+        model = LayeredEncoder(config, config.layers, weights, setup.max_model_len, adapters)
     return model, head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from penstock.pooling_config import PoolingConfig
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import PlanError, Slots
+from penstock_worker.pooling.adapters import PoolAdapters
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.heads import Head
 from penstock_worker.pooling.pool import as_vectors, pooled
@@ -34,6 +35,8 @@ class HostPooler:
     config: PoolingConfig
     dense: Head
     """What an embedding goes through."""
+    adapters: PoolAdapters = field(default_factory=PoolAdapters)
+    """Of sequences, whose heads may be others."""
 
     def launch(self, scheduled: list[SlotWork], slots: Slots) -> HostPoolingLaunch:
         rows = self.body.rows(scheduled, slots)
@@ -53,6 +56,7 @@ class HostPooler:
         if end < len(slot.token_ids):
             slot.computed = end
             return SlotResult(work.slot)
-        vectors = as_vectors(pooled(rows, slot.pooling, self.config, self.head, self.dense))
+        head = self.adapters.head_of(work.slot, self.head)
+        vectors = as_vectors(pooled(rows, slot.pooling, self.config, head, self.dense))
         slot.computed = end
         return SlotResult(work.slot, 0, vectors=vectors)

@@ -8,6 +8,7 @@ import torch
 
 from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
+from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, Copies
 from penstock_worker.batch.slots import Slots
 from penstock_worker.grammar import SlotGrammars
@@ -46,10 +47,11 @@ class Pool(StepKind[PoolingLaunch]):
         *,
         copies: Copies = NO_COPIES,
         media: StepMedia = NO_MEDIA,
+        adapters: StepAdapters = NO_ADAPTERS,
     ) -> None:
         """`pooler`, `copies` and `media` work on the same queue. Without a KV cache there are no
-        copies."""
-        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media)
+        copies. `adapters`: those that `pooler` computes with."""
+        super().__init__(pooler.body, slots, copies, SlotGrammars(), media=media, adapters=adapters)
         self._pooler = pooler
 
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> PoolingLaunch:

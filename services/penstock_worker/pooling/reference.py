@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from penstock.model_config import (
     TransformersConfig,
 )
 from penstock.protocol.to_worker import Setup
+from penstock_worker.adapters.rows import RowAdapters, TorchAdapters
 from penstock_worker.batch.block_copies import NO_COPIES, BlockCopies, Copies
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.dtype import cache_dtype, compute_dtype
@@ -23,6 +25,8 @@ from penstock_worker.machine.memory import pool_blocks
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.parallel.ranks import ALONE, Ranks
+from penstock_worker.pooling.adaptable import adapted_decoder, adapted_encoder
+from penstock_worker.pooling.adapters import AdaptedPooling, PoolAdapters
 from penstock_worker.pooling.body import Body
 from penstock_worker.pooling.decoders import build_decoder, require_attention
 from penstock_worker.pooling.dense import load_dense
@@ -57,38 +61,67 @@ def recipe(
     dtype = compute_dtype(setup.dtype, prepared.weights)
     name = str(dtype).removeprefix("torch.")
     fingerprint = f"pooling reference {name} torch {torch.__version__} {pooling_fingerprint(setup)}"
+    rows = RowAdapters() if setup.max_loras else None
     if isinstance(prepared.config, EncoderConfig):
+        of_encoder = adapted_encoder(prepared, prepared.config, setup)
 
         def load(phases: Phases) -> PoolingParts:
-            model, head = build_encoder(prepared, setup, dtype)
-            texts, pictures = EncoderBody(model), Pictures(prepared, setup, dtype, threads)
+            model, head = build_encoder(prepared, setup, dtype, adapters=rows)
+            adapters, _ = _adapters(of_encoder, setup, dtype)
+            texts = EncoderBody(model, adapters, rows)
+            pictures = Pictures(prepared, setup, dtype, threads)
             body, head = pictures.beside(texts, head, texts.count_layer)
             blocks, media = BLOCKS_EACH * setup.max_num_seqs, pictures.held
             runner = pooling_runner(
-                prepared, setup, threads, phases, body, head, blocks, media=media
+                prepared, setup, threads, phases, body, head, blocks, media=media, adapters=adapters
             )
             return PoolingParts(runner, blocks, media=media)
 
         return PoolingRecipe("reference", name, "cpu", fingerprint, load)
+    of_decoder = adapted_decoder(prepared, prepared.decoder, setup)
+
+    def load_of_decoder(phases: Phases) -> PoolingParts:
+        adapters, taken = _adapters(of_decoder, setup, dtype)
+        build = partial(build_decoder, adapters=adapters, rows=rows)
+        return load_decoder(build, prepared, setup, threads, phases, adapters, taken)
+
     return PoolingRecipe(
         "reference",
         name,
         "cpu",
         f"{fingerprint} KV {cache_dtype(setup.kv_cache_dtype, dtype)}",
-        lambda phases: load_decoder(build_decoder, prepared, setup, threads, phases),
+        load_of_decoder,
     )
 
 
+def _adapters(
+    adapted: AdaptedPooling | None, setup: Setup, dtype: torch.dtype
+) -> tuple[PoolAdapters, int]:
+    """Returns them, and the bytes that they take at most."""
+    if adapted is None:
+        return PoolAdapters(), 0
+    made = TorchAdapters(adapted.model, setup, dtype)
+    return adapted.steps(made, setup), made.nbytes
+
+
 def load_decoder(
-    build: BuildDecoder, prepared: PreparedModel, setup: Setup, threads: int, phases: Phases
+    build: BuildDecoder,
+    prepared: PreparedModel,
+    setup: Setup,
+    threads: int,
+    phases: Phases,
+    adapters: PoolAdapters | None = None,
+    adapter_bytes: int = 0,
 ) -> PoolingParts:
-    """Reads the weights, and makes a KV cache in the memory that is left."""
+    """Reads the weights, and makes a KV cache in the memory that is left, also by the adapters."""
     block_bytes, with_blocks, head = build(prepared, setup)
-    blocks = pool_blocks(setup, block_bytes)
+    blocks = pool_blocks(setup, block_bytes, adapters=adapter_bytes)
     body = with_blocks(blocks)
     copies = BlockCopies(body.kv_blocks(), setup.host_kv_bytes // block_bytes)
     timed = phases.watch(copies, "make", "copies")
-    runner = pooling_runner(prepared, setup, threads, phases, body, head, blocks, timed)
+    runner = pooling_runner(
+        prepared, setup, threads, phases, body, head, blocks, timed, adapters=adapters
+    )
     return PoolingParts(runner, blocks, copies.host_blocks, copies.device_bytes, copies.seconds())
 
 
@@ -102,6 +135,7 @@ def pooling_runner(
     blocks: int,
     copies: Copies = NO_COPIES,
     media: StepMedia | None = None,
+    adapters: PoolAdapters | None = None,
 ) -> StepRunner[Any]:
     """Returns what computes steps of a pooling model on a CPU. `threads`: shares of a step that are
     computed at once; 1 for a body with threads of its own. `media`: None for a model that takes
@@ -109,7 +143,9 @@ def pooling_runner(
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
     watched, dense = phases.watch(body, "rows", "forward"), load_dense(setup.pooling.dense)
-    pooler = HostPooler(watched, head, setup.pooling, dense)
+    adapters = adapters or PoolAdapters()
+    pooler = HostPooler(watched, head, setup.pooling, dense, adapters)
     seen = NO_MEDIA if media is None else phases.watch(media, "encode", "encode")
-    kind = Pool(pooler, pooling_slots(prepared, setup, blocks), copies=copies, media=seen)
+    slots = pooling_slots(prepared, setup, blocks)
+    kind = Pool(pooler, slots, copies=copies, media=seen, adapters=adapters.steps)
     return StepRunner(HostQueue(), kind, threads=ShareThreads(threads))

@@ -11,6 +11,7 @@ from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import compute_dtype
+from penstock_worker.forward.interface import require_no_adapters
 from penstock_worker.forward.transformers import (
     cache_shape,
     computing_in,
@@ -33,6 +34,7 @@ def recipe(
 ) -> PoolingRecipe:
     """For the layers of a decoder with attention through transformers' interface. Raises Unable as
     the recipe for generating does."""
+    require_no_adapters(setup)
     name, computing = computing_in(prepared, setup, ranks, headless=True)
     return PoolingRecipe(
         "transformers",

@@ -21,7 +21,7 @@ from penstock_worker.device.queue import queue_of
 from penstock_worker.dtype import CUDA, compute_dtype
 from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.interface import Unable
+from penstock_worker.forward.interface import Unable, require_no_adapters
 from penstock_worker.forward.queued import RowsHead
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.loading.device import load_forward, use_device
@@ -70,6 +70,7 @@ def recipe(
     can't run, and StartupError for settings that no backend can follow."""
     if setup.pooling is None:
         raise ValueError("the setup is of a model that generates")
+    require_no_adapters(setup)
     device = generating.kernel_device(setup)
     if isinstance(prepared.config, EncoderConfig):
         return _encoder(prepared, prepared.config, setup, setup.pooling, device)

@@ -53,6 +53,13 @@ class Weights:
         mine._taken = self._taken | {name for name in self._tensors if cut.elsewhere(name)}
         return mine
 
+    def with_tensors(self, tensors: dict[str, StoredTensor]) -> Weights:
+        """Returns the weights with some tensors in the place of theirs, or beside them."""
+        other = copy(self)
+        other._tensors = self._tensors | tensors
+        other._taken = set(self._taken)
+        return other
+
     def take(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """Returns one tensor. `dtype` defaults to the model's."""
         return self.take_stacked([(name, shape)], dtype)

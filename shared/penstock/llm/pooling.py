@@ -24,10 +24,13 @@ from penstock.llm.adapters import GivenAdapters
 from penstock.llm.background_loop import BackgroundLoop
 from penstock.llm.pooling_jobs import (
     PoolJob,
+    Scored,
     job_of,
     jobs_for,
     pooled,
     run_job,
+    scored_inputs,
+    text_of,
     welcome_of,
 )
 from penstock.llm.pooling_outputs import (
@@ -147,8 +150,8 @@ class PoolingCalls:
 
     def score(
         self,
-        data_1: str | Sequence[str],
-        data_2: str | Sequence[str],
+        data_1: Scored,
+        data_2: Scored,
         *,
         use_tqdm: bool = True,
         lora_request: GivenAdapters = None,
@@ -157,10 +160,12 @@ class PoolingCalls:
     ) -> list[ScoringRequestOutput]:
         """outputs.score for each pair: one text with each of many, or each with its own.
 
-        By the head of a cross-encoder; else the cosine of two embeddings.
+        By the head of a cross-encoder; else the cosine of two embeddings. Of a model that makes
+        vectors of texts and pictures, {"content": [parts]} has several inputs, each of which is
+        either.
         """
         text, welcome = self._text(), self._welcome()
-        first, second = _texts(data_1), _texts(data_2)
+        first, second = scored_inputs(data_1), scored_inputs(data_2)
         pairs = pair_up(len(first), len(second))
         params = pooling_params or PoolingParams()
         cut = _cut(params, truncate_prompt_tokens)
@@ -179,7 +184,8 @@ class PoolingCalls:
         asked = Pooling("classify", activate=params.use_activation)
         jobs = []
         for one, two in pairs:
-            given = text_input(first[one], second[two], text.tokenizer, welcome, limit=limit)
+            texts = text_of(first[one]), text_of(second[two])
+            given = text_input(*texts, text.tokenizer, welcome, limit=limit)
             jobs.append(job_of(given, asked, Terms()))
         runs = self._run_jobs(self._adapted(jobs, lora_request), use_tqdm)
         return [
@@ -242,16 +248,6 @@ class _Run:
 
 def _cut(params: PoolingParams, truncate: int | None) -> int | None:
     return params.truncate_prompt_tokens if truncate is None else truncate
-
-
-def _texts(value: str | Sequence[str]) -> list[str]:
-    texts = [value] if isinstance(value, str) else list(value)
-    for text in texts:
-        if not isinstance(text, str) or not text:
-            raise InvalidRequest(f"score takes texts that aren't empty, not {str(text)[:80]!r}")
-    if not texts:
-        raise InvalidRequest("score was given no text")
-    return texts
 
 
 def _array(result: PoolResult) -> PoolingOutput:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +20,13 @@ from penstock.client.pooling_inputs import (
     text_input,
 )
 from penstock.errors import EngineUnavailable, InvalidRequest, Overloaded
-from penstock.llm.media_given import has_media, processor_changes, sources_of
+from penstock.llm.media_given import (
+    has_media,
+    kind_of_part,
+    processor_changes,
+    source_of_part,
+    sources_of,
+)
 from penstock.llm.prompts import Prompt, with_salt
 from penstock.media.desk import MediaDesk, not_taken
 from penstock.media.sources import MediaSource
@@ -31,6 +38,8 @@ from penstock.terms import Terms
 if TYPE_CHECKING:
     from penstock.client import EngineClient, ModelText
 
+Scored = str | Sequence[str] | Mapping[str, Any]
+"""What `score` takes for either side."""
 MAX_WAIT = 5.0
 """Between two tries, seconds."""
 
@@ -162,3 +171,39 @@ def _default_task(tasks: tuple[PoolingTask, ...]) -> PoolingTask:
 
 def job_of(given: PoolInput, asked: Pooling, terms: Terms) -> PoolJob:
     return PoolJob(given, msgspec.structs.replace(asked, token_types=given.token_types), terms)
+
+
+def scored_inputs(value: Scored) -> list[Prompt]:
+    """What `score` compares: texts, or parts as chats have them. Raises InvalidRequest."""
+    if isinstance(value, Mapping):
+        parts = value.get("content")
+        if not isinstance(parts, (list, tuple)) or not parts:
+            raise InvalidRequest('score takes texts, or {"content": [parts]}')
+        return [_of_part(part, f"content[{place}]") for place, part in enumerate(parts)]
+    texts = [value] if isinstance(value, str) else list(value)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"score takes texts that aren't empty, not {str(text)[:80]!r}")
+    if not texts:
+        raise InvalidRequest("score was given no text")
+    return [*texts]
+
+
+def _of_part(part: Any, where: str) -> Prompt:
+    kind = kind_of_part(part)
+    if kind is not None:
+        source_of_part(part, where)  # Says what is wrong with it.
+        given = part.get("image_url" if part["type"] == "input_image" else part["type"])
+        given = given.get("url") if isinstance(given, Mapping) else given
+        return {"prompt": "", "multi_modal_data": {kind: given}}
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+    if not isinstance(text, str) or not text:
+        raise InvalidRequest(f"{where} is neither a text nor a picture: {str(part)[:80]!r}")
+    return text
+
+
+def text_of(prompt: Prompt) -> str:
+    """Raises InvalidRequest for one with a picture."""
+    if isinstance(prompt, str):
+        return prompt
+    raise InvalidRequest("this model scores texts only; it reads both together")

@@ -6,7 +6,9 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.access_log.layer import LOGGER
 from penstock_gateway.realtime import session
+from penstock_gateway.service import Service
 from tests.gateway.keyring import ALICE, BOB, key, write
 from tests.gateway.live_gateway import LiveGateway
 from tests.gateway.realtime.hearing import (
@@ -106,23 +109,29 @@ def test_an_utterance_is_what_its_commit_found(gateway: LiveGateway) -> None:
             commit(client, final=True)
         while not engine.submitted:
             gateway.turn()
-        terms = []
-        begun = session.Utterance.texts
+        found = []
+        begun, using = session.Utterance.texts, Service.using
 
-        def texts(utterance: Any, given: Any, name: str) -> Any:
-            terms.append(given)
-            return begun(utterance, given, name)
+        def texts(utterance: Any, terms: Any, name: str) -> Any:
+            found.append((utterance.model, terms.adapter))
+            return begun(utterance, terms, name)
+
+        @asynccontextmanager
+        async def naming(service: Service, name: str | None) -> AsyncIterator[Any]:
+            async with using(service, None) as asked:
+                other = name == "other"
+                yield replace(asked, name="other", adapter="another") if other else asked
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session.Utterance, "texts", texts)
-            patch.setattr(type(gateway.service), "check_model", lambda *_: ("other", "another"))
+            patch.setattr(Service, "using", naming)
             say(client, "session.update", model="other")
             say(client, "?")
             assert told(client)["type"] == "error"
             engine.says.set()
             text_of(client)
             text_of(client)
-        assert [each.adapter for each in terms] == [None]
+        assert found == [(None, None)]
 
 
 def test_who_waits_for_text_is_not_idle(
@@ -208,7 +217,7 @@ def test_connections_have_a_line_in_the_access_log(
         while len(lines) < 2:
             gateway.turn()
             lines = [each for each in caplog.records if each.name == LOGGER]
-        counted = gateway.service.counts.responses
+        counted = gateway.service.responses
         assert (counted[101], counted[403]) == (1, 1)
     found = sorted(json.dumps(vars(each), default=str) for each in lines)
     assert any('"status": 101' in each and '"output_tokens": 2' in each for each in found), found

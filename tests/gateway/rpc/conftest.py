@@ -47,6 +47,10 @@ class Serving:
         )
         return call(message, **options)
 
+    async def last(self, path: str, message: Any, reply: type[Any]) -> Any:
+        """The last reply of a method, be it one that streams or not."""
+        return [each async for each in self.stream(path, message, reply)][-1]
+
 
 Serve = Callable[..., Awaitable[Serving]]
 

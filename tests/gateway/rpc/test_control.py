@@ -147,8 +147,8 @@ async def test_health_follows_the_engine_core(serving: Serving) -> None:
     serving.engine.connected = False
     async with asyncio.timeout(10):
         assert (await watch.read()).status == status.NOT_SERVING
+    request = HealthCheckRequest(service="nobody")
     with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        request = HealthCheckRequest(service="nobody")
         await serving.unary(f"{HEALTH}Check", request, HealthCheckResponse)
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
     with pytest.raises(grpc.aio.AioRpcError) as absent:

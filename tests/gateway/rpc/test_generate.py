@@ -63,7 +63,7 @@ async def test_a_stream_says_the_same(serving: Serving) -> None:
 
 async def test_several_sequences(serving: Serving) -> None:
     message = GenerateRequest(text="Hi", sampling=RandomSampling(num_sequences=3))
-    texts = {index: "" for index in range(3)}
+    texts = dict.fromkeys(range(3), "")
     async for each in serving.stream(STREAM, message, GenerateResponse):
         texts[each.outputs.index] += each.outputs.text
     assert texts == {index: f"{HELLO}{index}" for index in range(3)}
@@ -170,11 +170,7 @@ async def test_log_probabilities(serving: Serving) -> None:
 async def test_what_is_refused(serving: Serving, message: GenerateRequest, part: str) -> None:
     for path in (GENERATE, STREAM):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            if path == GENERATE:
-                await serving.unary(path, message, GenerateResponse)
-            else:
-                async for _ in serving.stream(path, message, GenerateResponse):
-                    pass
+            await serving.last(path, message, GenerateResponse)
         assert part in refused.value.details()
         expected = "NOT_FOUND" if message.model else "INVALID_ARGUMENT"
         assert refused.value.code().name == expected
@@ -188,11 +184,13 @@ async def test_a_failure_in_the_middle_of_a_stream(serve: Serve) -> None:
         yield Overloaded("full", retry_after=2.0)
 
     serving = await serve(FakeEngineClient(script))
-    texts = []
+    stream = serving.stream(STREAM, GenerateRequest(text="x"), GenerateResponse)
+    text = ""
+    while len(text) < 2:
+        text += (await stream.read()).outputs.text
+    assert text == "ab"
     with pytest.raises(grpc.aio.AioRpcError) as failed:
-        async for each in serving.stream(STREAM, GenerateRequest(text="x"), GenerateResponse):
-            texts.append(each.outputs.text)
-    assert "".join(texts) == "ab"
+        await stream.read()
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -227,8 +225,8 @@ async def test_a_call_whose_deadline_passes(serve: Serve) -> None:
 async def test_abort_ends_what_has_the_id(serve: Serve) -> None:
     serving = await serve(FakeEngineClient(_slow))
     stream = serving.stream(STREAM, GenerateRequest(text="x", request_id="a"), GenerateResponse)
-    other = serving.stream(STREAM, GenerateRequest(text="x", request_id="b"), GenerateResponse)
     await stream.read()
+    other = serving.stream(STREAM, GenerateRequest(text="x", request_id="b"), GenerateResponse)
     await other.read()
     request = AbortRequest(request_ids=["a", "unknown"])
     await serving.unary("/vllm.Control/Abort", request, AbortResponse)

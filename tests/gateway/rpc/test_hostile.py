@@ -10,10 +10,10 @@ import struct
 import grpc
 import pytest
 
+from penstock.client import SequenceDelta
 from penstock_gateway.rpc.protos.inference_pb2 import (
     GenerateRequest,
     GenerateResponse,
-    StoppingCriteria,
 )
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.rpc.conftest import Serve, Serving
@@ -139,11 +139,10 @@ async def test_more_calls_than_may_run(serve: Serve) -> None:
 async def test_a_client_that_reads_nothing_is_cut_off(serve: Serve) -> None:
     def endless(prompt, params):
         while True:
-            yield from list(say("x" * 2000)(prompt, params))[:-1]
+            yield [SequenceDelta(index=0, text="x" * 50_000, token_ids=[120])]
 
     serving = await serve(FakeEngineClient(endless), reader=0.5)
-    message = GenerateRequest(text="x", stopping=StoppingCriteria(max_new_tokens=500))
-    stream = serving.stream(STREAM, message, GenerateResponse)
+    stream = serving.stream(STREAM, GenerateRequest(text="x"), GenerateResponse)
     await stream.read()
     # The fake goes on for ever; only the reader's patience ends it.
     async with asyncio.timeout(60):

@@ -12,6 +12,8 @@ from penstock.model_config import GenerationDefaults
 from penstock.pooling_config import PoolingConfig
 from penstock.version import __version__
 from tests.gateway.fake_engine import CONTEXT, MODEL, FakeEngineClient, status, welcome
+from tests.gateway.media import SeeingGateway
+from tests.gateway.transcription.test_held import HearingEngine
 
 QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -124,6 +126,12 @@ async def test_a_pooling_model_says_what_it_does(
     engine.welcome = welcome(pooling=pooling, pooling_tasks=("embed", "token_embed"))
     [model] = (await http.get("/v1/models")).json()["data"]
     assert model["tasks"] == ["embed", "token_embed"]
+
+
+async def test_a_speech_model_says_what_it_does() -> None:
+    async with SeeingGateway(HearingEngine()) as gateway:
+        [model] = (await gateway.client.get("/v1/models")).json()["data"]
+    assert (model["tasks"], model["media"]) == (["transcription"], {})
 
 
 @pytest.mark.parametrize("stream", [False, True])

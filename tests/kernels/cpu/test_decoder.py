@@ -142,7 +142,7 @@ def test_watched_steps_say_where_time_goes() -> None:
     assert ticks.shape == (2, len(runs[1].decoder.program.phases), 2)
     begun = time.perf_counter_ns()
     for run in runs:
-        run.steps(chunks([40], 20))
+        run.steps(chunks(0, 40, 20))
     seconds = time.perf_counter_ns() - begun
     assert np.array_equal(runs[0].of(0), runs[1].of(0))
     assert (ticks >= 0).all()

@@ -11,9 +11,9 @@ import pytest
 from penstock_kernels.cpu.decoder import Decoder, DecoderStep
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,
-    LowRankFactors,
     LowRankRows,
     LowRankTargets,
+    TargetFactors,
 )
 from penstock_kernels.cpu.matrix import MatrixKind, pack
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
@@ -73,7 +73,7 @@ def adapter(rank: int, targets: LowRankTargets = TARGETS) -> tuple[LowRankAdapte
     up = RANDOM.standard_normal((HIDDEN, rank)).astype(np.float32)
     if targets.kind is MatrixKind.BF16:
         down, up = (_as_bf16(each) for each in (down, up))
-    return LowRankAdapter(targets, [LowRankFactors(0, down, up)]), up.astype(float) @ down
+    return LowRankAdapter(targets, [TargetFactors(0, down, up)]), up.astype(float) @ down
 
 
 @pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
@@ -145,9 +145,9 @@ def test_factors_that_do_not_fit() -> None:
         (matrix(4, HIDDEN), matrix(HIDDEN + 1, 4)),
     ):
         with pytest.raises(ValueError, match="is no matrix of"):
-            LowRankAdapter(TARGETS, [LowRankFactors(0, down, up)])
+            LowRankAdapter(TARGETS, [TargetFactors(0, down, up)])
     with pytest.raises(ValueError, match="rank 25; 24 is possible"):
-        LowRankAdapter(TARGETS, [LowRankFactors(0, matrix(25, HIDDEN), matrix(HIDDEN, 25))])
+        LowRankAdapter(TARGETS, [TargetFactors(0, matrix(25, HIDDEN), matrix(HIDDEN, 25))])
 
 
 def test_norms_are_not_asked_for_low_ranks() -> None:

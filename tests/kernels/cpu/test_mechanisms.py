@@ -59,6 +59,7 @@ MODELS = {
     "feed-forward bias": sizes(feed_forward(bias=True)),
     "gelu": sizes(feed_forward(activation="gelu")),
     "gelu by tanh": sizes(feed_forward(activation="gelu_tanh")),
+    "gelu by a sigmoid": sizes(feed_forward(activation="quick_gelu", gated=False, bias=True)),
     "squared relu": sizes(feed_forward(activation="relu2")),
     "clamped swiglu": sizes(feed_forward(activation="clamped_swiglu", bias=True)),
     "experts with a clamped swiglu": sizes(

@@ -27,6 +27,7 @@ CLIENTS = {
     "langchain-openai": "chat, stream, tools, structured output, embeddings",
     "instructor": "Pydantic objects by JSON schema and by tool call",
     "lm_eval": "`local-completions` on a task of our own (echo, log-probabilities)",
+    "tritonclient": "over gRPC: state, metadata, `infer`, a stream, embeddings",
     "aiperf": "streamed chat under concurrency, its own count of tokens and errors",
     "schemathesis": "every operation of /openapi.json: no 5xx, no status or shape undeclared",
 }

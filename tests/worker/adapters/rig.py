@@ -16,6 +16,7 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -63,7 +64,8 @@ class AdapterRig:
         _, adapter = read_adapter(path)
         model = self.model
         weights = partial(open_weights, model.weights, model.config, torch.float32)
-        modules = fitted(adapter, model.config, 64, whole=True, weights=weights)
+        known = adaptable_decoder(model.config, takes_whole=True)
+        modules = fitted(adapter, known, 64, weights)
         with torch.inference_mode():
             return self.recipe.adapters.hold(modules)
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.model_config import WeightFiles
 from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.models import adaptable_decoder
 from testing.model_configs import varied
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.worker.adapters.rig import SMALL, AdapterRig, Sequence_, factors_of, logits_of
@@ -145,6 +146,6 @@ def test_what_is_not_served(tmp_path: Path, files: WeightFiles) -> None:
     with pytest.raises(UnfitAdapter, match="asks for lengths that aren't finite"):
         rig.hold(path)
     with pytest.raises(UnfitAdapter, match="the model's own files are needed"):
-        fitted(read_adapter(path)[1], BIASED, 64)
+        fitted(read_adapter(path)[1], adaptable_decoder(BIASED), 64)
     with pytest.raises(UnfitAdapter, match=r"use_dora True, but .* has no lora_magnitude_vector"):
         read_adapter(write_peft(tmp_path / "d", factors, use_dora=True))

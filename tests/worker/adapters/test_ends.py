@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.parallel.ranks import Ranks
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.worker.adapters.rig import SMALL, AdapterRig, Sequence_, factors_of, logits_of
@@ -215,7 +216,7 @@ def test_what_does_not_fit(
     whole = {name: np.zeros((rows, SMALL.hidden_size), np.float32)}
     _, adapter = read_adapter(write_peft(tmp_path / "a", {}, whole=whole))
     with pytest.raises(UnfitAdapter, match=said):
-        fitted(adapter, SMALL, 64, whole=allowed)
+        fitted(adapter, adaptable_decoder(SMALL, takes_whole=allowed), 64)
 
 
 def test_a_matrix_that_is_not_finite(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.formats.weight_files import find_safetensors
 from penstock.model_config import WeightFiles
 from penstock.prepare.hub_config import read_config
 from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.models import adaptable_decoder
 from tests.adapter_folders import Factors, random_factors, write_gguf, write_peft
 from tests.worker.adapters.rig import SMALL, AdapterRig, Sequence_, factors_of
 from tests.worker.cpu_model import CPUModel
@@ -139,7 +140,7 @@ def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
         in_gguf[f"blk.{layer}.{names[module]}"] = (down, np.ascontiguousarray(up))
     _, peft = read_adapter(write_peft(tmp_path / "a", theirs))
     _, gguf = read_adapter(write_gguf(tmp_path / "a.gguf", in_gguf))
-    one, other = (fitted(each, SMALL, 64) for each in (peft, gguf))
+    one, other = (fitted(each, adaptable_decoder(SMALL), 64) for each in (peft, gguf))
     assert one.keys() == other.keys()
     for name, module in one.items():
         outputs, inputs = module.up.shape[0], module.down.shape[1]
@@ -155,34 +156,37 @@ def test_a_gguf_adapter_is_the_same(tmp_path: Path) -> None:
     ("shapes", "said"),
     [
         ({Q: (128, 95)}, "as a matrix of 128 by 95; the model's is 128 by 96"),
-        ({Q.replace("0", "2"): (128, 96)}, "what can be changed in this model is mlp.down_proj"),
+        (
+            {Q.replace("0", "2"): (128, 96)},
+            "what can be changed in this model is embed_tokens, lm_head",
+        ),
         ({"transformer.h.0.attn.c_attn": (128, 96)}, "changes transformer.h.0.attn.c_attn"),
-        ({"model.vision_tower.q_proj": (128, 96)}, "no part of the decoder"),
+        ({"model.vision_tower.q_proj": (128, 96)}, "no part of the model"),
         ({"lm_head": (300, 96)}, "as a matrix of 300 by 96; the model's is 301 by 96"),
-        ({"model.norm": (301, 96)}, "of its layers, embed_tokens and lm_head"),
+        ({"model.norm": (301, 96)}, "in this model is embed_tokens, lm_head"),
         ({Q: (128, 96), f"model.{Q}": (128, 96)}, "changes model.model"),
     ],
 )
 def test_what_does_not_fit(tmp_path: Path, shapes: dict[str, tuple[int, int]], said: str) -> None:
     _, adapter = read_adapter(write_peft(tmp_path / "a", random_factors(shapes, 4, 1)))
     with pytest.raises(UnfitAdapter, match=said):
-        fitted(adapter, SMALL, 64)
+        fitted(adapter, adaptable_decoder(SMALL), 64)
 
 
 def test_too_high_a_rank_and_another_architecture(tmp_path: Path) -> None:
     _, adapter = read_adapter(write_peft(tmp_path / "a", factors_of(SMALL, 9, 1)))
     with pytest.raises(UnfitAdapter, match=r"rank 9; at most 8 is allowed \(max_lora_rank\)"):
-        fitted(adapter, SMALL, 8)
+        fitted(adapter, adaptable_decoder(SMALL), 8)
     factors = random_factors({"blk.0.attn_q": (128, 96)}, 4, 1)
     _, adapter = read_adapter(write_gguf(tmp_path / "a.gguf", factors, arch="gemma2"))
     with pytest.raises(UnfitAdapter, match="made for gemma2, the model is of llama"):
-        fitted(adapter, SMALL, 8)
+        fitted(adapter, adaptable_decoder(SMALL), 8)
 
 
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     factors = factors_of(SMALL, 4, 1, ("q_proj",))
     factors[Q][1][3, 2] = np.inf
     _, adapter = read_adapter(write_peft(tmp_path / "a", factors))
-    module = fitted(adapter, SMALL, 8)["layers.0.self_attn.q_proj"]
+    module = fitted(adapter, adaptable_decoder(SMALL), 8)["layers.0.self_attn.q_proj"]
     with pytest.raises(UnfitAdapter, match=r"q_proj\.lora_B\.weight holds numbers"):
         module.factors(range(128), range(96))

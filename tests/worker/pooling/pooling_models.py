@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from penstock.adapters import read_adapter
+from penstock.config.lora_settings import LoraSettings
 from penstock.config.settings import EngineConfig, ModelSettings, SchedulerSettings, WorkerSettings
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling, TokenSampling
-from penstock.protocol.from_worker import FromWorker, Result
-from penstock.protocol.to_worker import NewSequence, Plan, SlotWork, ToWorker
+from penstock.protocol.from_worker import AdapterReady, FromWorker, Result
+from penstock.protocol.to_worker import LoadAdapter, NewSequence, Plan, SlotWork, ToWorker
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import Loaded, load
 from tests.system.in_process import recode
@@ -124,13 +129,16 @@ def facts_of(
     budget: int = 2048,
     sequences: int = 64,
     worker: dict[str, Any] | None = None,
+    lora: dict[str, Any] | None = None,
     **settings: Any,
 ):
-    """worker: its settings beside the threads.  settings: of the model."""
+    """worker: its settings beside the threads.  lora: those of adapters.  settings: of the
+    model."""
     folder = prepare(model, cache_dir=str(cache))
     config = EngineConfig(
         model=ModelSettings(model=model, **settings),
         worker=WorkerSettings(threads=threads, **worker or {}),
+        lora=LoraSettings(**lora or {}),
         scheduler=SchedulerSettings(max_num_seqs=sequences, max_num_batched_tokens=budget),
     )
     return EngineFacts(
@@ -148,19 +156,39 @@ def load_pooling(model: str, cache: Path, **settings: Any) -> Loaded:
     return load(facts_of(model, cache, **settings).setup(1))
 
 
-def run(loaded: Loaded, inputs: list[list[int]], *asked: Pooling, chunk: int = 0) -> list[Any]:
+def _held(loaded: Loaded, folders: Sequence[Path | None]) -> list[str]:
+    """Loads adapters. Returns the digest of each; empty for none."""
+    answers, digests = SimpleQueue[Any](), {None: ""}
+    for folder in folders:
+        if folder not in digests:
+            digests[folder], _ = read_adapter(folder)
+            message = LoadAdapter(digests[folder], str(folder))
+            loaded.runner.adapters.load(message, answers.put)
+            assert answers.get(timeout=60) == AdapterReady(digests[folder])
+    return [digests[folder] for folder in folders]
+
+
+def run(
+    loaded: Loaded,
+    inputs: list[list[int]],
+    *asked: Pooling,
+    chunk: int = 0,
+    adapters: Sequence[Path | None] = (),
+) -> list[Any]:
     """One array for each input. asked: one for all, or one each.  chunk: tokens of a step, of each
-    input; 0: all."""
+    input; 0: all.  adapters: folders of one each; None for none."""
     runner, size = loaded.runner, loaded.setup.block_size
     runner.reset()
+    digests = _held(loaded, adapters)
     wanted = list(asked) * len(inputs) if len(asked) == 1 else list(asked)
     admitted, free = [], 0
     for slot, (tokens, pooling) in enumerate(zip(inputs, wanted, strict=True)):
         blocks = list(range(free, free + -(-len(tokens) // size)))
         free += len(blocks)
-        admitted.append(
-            NewSequence(slot, tokens, len(tokens), 0, TokenSampling(0), blocks, None, pooling)
-        )
+        new = NewSequence(slot, tokens, len(tokens), 0, TokenSampling(0), blocks, None, pooling)
+        if adapters:
+            new = msgspec.structs.replace(new, adapter=digests[slot])
+        admitted.append(new)
     done, step, found = [0] * len(inputs), 0, {}
     while len(found) < len(inputs):
         work = []

@@ -11,6 +11,8 @@ export class Attaching {
   #takes = {};
   #model = "";
   #open = false;
+  /** Whether each message is asked by itself. */
+  #each = false;
 
   /** kept: returns the descriptions of what the conversation has.  changed: called after each change. */
   constructor({ kept, changed }) {
@@ -35,16 +37,17 @@ export class Attaching {
   }
 
   /** media: kind -> most items, of the model with this name.  open: whether it can be asked at all. */
-  known({ name, media, chats }) {
+  known({ name, media, chats, transcribes }) {
     this.#model = name;
     this.#takes = media;
-    this.#open = chats;
-    this.button.hidden = !chats;
+    this.#open = chats || transcribes;
+    this.#each = transcribes;
+    this.button.hidden = !this.#open;
     this.button.setAttribute("aria-disabled", String(!this.#able()));
     const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : `${name || "This model"} can't see or hear`;
     this.button.setAttribute("aria-label", words);
     this.button.title = words;
-    this.recorder.known(chats && Boolean(media.audio));
+    this.recorder.known(this.#open && Boolean(media.audio));
     this.note();
     this.input.accept = this.#kinds().flatMap((kind) => KINDS[kind].types).join(",");
   }
@@ -77,7 +80,7 @@ export class Attaching {
     const names = [];
     for (const file of files) {
       const wrong = refusal(file, {
-        takes: this.#takes, model: this.#model, attached: this.descriptions, kept: this.kept(),
+        takes: this.#takes, model: this.#model, attached: this.descriptions, kept: this.#each ? [] : this.kept(), each: this.#each,
       });
       if (wrong) {
         notify(wrong, { one: "attach", bad: true });
@@ -94,7 +97,7 @@ export class Attaching {
 
   /** Says beside the box where the conversation has media that the model doesn't take. */
   note() {
-    const kinds = new Set(this.kept().map(({ kind }) => kind));
+    const kinds = new Set((this.#each ? [] : this.kept()).map(({ kind }) => kind));
     const lost = this.#open ? [...kinds].find((kind) => !this.#takes[kind]) : undefined;
     at("cannot").hidden = !lost;
     at("cannot").textContent = lost ? `${this.#model} ${KINDS[lost].cannot}: it can't go on with the ${KINDS[lost].many} of this conversation.` : "";

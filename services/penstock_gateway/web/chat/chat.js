@@ -13,6 +13,7 @@ import { Model } from "./model.js";
 import { notify, speak } from "./notices.js";
 import { keepLast, lastSettings, requestOf } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
+import { formOf, transcribe } from "./speech.js";
 import { Transcript } from "./transcript.js";
 
 const OPEN = { state: "open" };
@@ -34,7 +35,7 @@ export class Chat {
       running: (node) => this.#running.get(this.current.id)?.node === node,
       edit: (node, text) => this.edit(node, text),
       regenerate: (node) => this.regenerate(node),
-      proceed: (node) => this.proceed(node),
+      proceed: (node) => (this.model.transcribes ? this.regenerate(node) : this.proceed(node)),
       retry: (node) => this.retry(node),
       remove: (node) => this.remove(node),
       turn: (node, by) => this.turn(node, by),
@@ -65,8 +66,8 @@ export class Chat {
   #known(model) {
     this.settings.showDefaults(model.defaults);
     this.attaching.known(model);
-    this.composer.closed(model.chats ? "" : "This model makes vectors: there is nobody to chat with");
-    showPurpose(model.name, model.chats);
+    this.composer.known(model);
+    showPurpose(model);
   }
 
   // --- which conversation is shown
@@ -231,7 +232,7 @@ export class Chat {
     const { current } = this;
     const { system, fields } = this.#request();
     const last = more.continue_final_message ? node.id : node.parent;
-    const messages = messagesOf(current.shown(last), system, (id) => this.store.loadMedia(id));
+    const [shown, load, { name, transcribes }] = [current.shown(last), (id) => this.store.loadMedia(id), this.model];
     const generation = new Generation(current, node, () => {
       if (this.#running.has(current.id)) this.#keepSoon(current, node);
       if (current.id === this.current.id) this.transcript.grown(node);
@@ -239,8 +240,8 @@ export class Chat {
     this.#running.set(current.id, generation);
     node.state = "open";
     this.#settle();
-    const model = this.model.name ? { model: this.model.name } : {};
-    await generation.run(messages.then((sent) => ({ ...model, messages: sent, ...fields, ...more })));
+    if (transcribes) await generation.run(formOf(shown.at(-1), name, fields, load), transcribe);
+    else await generation.run(messagesOf(shown, system, load).then((messages) => ({ ...(name && { model: name }), messages, ...fields, ...more })));
     this.#running.delete(current.id);
     this.keeping.now(current);
     this.#tell(current, node);

@@ -4,6 +4,7 @@ import { at, icon } from "./dom.js";
 
 export class Composer {
   #running = false;
+  #needsFile = false;
 
   /** acts: {send(text, files) -> whether it was taken, stop, busy}.  attaching: what is attached. */
   constructor(acts, attaching) {
@@ -45,7 +46,7 @@ export class Composer {
   }
 
   get #isEmpty() {
-    return !this.box.value.trim() && this.attaching.isEmpty;
+    return this.attaching.isEmpty && (this.#needsFile || !this.box.value.trim());
   }
 
   /** Something was attached, or taken away. */
@@ -53,10 +54,13 @@ export class Composer {
     this.#fit();
   }
 
-  /** words: why nothing can be written; "": something can. */
-  closed(words) {
-    this.box.disabled = Boolean(words);
-    this.box.placeholder = words || "Write a message";
+  /** What the model takes: text, or a sound with some words, or nothing that is written here. */
+  known({ chats, transcribes }) {
+    this.#needsFile = transcribes;
+    this.box.disabled = !chats && !transcribes;
+    if (chats) this.box.placeholder = "Write a message";
+    else if (transcribes) this.box.placeholder = "Record or attach a sound; names in it, if you like";
+    else this.box.placeholder = "This model makes vectors: there is nobody to chat with";
     this.#fit();
   }
 

@@ -18,14 +18,17 @@ export class Generation {
     this.#abort.abort();
   }
 
-  /** body: the request, or a promise of it. Never throws: how it ended is in the node. */
-  async run(body) {
+  /**
+   * body: the request, or a promise of it.  by: sends it, and yields chunks.  Never throws: how it
+   * ended is in the node.
+   */
+  async run(body, by = ask) {
     const { node } = this;
     const times = { begun: performance.now() };
     delete node.problem;
     node.state = "open";
     try {
-      for await (const chunk of ask(await body, this.#abort.signal)) {
+      for await (const chunk of by(await body, this.#abort.signal)) {
         take(node, chunk, times, performance.now());
         this.changed(node);
       }

@@ -38,9 +38,9 @@ export function describe(file) {
 /**
  * Why a file can't be attached to what is attached already; "" where it can. takes: kind -> most
  * items, of the model.  model: its name.  attached, kept: descriptions of what the message and the
- * conversation before it have.
+ * conversation before it have.  each: whether each message is asked by itself.
  */
-export function refusal(file, { takes, model, attached, kept }) {
+export function refusal(file, { takes, model, attached, kept, each = false }) {
   const kind = kindOf(file.type);
   const what = file.name ? `“${file.name.slice(0, MOST_NAME)}”` : "What was given";
   if (!kind) {
@@ -53,7 +53,7 @@ export function refusal(file, { takes, model, attached, kept }) {
   if (file.size > MOST_FILE_BYTES) return `${what} has ${mib(file.size)}; at most ${mib(MOST_FILE_BYTES)} are allowed.`;
   const all = [...kept, ...attached];
   if (all.filter((each) => each.kind === kind).length >= takes[kind]) {
-    return `This conversation has ${takes[kind]} ${takes[kind] === 1 ? KINDS[kind].one : many}, and the model takes no more in a prompt.`;
+    return `This ${each ? "message" : "conversation"} has ${takes[kind]} ${takes[kind] === 1 ? KINDS[kind].one : many}, and the model takes no more in a prompt.`;
   }
   if (all.reduce((sum, each) => sum + each.size, file.size) > MOST_BYTES) {
     return `With ${what} this conversation would have more than ${mib(MOST_BYTES)} of media.`;

@@ -37,6 +37,8 @@ export class Model {
   limit = 0;
   /** Whether it writes text; one that makes vectors can't be chatted with. */
   chats = true;
+  /** Whether it writes down what is said, and does nothing else. */
+  transcribes = false;
   /** Kinds of media that a prompt may hold, and how many of each. */
   media = {};
   /** Its own values of parameters that a request leaves out. */
@@ -71,7 +73,8 @@ export class Model {
     this.name = model?.id ?? "";
     this.limit = model?.max_model_len ?? 0;
     this.chats = !model || chats(model);
-    this.media = model?.media ?? {};
+    this.transcribes = Boolean(model?.tasks?.includes("transcription"));
+    this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
     this.defaults = model?.default_sampling_params ?? {};
     this.#show(this.name ? "" : "No model for this key");
     this.known(this);

@@ -1,4 +1,4 @@
-/** One streamed answer of POST /v1/chat/completions. */
+/** One streamed answer, of POST /v1/chat/completions or another path. */
 
 import { ApiError, headers } from "./api.js";
 import { EventParser } from "./sse.js";
@@ -16,15 +16,22 @@ export class ConnectionLost extends Error {
  * Asks, and yields the chunks. Throws ApiError for an error before or within the stream,
  * ConnectionLost for a stream without end, and the signal's AbortError.
  */
-export async function* ask(body, signal) {
+export function ask(body, signal) {
+  return eventsOf("v1/chat/completions", {
+    headers: { "content-type": "application/json", "x-penstock-timeline": "1" },
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    signal,
+  });
+}
+
+/** The chunk behind the last words. */
+export const ended = () => ({ choices: [{ delta: {}, finish_reason: "stop" }] });
+
+/** What a path streams that is posted to. Throws as `ask` does. */
+export async function* eventsOf(path, { headers: own = {}, body, signal }) {
   let response;
   try {
-    response = await fetch("v1/chat/completions", {
-      method: "POST",
-      headers: { "content-type": "application/json", "x-penstock-timeline": "1", ...headers() },
-      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-      signal,
-    });
+    response = await fetch(path, { method: "POST", headers: { ...own, ...headers() }, body, signal });
   } catch (error) {
     if (signal.aborted) throw error;
     throw new ApiError("the server can't be reached", { code: "unreachable" });

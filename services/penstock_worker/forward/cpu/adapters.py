@@ -7,7 +7,7 @@ of B that belong to its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -17,9 +17,9 @@ from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.low_rank import (
     LowRankAdapter,
-    LowRankFactors,
     LowRankRows,
     LowRankTargets,
+    TargetFactors,
     WholeMatrix,
 )
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
@@ -33,13 +33,11 @@ from penstock_worker.adapters.adaptable import (
     QUERY,
     UP,
     VALUE,
-    adaptable_ends,
-    adaptable_modules,
     adapter_bytes,
-    whole_matrices,
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.adapters.models import AdaptableModel, adaptable_decoder
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import LayerWeights
 from penstock_worker.forward.interface import require_adaptable
@@ -77,10 +75,16 @@ class AdaptedPhases:
         return replace(phase, low_rank=len(self.names) - _EACH)
 
     def of_layer(
-        self, phases: Iterator[Phase], weights: LayerWeights, number: int
+        self, phases: Iterable[Phase], weights: LayerWeights, number: int
     ) -> Iterator[Phase]:
         """`number`: the layer's in the program."""
-        matrices = self._matrices(weights, self.first_layer + number)
+        yield from self.of_phases(phases, self._matrices(weights, self.first_layer + number))
+
+    def of_phases(
+        self, phases: Iterable[Phase], matrices: Sequence[tuple[PackedMatrix, str]]
+    ) -> Iterator[Phase]:
+        """`matrices`: those that adapters may change, and their modules; known when the first of
+        the phases is."""
         for phase in phases:
             if phase.kind in (PhaseKind.MAKE_INPUT, PhaseKind.GATE_UP, PhaseKind.EXCHANGE):
                 # What the factors read as well, besides the matrices.
@@ -114,7 +118,9 @@ class AdaptedPhases:
         return [(each, name) for each, name in named if each is not None and name in self.modules]
 
     @staticmethod
-    def _name(matrix: PackedMatrix | None, matrices: list[tuple[PackedMatrix, str]]) -> str | None:
+    def _name(
+        matrix: PackedMatrix | None, matrices: Sequence[tuple[PackedMatrix, str]]
+    ) -> str | None:
         return next((name for each, name in matrices if each is matrix), None)
 
     def part(self, name: str) -> tuple[range, range]:
@@ -135,13 +141,14 @@ class AdaptedPhases:
 class PackedAdapters:
     """Packs adapters for this rank's program."""
 
-    def __init__(self, config: ModelConfig, setup: Setup, kind: MatrixKind) -> None:
-        """`kind`: of what is packed."""
-        self._modules = adaptable_modules(config) | adaptable_ends(config)
-        self._whole = whole_matrices(config) if setup.lora_whole_matrices else {}
+    def __init__(self, model: AdaptableModel, setup: Setup, dtype: str) -> None:
+        """`dtype`: the program's. Factors are float32 beside float32 weights, else bfloat16: they
+        are read as often as the weights, and are as fine as these."""
+        self._modules = model.modules
+        self._whole = model.whole if model.takes_whole else {}
         self._most = setup.max_loras
         self._rank = setup.max_lora_rank
-        self._kind = kind
+        self._kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
         self._phases: AdaptedPhases | None = None
         self.targets: LowRankTargets | None = None
         """Of the program, once it is compiled."""
@@ -171,13 +178,13 @@ _Named = Sequence[tuple[int, str]]
 """Targets, and the modules that they are of."""
 
 
-def _factors(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[LowRankFactors]:
+def _factors(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[TargetFactors]:
     for target, name in named:
         module = modules[name]
         if isinstance(module, FittedModule):
             down, up, *scaled = module.parts(*phases.part(name))
             gains, added = (None if each is None else each.numpy() for each in scaled)
-            yield LowRankFactors(target, down.numpy(), up.numpy(), gains, added)
+            yield TargetFactors(target, down.numpy(), up.numpy(), gains, added)
 
 
 def _whole(modules: Fitted, phases: AdaptedPhases, named: _Named) -> Iterator[WholeMatrix]:
@@ -195,14 +202,13 @@ def _chunks(matrix: FittedMatrix, rows: range) -> Iterator[np.ndarray]:
 
 
 def adapters_of(config: ModelConfig, setup: Setup, dtype: str) -> PackedAdapters | None:
-    """Returns None if the setup asks for none. Factors are float32 beside float32 weights, else
-    bfloat16: they are read as often as the weights, and are as fine as these. Raises Unable for a
-    model that adapters can change nothing in."""
+    """Returns None if the setup asks for none. Raises Unable for a model that adapters can change
+    nothing in."""
     if not setup.max_loras:
         return None
     require_adaptable(config)
-    kind = MatrixKind.F32 if dtype == "float32" else MatrixKind.BF16
-    return PackedAdapters(config, setup, kind)
+    model = adaptable_decoder(config, takes_whole=setup.lora_whole_matrices)
+    return PackedAdapters(model, setup, dtype)
 
 
 def adapted_rows(batch: BatchAdapters | None, counts: np.ndarray) -> LowRankRows:

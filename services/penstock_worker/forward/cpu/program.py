@@ -88,15 +88,22 @@ def _placed(phases: Iterable[Phase], places: Sequence[tuple[int, int]]) -> Itera
 
 
 def compile_rows(
-    config: ModelConfig, weights: ModelWeights, *, whole: bool = False, both_ways: bool = False
+    config: ModelConfig,
+    weights: ModelWeights,
+    *,
+    whole: bool = False,
+    both_ways: bool = False,
+    adapted: AdaptedPhases | None = None,
 ) -> Program:
     """Returns what a step of a model does whose rows behind the last norm are wanted instead of
     logits. whole: it is an encoder's, which keeps nothing of an input beyond the step. both_ways:
-    attention looks ahead, too."""
-    phases = _phases(config, weights, whole=whole, both_ways=both_ways)
+    attention looks ahead, too. adapted: as of compile_program."""
+    found = _phases(config, weights, whole=whole, both_ways=both_ways, adapted=adapted)
     if not whole:
-        phases = _placed(phases, _in_one_group(config))
-    return Program((*phases, rows_phase(config.hidden_size, weights.norm)), config.vocab_size)
+        found = _placed(found, _in_one_group(config))
+    phases = (*found, rows_phase(config.hidden_size, weights.norm))
+    low_rank = None if adapted is None else adapted.targets()
+    return Program(phases, config.vocab_size, low_rank)
 
 
 def rows_phase(width: int, norm: NormWeights | None = None) -> Phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from penstock.model_config import EncoderConfig
 from penstock_kernels.cpu.decoder import Decoder, DecoderStep
 from penstock_kernels.cpu.program import Program
+from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.forward.cpu.adapters import adapted_rows
 from penstock_worker.forward.interface import StepCancelled
 
 GROUP_ROWS = 128
@@ -45,19 +48,35 @@ class CPUEncoder:
         if self._decoder.cancelled:
             raise StepCancelled
 
-    def hidden(self, tokens: np.ndarray, types: np.ndarray, lengths: list[int]) -> Tensor:
-        """As EncoderModel.hidden, without padding. Raises ValueError for an input that is longer
-        than any may be."""
+    def hidden(
+        self,
+        tokens: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        adapters: BatchAdapters | None = None,
+    ) -> Tensor:
+        """As EncoderModel.hidden, without padding. `adapters`: of the inputs. Raises ValueError for
+        an input that is longer than any may be."""
         if max(lengths) > self._longest:
             raise ValueError(f"an input has {max(lengths)} tokens; at most {self._longest} may be")
-        out, start = [], 0
+        out, start, first = [], 0, 0
         for group in _groups(lengths):
             rows = slice(start, start + sum(group))
-            out.append(self._group(tokens[rows], types[rows], group))
-            start = rows.stop
+            own = None
+            if adapters is not None:
+                of_group = adapters.of_sequence[first : first + len(group)]
+                own = replace(adapters, of_sequence=of_group)
+            out.append(self._group(tokens[rows], types[rows], group, own))
+            start, first = rows.stop, first + len(group)
         return torch.from_numpy(np.concatenate(out))
 
-    def _group(self, tokens: np.ndarray, types: np.ndarray, lengths: list[int]) -> np.ndarray:
+    def _group(
+        self,
+        tokens: np.ndarray,
+        types: np.ndarray,
+        lengths: list[int],
+        adapters: BatchAdapters | None,
+    ) -> np.ndarray:
         ends = np.cumsum([0, *lengths])
         blocks = np.cumsum([0, *(-(-length // BLOCK) for length in lengths)])
         step = DecoderStep(
@@ -67,6 +86,7 @@ class CPUEncoder:
             tables=np.arange(blocks[-1], dtype=np.int32),
             first_block=_int32(blocks[:-1]),
             types=_int32(types) if self.config.token_types else None,
+            adapted=adapted_rows(adapters, np.array(lengths)),
         )
         rows = self._decoder.logits(step, np.arange(len(tokens), dtype=np.int32))
         if self._decoder.cancelled:

@@ -6,7 +6,7 @@ Sources: as those of `encoder.model`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.model_config import EncoderConfig
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
@@ -19,6 +19,7 @@ from penstock_kernels.cpu.program import (
     Program,
     RotationTable,
 )
+from penstock_worker.forward.cpu.adapters import AdaptedPhases
 from penstock_worker.forward.cpu.gates import forms_of
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.forward.cpu.program import rows_phase
@@ -39,6 +40,10 @@ class EncoderCompiler:
     """Of all matrices; None: each as the file has it."""
     longest: int
     """Tokens of an input."""
+    adapted: AdaptedPhases | None = None
+    """What adapters may change; None: nothing."""
+    named: list[tuple[PackedMatrix, str]] = field(default_factory=list)
+    """Matrices that have been packed, by their modules."""
 
     def program(self) -> Program:
         """Raises UnsupportedModel for weights that don't fit the configuration."""
@@ -53,9 +58,14 @@ class EncoderCompiler:
             both_ways=True,
         )
         for number in range(config.num_layers):
-            *layer, last = self._layer(f"encoder.layer.{number}", attention)
+            own = self._layer(f"encoder.layer.{number}", attention)
+            if self.adapted is not None:
+                own = self.adapted.of_phases(own, self.named)
+            *layer, last = own
             phases += [*layer, replace(last, ends_layer=True)]
-        return Program((*phases, rows_phase(config.hidden_size)), config.vocab_size)
+            self.named.clear()
+        low_rank = None if self.adapted is None else self.adapted.targets()
+        return Program((*phases, rows_phase(config.hidden_size)), config.vocab_size, low_rank)
 
     def _rotation(self) -> RotationTable | None:
         rope = self.config.rope
@@ -149,7 +159,10 @@ class EncoderCompiler:
     def _dense(
         self, name: str, outputs: int, inputs: int, rows: range | None = None
     ) -> PackedMatrix:
-        return self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=True, rows=rows)
+        found = self.packing.matrix(name, outputs, inputs, kind=self.kind, bias=True, rows=rows)
+        if self.adapted is not None and name in self.adapted.modules:
+            self.named.append((found, name))
+        return found
 
     def _table(self, name: str, rows: int) -> PackedMatrix:
         return self.packing.matrix(name, rows, self.config.hidden_size, kind=self.kind)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from penstock.model_config import EncoderConfig, ModelConfig
 from penstock_kernels.reference.tiling import padded_rows
+from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import PLAIN_RULE, HeadNorms, Rotation, ScoreRule
 from penstock_worker.attention.reference import normalised_and_rotated
 from penstock_worker.models.decoder import DecoderModel, headless
@@ -69,12 +70,17 @@ class LayeredEncoder:
     """As EncoderModel."""
 
     def __init__(
-        self, config: EncoderConfig, layers: ModelConfig, weights: Weights, positions: int
+        self,
+        config: EncoderConfig,
+        layers: ModelConfig,
+        weights: Weights,
+        positions: int,
+        adapters: ProductAdapters | None = None,
     ) -> None:
-        """`positions`: tokens that an input may have. Raises UnsupportedModel for weights that
-        don't fit the configuration."""
+        """`positions`: tokens that an input may have; `adapters`: of rows. Raises UnsupportedModel
+        for weights that don't fit the configuration."""
         self.config = config
-        self._model = DecoderModel(headless(layers), weights, positions)
+        self._model = DecoderModel(headless(layers), weights, positions, adapters=adapters)
 
     def hidden(
         self,

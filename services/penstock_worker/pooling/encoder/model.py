@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock.model_config import EncoderConfig
 from penstock_kernels import reference
+from penstock_worker.adapters.interface import ProductAdapters
 from penstock_worker.attention.interface import Rotation
 from penstock_worker.layers.rotary import Rotary
 from penstock_worker.pooling.encoder.ops import EncoderOps, InputAttention
@@ -46,18 +47,25 @@ class _Layer:
     """Maps [rows, hidden] to the same shape."""
 
     def __init__(
-        self, ops: EncoderOps, config: EncoderConfig, weights: Weights, number: int
+        self,
+        ops: EncoderOps,
+        config: EncoderConfig,
+        weights: Weights,
+        number: int,
+        adapters: ProductAdapters | None,
     ) -> None:
         at, size, eps = f"encoder.layer.{number}", config.hidden_size, config.layer_norm_eps
         attention, inner = f"{at}.attention", config.intermediate_size
 
         def dense(names: list[str], outputs: int, inputs: int, *, bias: bool = True) -> Product:
             matrix = weights.take_stacked([(f"{name}.weight", (outputs, inputs)) for name in names])
-            if not bias:
-                return ops.product(matrix, matrix.new_zeros(outputs))
-            return ops.product(
-                matrix, weights.take_stacked([(f"{name}.bias", (outputs,)) for name in names])
-            )
+            added = matrix.new_zeros(outputs)
+            if bias:
+                added = weights.take_stacked([(f"{name}.bias", (outputs,)) for name in names])
+            product = ops.product(matrix, added)
+            if adapters is None:
+                return product
+            return adapters.adapted(product, [(name, outputs) for name in names], inputs)
 
         parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
         if weights.has(f"{attention}.self.all.weight"):
@@ -104,8 +112,10 @@ class EncoderModel:
         ops: EncoderOps = REFERENCE,
         *,
         longest: int,
+        adapters: ProductAdapters | None = None,
     ) -> None:
-        """`ops` are the kernels for the device of the weights; `longest`: tokens of an input.
+        """`ops` are the kernels for the device of the weights; `longest`: tokens of an input;
+        `adapters`: those of rows.
         Raises UnsupportedModel for weights that don't fit the configuration."""
         self.config = config
         self._ops = ops
@@ -128,7 +138,9 @@ class EncoderModel:
             shape = (config.relative_buckets, config.num_heads)
             buckets = weights.take("encoder.relative_attention_bias.weight", shape)
             self.bias = _by_distance(buckets, longest)
-        self.layers = [_Layer(ops, config, weights, number) for number in range(config.num_layers)]
+        self.layers = [
+            _Layer(ops, config, weights, number, adapters) for number in range(config.num_layers)
+        ]
 
     def hidden(
         self,

@@ -1,0 +1,88 @@
+"""What adapters are fitted to: a model's modules, and what files call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.families import FAMILIES
+from penstock.model_config import ModelConfig
+from penstock_worker.adapters.adaptable import (
+    EMBEDDING,
+    HEAD,
+    adaptable_ends,
+    adaptable_modules,
+    whole_matrices,
+)
+from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.names import from_gguf, from_hub
+from penstock_worker.weights.stored import StoredTensor
+
+Renamed = Callable[[StoredTensor, str, str], dict[str, StoredTensor]]
+"""Maps a tensor, its file's name of it and the adapter's format to the tensors that it is by our
+names; to none if it is no part of the model. Raises UnsupportedModel for one that can't be cut."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptableModel:
+    """A model as adapters see it."""
+
+    name: str
+    """Of its family."""
+    modules: Mapping[str, tuple[int, int]]
+    """(outputs, inputs) by our name."""
+    renamed: Renamed
+    whole: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows and columns of the large matrices that an adapter may bring, by module."""
+    takes_whole: bool = False
+    """Whether the settings let it."""
+    heads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """(outputs, inputs) of the layers of a classification head, which may be changed in any way."""
+    unused: tuple[str, ...] = ()
+    """How names of modules begin that this server computes nothing with. What an adapter has for
+    them is passed over."""
+    gguf: tuple[str, ...] = ()
+    """Values of general.architecture of files that fit."""
+
+
+def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> AdaptableModel:
+    """Of a model that generates."""
+    family = FAMILIES[config.architecture]
+    return AdaptableModel(
+        name=family.name,
+        modules=adaptable_modules(config) | adaptable_ends(config),
+        renamed=decoder_names(config),
+        whole=whole_matrices(config),
+        takes_whole=takes_whole,
+        gguf=tuple(each for each in (family.gguf, *family.gguf_also) if each),
+    )
+
+
+def adaptable_headless(
+    config: ModelConfig, *, labels: int = 0, takes_whole: bool = False
+) -> AdaptableModel:
+    """Of a decoder that makes vectors. `labels`: of its classification head; 0: it has none."""
+    model = adaptable_decoder(config, takes_whole=takes_whole)
+    return AdaptableModel(
+        name=model.name,
+        modules={name: shape for name, shape in model.modules.items() if name != HEAD},
+        renamed=model.renamed,
+        whole={EMBEDDING: model.whole[EMBEDDING]},
+        takes_whole=takes_whole,
+        heads={"score": (labels, config.hidden_size)} if labels else {},
+        unused=(HEAD,) if labels else (HEAD, "score"),
+        gguf=model.gguf,
+    )
+
+
+def decoder_names(config: ModelConfig) -> Renamed:
+    """As a decoder's checkpoint is read."""
+    family = FAMILIES[config.architecture]
+
+    def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:
+        if format == "gguf":
+            return by_our_names({from_gguf(name): stored}, family.gguf_names, config)
+        read = from_hub(name)
+        return {} if read is None else by_our_names({read: stored}, family.hub_names, config)
+
+    return renamed

@@ -1,0 +1,121 @@
+"""Adapters of pooling models: those of layers, and the classification heads that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from penstock.adapters import UnfitAdapter
+from penstock.errors import UnsupportedModel
+from penstock.protocol.to_worker import Setup, SlotWork
+from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
+from penstock_worker.adapters.interface import (
+    NO_ADAPTERS,
+    BatchAdapters,
+    HeldAdapter,
+    HoldsAdapters,
+    StepAdapters,
+)
+from penstock_worker.adapters.models import AdaptableModel
+from penstock_worker.adapters.slot_adapters import AdapterBounds, SlotAdapters
+from penstock_worker.pooling.heads import Head
+from penstock_worker.weights.stored import StoredTensor
+from penstock_worker.weights.weights import Weights
+
+
+@dataclass(frozen=True)
+class PooledAdapter:
+    """An adapter of a pooling model."""
+
+    layers: HeldAdapter
+    head: Head | None
+    """In the place of the model's own; None: that one counts."""
+
+
+class PoolAdapters:
+    """The adapters of a pooling model's steps."""
+
+    def __init__(self, steps: StepAdapters = NO_ADAPTERS) -> None:
+        """`steps` hold a PooledAdapter each."""
+        self.steps = steps
+
+    def of_batch(self, works: Sequence[SlotWork]) -> BatchAdapters | None:
+        """Returns what layers have of these works' adapters; None for nothing."""
+        batch = self.steps.of_batch(works)
+        if batch is None:
+            return None
+        held = cast(tuple[PooledAdapter, ...], batch.held)
+        return BatchAdapters(tuple(each.layers for each in held), batch.of_sequence)
+
+    def head_of(self, slot: int, own: Head | None) -> Head | None:
+        """Returns the head of a slot's adapter. `own`: the model's."""
+        held = cast(PooledAdapter | None, self.steps.held_by(slot))
+        return own if held is None or held.head is None else held.head
+
+
+@dataclass(frozen=True)
+class AdaptedPooling:
+    """What adapters of a pooling model are made with, whatever computes its layers."""
+
+    model: AdaptableModel
+    weights: Callable[[], Weights]
+    """Opens the model's own."""
+    head: Callable[[Weights], Head | None]
+    """Takes the classification head out of weights."""
+
+    def steps(self, layers: HoldsAdapters, setup: Setup) -> PoolAdapters:
+        """`layers`: the half of the backend that computes them."""
+        bounds = AdapterBounds(setup.max_loras, setup.max_lora_rank)
+        return PoolAdapters(
+            SlotAdapters(_LayersAndHeads(layers, self), self.model, bounds, self.weights)
+        )
+
+
+class _LayersAndHeads:
+    """A HoldsAdapters of PooledAdapter."""
+
+    def __init__(self, layers: HoldsAdapters, pooling: AdaptedPooling) -> None:
+        self._layers = layers
+        self._pooling = pooling
+
+    @property
+    def nbytes(self) -> int:
+        return self._layers.nbytes
+
+    def hold(self, modules: Fitted) -> PooledAdapter:
+        heads = self._pooling.model.heads
+        own = {
+            name: module for name, module in modules.items() if name.removesuffix(".bias") in heads
+        }
+        others = {name: module for name, module in modules.items() if name not in own}
+        return PooledAdapter(self._layers.hold(others), self._head(own) if own else None)
+
+    def _head(self, modules: Fitted) -> Head | None:
+        """A head is small: factors are merged into its matrices, float32."""
+        weights = self._pooling.weights()
+        changed = {
+            name if name.endswith(".bias") else f"{name}.weight": self._tensor(name, each, weights)
+            for name, each in modules.items()
+        }
+        try:
+            return self._pooling.head(weights.with_tensors(changed))
+        except UnsupportedModel as error:
+            raise UnfitAdapter(f"the adapter's head doesn't fit the model: {error}") from None
+
+    def _tensor(
+        self, name: str, module: FittedModule | FittedMatrix, weights: Weights
+    ) -> StoredTensor:
+        if isinstance(module, FittedMatrix):
+            values, said = module.part(range(module.stored.shape[0])), module.stored.name
+        else:
+            outputs, inputs = self._pooling.model.heads[name]
+            values = weights.take(f"{name}.weight", (outputs, inputs), torch.float32)
+            down, up, gains, _ = module.parts(range(outputs), range(inputs))
+            if gains is not None:
+                values = values * gains[:, None]
+            values, said = values + up @ down, module.up.name
+        shape = tuple(values.shape[:1] if name.endswith(".bias") else values.shape)
+        return StoredTensor(said, shape, "F32", values.numpy().reshape(-1).view("uint8"))

@@ -1,0 +1,154 @@
+"""Adapters of pooling models: an input's vector is that of transformers' model with the adapter
+merged in, with its own bits whatever else is computed; so are the scores of heads."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.protocol.common import Pooling
+from penstock_worker.loading.load import Loaded
+from tests.adapter_folders import Factors, random_factors, write_peft
+from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
+
+SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 3}
+DECODER = {**SIZES, "num_key_value_heads": 1, "head_dim": 16}
+MODERN = {
+    **SIZES,
+    "global_attn_every_n_layers": 2,
+    "local_attention": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "reference_compile": False,
+}
+EMBEDDERS: dict[str, dict[str, Any]] = {
+    "BertModel": SIZES,
+    "RobertaModel": {**SIZES, "pad_token_id": 1},
+    "ModernBertModel": MODERN,
+    "Qwen3Model": DECODER,
+}
+LORA = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 12}
+LENGTHS = [3, 31, 1, 17, 40, 8]
+
+
+def load_with_adapters(folder: Path, cache: Path, backend: str, **settings: Any) -> Loaded:
+    worker = {"attention_backend": backend}
+    return load_pooling(str(folder), cache, worker=worker, lora=LORA, threads=2, **settings)
+
+
+def factors_of(model: Any, rank: int, seed: int, but: tuple[str, ...] = ()) -> Factors:
+    """Of all linear layers but those whose names begin so."""
+    shapes = {
+        name: (module.out_features, module.in_features)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and not name.startswith(but or ("-",))
+    }
+    return random_factors(shapes, rank, seed, 0.15)
+
+
+def merged(model: Any, factors: Factors, scale: float) -> Any:
+    other = copy.deepcopy(model)
+    for name, (down, up) in factors.items():
+        with torch.no_grad():
+            weight = other.get_submodule(name).weight
+            added = torch.from_numpy(up).double() @ torch.from_numpy(down).double()
+            weight.copy_((weight.double() + scale * added).float())
+    return other
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("kind", EMBEDDERS)
+def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str, backend: str) -> None:
+    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    model.set_attn_implementation("eager")
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
+    adapters = [factors_of(model, 5, 1), factors_of(model, 12, 2)]
+    folders = [write_peft(tmp_path / str(at), each, alpha=9) for at, each in enumerate(adapters)]
+    paths = [None, *folders]
+    twins = [model, merged(model, adapters[0], 9 / 5), merged(model, adapters[1], 9 / 12)]
+    inputs = random_inputs(LENGTHS)
+    chosen = [at % 3 for at in range(len(inputs))]
+    asked = Pooling("embed", normalize=False)
+    # An adapter's rows come first, between others, and last.
+    crowd = run(loaded, inputs, asked, adapters=[paths[each] for each in chosen])
+    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
+        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
+        assert np.array_equal(alone, vector)
+        with torch.inference_mode():
+            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
+        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
+        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    if kind == "Qwen3Model":
+        parts = run(loaded, inputs, asked, chunk=5, adapters=[paths[each] for each in chosen])
+        assert all(map(np.array_equal, parts, crowd))
+    plain = load_pooling(str(tmp_path / "m"), tmp_path, worker={"attention_backend": backend})
+    for at, vector in enumerate(run(plain, inputs, asked)):
+        assert np.array_equal(vector, crowd[at]) == (not chosen[at])
+    loaded.runner.close()
+    plain.runner.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    ("kind", "settings", "inner", "outer"),
+    [
+        ("BertForSequenceClassification", SIZES, "bert.pooler.dense", "classifier"),
+        (
+            "RobertaForSequenceClassification",
+            {**SIZES, "pad_token_id": 1},
+            "classifier.dense",
+            "classifier.out_proj",
+        ),
+        ("Qwen3ForSequenceClassification", {**DECODER, "pad_token_id": 0}, "", "score"),
+    ],
+    ids=["bert", "roberta", "qwen3"],
+)
+def test_heads_of_adapters(
+    tmp_path: Path, kind: str, settings: dict[str, Any], inner: str, outer: str, backend: str
+) -> None:
+    """A layer of the head is brought whole, another one is changed by factors."""
+    model = save(tmp_path / "m", kind, **settings, num_labels=3)
+    model.set_attn_implementation("eager")
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
+    factors = factors_of(model, 5, 1, but=(outer,))
+    assert (inner in factors) == bool(inner)
+    random = np.random.default_rng(3)
+    whole = {
+        f"{outer}.{name}": random.standard_normal(tuple(each.shape)).astype(np.float32)
+        for name, each in model.get_submodule(outer).named_parameters()
+    }
+    path = write_peft(tmp_path / "a", factors, alpha=9, whole=whole)
+    twin = merged(model, factors, 9 / 5)
+    for name, values in whole.items():
+        twin.get_parameter(name).data = torch.from_numpy(values)
+    inputs = random_inputs([31, 7, 12])
+    adapters = [path, None, path]
+    asked = Pooling("classify", activate=False)
+    for tokens, which, found in zip(
+        inputs, adapters, run(loaded, inputs, asked, adapters=adapters), strict=True
+    ):
+        with torch.inference_mode():
+            wanted = (twin if which else model)(torch.tensor([tokens])).logits[0].numpy()
+        assert np.abs(found - wanted).max() < 1e-3
+    loaded.runner.close()
+
+
+def test_what_vectors_are_not_made_of_is_passed_over(tmp_path: Path) -> None:
+    """PEFT changes a pooler that embeddings don't go through."""
+    model = save(tmp_path / "m", "BertModel", **SIZES)
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, "cpu")
+    layers = factors_of(model, 5, 1, but=("pooler",))
+    pooler = random_factors({"pooler.dense": (48, 48)}, 5, 2)
+    folders = [write_peft(tmp_path / "a", layers), write_peft(tmp_path / "b", layers | pooler)]
+    tokens = random_inputs([9, 9])
+    found = run(loaded, [tokens[0]] * 2, Pooling("embed"), adapters=folders)
+    assert np.array_equal(*found)
+    loaded.runner.close()
