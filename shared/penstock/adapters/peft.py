@@ -71,7 +71,7 @@ class _Tensors:
         for endings, found in ((_DOWNS, self.downs), (_UPS, self.ups)):
             for ending in endings:
                 if name.endswith(ending):
-                    found[_module(name, ending)] = _factor(tensor, 2)
+                    self._add_factor(found, _module(name, ending), tensor)
                     return
         if name.endswith(_MAGNITUDE):
             self.magnitudes[_module(name, _MAGNITUDE)] = _factor(tensor, 1)
@@ -83,6 +83,14 @@ class _Tensors:
             self.whole.append(_whole(tensor))
         else:
             raise UnfitAdapter(f"the adapter's tensor {name} is of no kind that is served")
+
+    @staticmethod
+    def _add_factor(found: dict[str, StoredFactor], module: str, tensor: SafetensorsTensor) -> None:
+        if module in found:
+            raise UnfitAdapter(
+                f"the adapter has {found[module].name} and {tensor.name}; one of them is allowed"
+            )
+        found[module] = _factor(tensor, 2)
 
     def adapter(self, config: PeftConfig) -> Adapter:
         if alone := sorted(self.downs.keys() ^ self.ups.keys()):

@@ -117,6 +117,14 @@ def test_tensors_that_are_no_pair(tmp_path: Path) -> None:
             read_adapter(folder)
 
 
+def test_two_factors_of_one_kind(tmp_path: Path) -> None:
+    """By the names of a layer and of an embedding."""
+    factors = random_factors({Q: SHAPES[Q]}, 4, 1)
+    more = {f"{Q}.lora_embedding_A": np.ones((4, 16), np.float32)}
+    with pytest.raises(UnfitAdapter, match=r"has base_model.*lora_.* and base_model.*lora_"):
+        read_adapter(write_peft(tmp_path / "a", factors, whole=more))
+
+
 def test_whole_matrices_lengths_and_embeddings(tmp_path: Path) -> None:
     whole = {"lm_head.weight": np.ones((6, 4), np.float32)}
     token = {"model.embed_tokens": (4, 6)}
