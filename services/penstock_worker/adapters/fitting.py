@@ -12,7 +12,7 @@ from torch import Tensor
 
 from penstock.adapters import AdaptedModule, Adapter, StoredFactor, UnfitAdapter
 from penstock.errors import UnsupportedModel
-from penstock_worker.adapters.adaptable import EMBEDDING
+from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.adapters.dora import RowLengths
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
@@ -177,7 +177,8 @@ def _factors(
         rows = None
         if each in lengths:
             shape = (up.shape[0], down.shape[1])
-            rows = RowLengths(name, shape, lengths[each], own.get())
+            matrix = EMBEDDING if name == HEAD and model.tied else name
+            rows = RowLengths(name, shape, lengths[each], own.get(), matrix)
         found = FittedModule(down, up, module.scale, rows)
         _check(module, name, found, {**model.modules, **model.heads})
         yield name, found

@@ -43,6 +43,8 @@ class AdaptableModel:
     them is passed over."""
     gguf: tuple[str, ...] = ()
     """Values of general.architecture of files that fit."""
+    tied: bool = False
+    """Whether the output head has the embedding's matrix."""
 
 
 def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> AdaptableModel:
@@ -55,6 +57,7 @@ def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> Adap
         whole=whole_matrices(config),
         takes_whole=takes_whole,
         gguf=tuple(each for each in (family.gguf, *family.gguf_also) if each),
+        tied=config.tie_word_embeddings,
     )
 
 
