@@ -71,7 +71,7 @@ async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pa
     async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT, limits=limits) as client:
         before = (await _counted(client))[TOKENS]
         sending = [
-            asyncio.ensure_future(_send(client, streams, key, stream, answers))
+            asyncio.create_task(_send(client, streams, key, stream, answers))
             for stream in range(streams.count)
         ]
         try:
@@ -111,7 +111,7 @@ async def _send(
         number += 1
 
 
-def _raise(sending: list[asyncio.Future[None]]) -> None:
+def _raise(sending: list[asyncio.Task[None]]) -> None:
     """Raises what a stream has failed with."""
     for each in sending:
         if each.done():
