@@ -65,7 +65,8 @@ class Pace:
 
 async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pace:
     """Streams that are busy throughout, so that it is the server's rate and not the time until the
-    slowest of some answers has ended. key: of requests that nobody has sent before."""
+    slowest of some answers has ended. seconds: of the window, which is longer where no token comes
+    in it. key: of requests that nobody has sent before."""
     answers: dict[tuple[int, int], str] = {}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT, limits=limits) as client:
@@ -84,7 +85,10 @@ async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pa
                 await _counted(client),
             )
             await asyncio.sleep(seconds)
-            last, worked = await _counted(client), server.processor_time()
+            while (last := await _counted(client))[TOKENS] == first[TOKENS]:
+                _raise(sending)
+                await asyncio.sleep(POLL)
+            worked = server.processor_time()
             took = time.perf_counter() - begun
             _raise(sending)
         finally:
