@@ -112,9 +112,8 @@ class Alone:
             rows = [Row(temperature=0.0)] * self._streams
             sample(logits.numpy(), rows, threads=self._threads, scratch=self._scratch)
             sampling.append(time.perf_counter() - begun)
-        used = [taken.any(axis=(1, 2)).sum() for taken in phases]
-        each = np.array([taken.sum(axis=0) / n for taken, n in zip(phases, used, strict=True)])
-        found = by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0) / 1e9)
+        each = np.array(phases).mean(axis=1) / 1e9  # Of all threads.
+        found = by_part(self._forward.decoder.program.phases, np.quantile(each, 0.25, axis=0))
         last = {"name": SAMPLING, "seconds": float(np.quantile(sampling, 0.25))}
         return [*found, {**last, "waited": 0.0, "bytes": 0}]
 
@@ -147,23 +146,23 @@ def _weights(phase: Phase) -> int:
 
 
 def in_system(isa: str, streams: int, threads: int) -> float:
-    """Seconds of a step in the whole system: of what a long answer takes longer than a short
-    one."""
+    """Seconds of a step in the whole system: of what a long answer takes longer than a short one to
+    prompts that are in the cache already."""
     short, long = 8, 8 + (96 if streams == 1 else 32)
-    with chosen(isa):
-        llm = LLM(model=str(default_model()), threads=threads, max_model_len=1024)
-        with llm:
-            taken: dict[int, list[float]] = {short: [], long: []}
-            for turn in range(4):
-                for count, seconds in taken.items():
-                    draws = np.random.default_rng([turn, count])
-                    ids = draws.integers(0, 40_000, (streams, CONTEXT)).tolist()
-                    given = [{"prompt_token_ids": each} for each in ids]
-                    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
-                    begun = time.perf_counter()
-                    llm.generate(given, params, use_tqdm=False)
-                    seconds.append(time.perf_counter() - begun)
-    return (min(taken[long][1:]) - min(taken[short][1:])) / (long - short)
+    ids = np.random.default_rng(1).integers(0, 40_000, (streams, CONTEXT)).tolist()
+    given = [{"prompt_token_ids": each} for each in ids]
+    with chosen(isa), LLM(model=str(default_model()), threads=threads, max_model_len=512) as llm:
+
+        def seconds(count: int) -> float:
+            params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+            begun = time.perf_counter()
+            llm.generate(given, params, use_tqdm=False)
+            return time.perf_counter() - begun
+
+        seconds(1)
+        taken = [(seconds(short), seconds(long)) for _ in range(3)]
+    shorts, longs = zip(*taken, strict=True)
+    return (min(longs) - min(shorts)) / (long - short)
 
 
 @contextmanager
@@ -188,7 +187,7 @@ def markdown(document: Document) -> str:
     ]
     for isa in dict.fromkeys(case["isa"] for case in document["cases"]):
         cases = [case for case in document["cases"] if case["isa"] == isa]
-        header = [isa, *(f"{each['streams']} streams" for each in cases)]
+        header = [isa, *(_streams(case["streams"]) for case in cases)]
         names = [part["name"] for part in cases[0]["parts"]]
         rows = [
             [name, *(_cell(case["parts"][at]) for case in cases)] for at, name in enumerate(names)
@@ -201,6 +200,10 @@ def markdown(document: Document) -> str:
             rows.append([f"**{SYSTEM}**", *(_ms(case["system"]) for case in cases)])
         parts.append(markdown_table(header, rows))
     return sections(parts)
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"
 
 
 def _alone(case: Document) -> float:

@@ -3,7 +3,9 @@
     python -m loadtest.rpc                # some two minutes
     python -m loadtest.rpc --streams 64 --rounds 5 --output FOLDER
 
-A null engine core, which computes nothing, sends a stream's next token when its last one was read.
+A null engine core, which computes nothing, sends tokens without waiting for each to be read, as a
+real one does; up to --window of each stream are on their way. With a window of 1 each token is a
+message of its own, and a stream waits for its reader after each.
 Between it and a reader stands a gateway, or gRPC's process; they take turns. CPU is that process's,
 all threads: on a machine with few cores the reader's own, which is larger over gRPC, takes away
 from what a second holds.
@@ -31,7 +33,7 @@ from testing.board import Board
 from testing.processes import RestartableProcess
 
 KINDS = ("http", "grpc")
-TOKENS = {1: 2_000, 64: 400}
+TOKENS = {1: 4_000, 64: 1_200}
 """Of each stream."""
 LEAST_SHARE = 0.9
 """Of HTTP's tokens a second."""
@@ -44,19 +46,19 @@ def measure(flags: argparse.Namespace) -> Document:
         runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         for _ in range(flags.rounds):
             for kind in KINDS:
-                runs[kind].append(measured(kind, streams, TOKENS.get(streams, 400)))
+                runs[kind].append(measured(kind, streams, TOKENS.get(streams, 400), flags.window))
                 say(json.dumps(runs[kind][-1]))
         rows.append({"streams": streams, "runs": runs})
-    return {"rows": rows}
+    return {"rows": rows, "window": flags.window}
 
 
-def measured(kind: str, streams: int, tokens: int) -> dict[str, Any]:
+def measured(kind: str, streams: int, tokens: int, window: int) -> dict[str, Any]:
     """Figures of one run, between 15 % and 85 % of its tokens."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page, ready = f"ipc://{folder}/front", Path(folder) / "board", Path(folder) / "r"
         board = Board(page)
-        shape = ["--streams", str(streams), "--tokens", str(tokens), "--window", "1"]
+        shape = ["--streams", str(streams), "--tokens", str(tokens), "--window", str(window)]
         null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape]
         front = ["gateway", "--port", str(port)]
         if kind == "grpc":
@@ -139,8 +141,8 @@ def markdown(document: Document) -> str:
         [
             "# gRPC beside HTTP",
             "",
-            "Streams of one token a message over a null engine core, `/v1/completions` and"
-            " `vllm.Inference/GenerateStream`; medians of the rounds.",
+            f"Streams over a null engine core, up to {document['window']} tokens of each on their"
+            " way; `/v1/completions` and `vllm.Inference/GenerateStream`; medians of the rounds.",
             "",
             machine_line(document),
             "",
@@ -153,6 +155,7 @@ def markdown(document: Document) -> str:
 FLAGS = {
     "--streams": {"type": int, "nargs": "+", "default": list(TOKENS)},
     "--rounds": {"type": int, "default": 3},
+    "--window": {"type": int, "default": 32, "help": "tokens of a stream on their way"},
 }
 COMMAND = Measurement("rpc", __doc__, measure, markdown, FLAGS, faults=faults)
 

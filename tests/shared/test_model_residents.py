@@ -9,12 +9,12 @@ import pytest
 
 from penstock.supervisor.models.residents import (
     Action,
-    Grant,
-    Prepare,
-    Reclaim,
+    GrantModel,
+    PrepareModel,
+    ReclaimModel,
     Residents,
-    Start,
-    Stop,
+    StartModel,
+    StopModel,
 )
 
 NAMES = ("a", "b", "c", "d")
@@ -75,24 +75,24 @@ class World:
 
     def do(self, action: Action) -> None:
         match action:
-            case Prepare(model):
+            case PrepareModel(model):
                 self.residents.prepared(model, self.sizes[model])
-            case Start(model):
+            case StartModel(model):
                 assert model not in self.loaded
                 self.loaded.add(model)
                 self.starts.append(model)
                 assert sum(self.sizes[each] for each in self.loaded) <= self.limit
                 self.residents.seen(model, self.now)
-            case Stop(model):
+            case StopModel(model):
                 assert not self.held.get(model), "a model is ended that somebody holds"
                 assert not any(key[1] == model for key in self.open), "ended under its work"
                 self.loaded.discard(model)
                 self.residents.stopped(model, self.now)
-            case Grant(holder, model):
+            case GrantModel(holder, model):
                 self.held.setdefault(model, set()).add(holder)
                 if count := self.waiting.pop((holder, model), 0):
                     self._open((holder, model), count)
-            case Reclaim(holder, model):
+            case ReclaimModel(holder, model):
                 self.reclaimed.add((holder, model))
                 if (holder, model) not in self.open:
                     self._leave((holder, model))
@@ -203,7 +203,7 @@ def test_what_fails_waits_longer_each_time_and_others_go_on() -> None:
     now, waits = 0.0, []
     for _ in range(9):
         residents.want(1, "a", now)
-        assert [type(each) for each in residents.decide(now)] == [Prepare]
+        assert [type(each) for each in residents.decide(now)] == [PrepareModel]
         residents.failed("a", "no such file", now)
         [state] = residents.states(now)
         assert state.presence == "failed"
@@ -219,7 +219,7 @@ def test_what_fails_waits_longer_each_time_and_others_go_on() -> None:
 def test_a_model_that_can_never_fit_says_so() -> None:
     residents = Residents([("a", False)], limit=1.0, idle=0.0, turn=1.0, load_timeout=60.0)
     residents.want(1, "a", 0.0)
-    assert list(residents.decide(0.0)) == [Prepare("a")]
+    assert list(residents.decide(0.0)) == [PrepareModel("a")]
     residents.prepared("a", 3.0)
     assert list(residents.decide(0.0)) == []
     [state] = residents.states(0.0)
@@ -232,9 +232,9 @@ def test_a_model_that_does_not_become_ready_is_ended_and_tried_again_later() -> 
     residents.want(1, "a", 0.0)
     list(residents.decide(0.0))
     residents.prepared("a", 1.0)
-    assert list(residents.decide(0.0)) == [Start("a"), Grant(1, "a")]
+    assert list(residents.decide(0.0)) == [StartModel("a"), GrantModel(1, "a")]
     assert list(residents.decide(59.0)) == []
-    assert list(residents.decide(60.0)) == [Stop("a")]
+    assert list(residents.decide(60.0)) == [StopModel("a")]
     residents.stopped("a", 60.0)
     [state] = residents.states(60.0)
     assert (state.presence, state.reason) == ("failed", "it was not ready after 60 s")

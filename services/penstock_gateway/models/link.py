@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import logs
-from penstock.protocol.from_supervisor import FromSupervisor, Granted, Reclaimed, States
+from penstock.protocol.from_supervisor import FromSupervisor, Granted, ModelStates, Reclaimed
 
 if TYPE_CHECKING:
     from penstock.protocol.to_supervisor import ToSupervisor
@@ -79,7 +79,7 @@ class SupervisorLink:
 
     def _take(self, message: FromSupervisor) -> None:
         match message:
-            case States():
+            case ModelStates():
                 now = time.monotonic()
                 for state in message.models:
                     if (residence := self._residences.get(state.model)) is not None:

@@ -37,7 +37,7 @@ class PoolMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScoredParts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Each part is an input by itself, as vLLM's scores have it."""
 
     content: list[PoolPart]
@@ -57,7 +57,7 @@ def input_of(messages: list[PoolMessage]) -> str | MediaSource:
     return _one(texts, pictures, "messages")
 
 
-def inputs_of_parts(contents: Contents, where: str) -> list[str | MediaSource]:
+def inputs_of_parts(contents: ScoredParts, where: str) -> list[str | MediaSource]:
     """What each part is. Raises InvalidRequest."""
     found: list[str | MediaSource] = []
     for place, part in enumerate(contents.content):

@@ -11,11 +11,11 @@ from penstock_gateway.http.operations import OperationRoute, posting
 from penstock_gateway.pooling.endpoint import Call, PoolEndpoint, usage_of
 from penstock_gateway.pooling.fields import Flag, PoolFields, PoolUsage
 from penstock_gateway.pooling.inputs import check_count, texts_of
-from penstock_gateway.pooling.messages import Contents, inputs_of_parts
+from penstock_gateway.pooling.messages import ScoredParts, inputs_of_parts
 from penstock_gateway.pooling.scoring import scores
 from penstock_gateway.service import Service
 
-Texts = str | list[str] | Contents | None
+Texts = str | list[str] | ScoredParts | None
 
 
 class ScoreRequest(PoolFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ def one_of(request: ScoreRequest, name: str, other: str) -> list[str | MediaSour
             code=None if given else "missing_required_parameter",
         )
     ((found, value),) = given.items()
-    if not isinstance(value, Contents):
+    if not isinstance(value, ScoredParts):
         return [*texts_of(found, value)]
     parts = inputs_of_parts(value, found)
     check_count(found, len(parts))

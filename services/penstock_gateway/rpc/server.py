@@ -49,7 +49,7 @@ class RpcServer:
         await self._server.stop(self._patience)
 
 
-class _Router(grpc.GenericRpcHandler):
+class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 

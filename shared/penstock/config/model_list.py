@@ -49,7 +49,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.load == "pinned"
 
 
-class ModelList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file holds."""
 
     models: tuple[ModelEntry, ...]
@@ -58,7 +58,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def read_list(file: str) -> tuple[ModelEntry, ...]:
     """Raises InvalidRequest: no such file, not YAML, an unknown field, a name that is there twice,
     a setting that no model has of its own."""
-    return checked(load_file(ModelList, file, "--models").models, f"--models {file}")
+    return checked(load_file(ModelsFile, file, "--models").models, f"--models {file}")
 
 
 def checked(entries: Sequence[ModelEntry], where: str) -> tuple[ModelEntry, ...]:

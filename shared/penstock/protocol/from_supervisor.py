@@ -22,7 +22,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """That it counts for; None: not known yet."""
 
 
-class States(msgspec.Struct, frozen=True, tag="states"):
+class ModelStates(msgspec.Struct, frozen=True, tag="states"):
     """Of all models; sent at the beginning, and whenever one changes."""
 
     models: list[ModelState]
@@ -40,4 +40,4 @@ class Reclaimed(msgspec.Struct, frozen=True, tag="reclaimed"):
     model: str
 
 
-FromSupervisor = States | Granted | Reclaimed
+FromSupervisor = ModelStates | Granted | Reclaimed

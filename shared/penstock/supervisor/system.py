@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock import logs
-from penstock.config.model_list import ModelEntry, ModelList
+from penstock.config.model_list import ModelEntry, ModelsFile
 from penstock.config.settings import ServeConfig
 from penstock.errors import PenstockError, StartupError
 from penstock.net import listener as http
@@ -165,7 +165,7 @@ class System:
         self._models = models
         await models.socket.open()
         listed = runtime.path / "models.json"
-        listed.write_bytes(msgspec.json.encode(ModelList(models=entries)))
+        listed.write_bytes(msgspec.json.encode(ModelsFile(models=entries)))
         settings = msgspec.structs.replace(self.config.models, models=str(listed))
         self.config = msgspec.structs.replace(self.config, models=settings)
         arguments = ("--engine-endpoint", models.frontends)

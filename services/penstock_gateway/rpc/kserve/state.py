@@ -23,22 +23,22 @@ SERVICE = "/inference.GRPCInferenceService"
 _Tensor = ModelMetadataResponse.TensorMetadata
 _TEXT = _Tensor(name="text_input", datatype="BYTES", shape=[-1])
 _TOKENS = _Tensor(name="input_ids", datatype="INT64", shape=[-1])
-_GENERATES = {
-    "inputs": [
+_GENERATES = ModelMetadataResponse(
+    inputs=[
         _TEXT,
         _TOKENS,
         _Tensor(name="stream", datatype="BOOL", shape=[1]),
         _Tensor(name="sampling_parameters", datatype="BYTES", shape=[1]),
     ],
-    "outputs": [
+    outputs=[
         _Tensor(name="text_output", datatype="BYTES", shape=[-1]),
         _Tensor(name="finish_reason", datatype="BYTES", shape=[-1]),
     ],
-}
-_EMBEDS = {
-    "inputs": [_TEXT, _TOKENS],
-    "outputs": [_Tensor(name="embedding", datatype="FP32", shape=[-1, -1])],
-}
+)
+_EMBEDS = ModelMetadataResponse(
+    inputs=[_TEXT, _TOKENS],
+    outputs=[_Tensor(name="embedding", datatype="FP32", shape=[-1, -1])],
+)
 
 
 class ServerLive(MessageEndpoint):
@@ -70,9 +70,9 @@ class ModelMetadata(MessageEndpoint):
         check_version(message.version)
         welcome = model_facts(self._service, message.name)
         tensors = _GENERATES if welcome.pooling is None else _EMBEDS
-        return ModelMetadataResponse(
-            name=message.name, versions=["1"], platform="penstock", **tensors
-        )
+        reply = ModelMetadataResponse(name=message.name, versions=["1"], platform="penstock")
+        reply.MergeFrom(tensors)
+        return reply
 
 
 def check_version(version: str) -> None:

@@ -17,12 +17,12 @@ from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSuperviso
 from penstock.supervisor.models.processes import ModelProcesses
 from penstock.supervisor.models.residents import (
     Action,
-    Grant,
-    Prepare,
-    Reclaim,
+    GrantModel,
+    PrepareModel,
+    ReclaimModel,
     Residents,
-    Start,
-    Stop,
+    StartModel,
+    StopModel,
 )
 from penstock.supervisor.models.socket import ModelsSocket
 from penstock.supervisor.preparing import Stopped
@@ -147,16 +147,16 @@ class ModelFleet:
         if self._stopping:
             return
         match action:
-            case Grant():
+            case GrantModel():
                 self.socket.tell(action.holder, Granted(action.model))
-            case Reclaim():
+            case ReclaimModel():
                 self.socket.tell(action.holder, Reclaimed(action.model))
-            case Prepare():
+            case PrepareModel():
                 self._begin(action.model, self._prepare(action.model))
-            case Start():
+            case StartModel():
                 log.info("model starts", model=action.model)
                 self._begin(action.model, self._run(action.model))
-            case Stop():
+            case StopModel():
                 log.info("model ends", model=action.model)
                 task = asyncio.create_task(self._processes[action.model].stop())
                 self._ending.add(task)

@@ -21,37 +21,37 @@ LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stoppi
 
 
 @dataclass(frozen=True)
-class Prepare:
+class PrepareModel:
     """Find out what the model is, and how large."""
 
     model: str
 
 
 @dataclass(frozen=True)
-class Start:
+class StartModel:
     model: str
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopModel:
     """End its processes: nobody has work for it."""
 
     model: str
 
 
 @dataclass(frozen=True)
-class Grant:
+class GrantModel:
     holder: int
     model: str
 
 
 @dataclass(frozen=True)
-class Reclaim:
+class ReclaimModel:
     holder: int
     model: str
 
 
-Action = Prepare | Start | Stop | Grant | Reclaim
+Action = PrepareModel | StartModel | StopModel | GrantModel | ReclaimModel
 
 
 @dataclass
@@ -212,22 +212,22 @@ class Residents:
                 resident.presence = "absent"
         if resident.presence == "absent" and resident.gib is None and self._is_wanted(resident):
             resident.presence = "preparing"
-            yield Prepare(resident.model)
+            yield PrepareModel(resident.model)
         if presence in ("starting", "ready"):
             for holder in sorted(resident.wanting):
                 resident.holding.add(holder)
-                yield Grant(holder, resident.model)
+                yield GrantModel(holder, resident.model)
             resident.wanting.clear()
             resident.wanted_since = None
             if self._is_late(resident, now):
                 resident.presence = "stopping"
                 resident.reason = f"it was not ready after {self._load_timeout:g} s"
-                yield Stop(resident.model)
+                yield StopModel(resident.model)
             elif self._is_idle(resident, now):
                 yield from self._close(resident)
         if resident.presence == "closing" and not resident.holding:
             resident.presence = "stopping"
-            yield Stop(resident.model)
+            yield StopModel(resident.model)
 
     def _is_wanted(self, resident: Resident) -> bool:
         if not resident.pinned and not resident.wanting:
@@ -251,7 +251,7 @@ class Residents:
     def _close(self, resident: Resident) -> Iterator[Action]:
         resident.presence = "closing"
         for holder in sorted(resident.holding):
-            yield Reclaim(holder, resident.model)
+            yield ReclaimModel(holder, resident.model)
 
     def _make_room(self, now: float) -> Iterator[Action]:
         """Starts what is wanted, in the order of the wanting, where there is room; else has others
@@ -271,7 +271,7 @@ class Residents:
             if need <= 0:
                 resident.presence, resident.reason = "starting", ""
                 resident.begun_at = resident.used_at = now
-                yield Start(resident.model)
+                yield StartModel(resident.model)
                 yield from self._look(resident, now)
                 continue
             yield from self._evict(need - self._leaving(), now)

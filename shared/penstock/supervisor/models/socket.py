@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from penstock import logs
-from penstock.protocol.from_supervisor import FromSupervisor, ModelState, States
+from penstock.protocol.from_supervisor import FromSupervisor, ModelState, ModelStates
 from penstock.protocol.to_supervisor import ToSupervisor
 
 log = logs.get(__name__)
@@ -65,7 +65,7 @@ class ModelsSocket:
 
     def tell_all(self) -> None:
         """The states of all models, to everybody."""
-        states = States(list(self._states()))
+        states = ModelStates(list(self._states()))
         for holder in list(self._writers):
             self.tell(holder, states)
 
@@ -73,7 +73,7 @@ class ModelsSocket:
         holder = next(self._numbers)
         self._writers[holder] = writer
         try:
-            self.tell(holder, States(list(self._states())))
+            self.tell(holder, ModelStates(list(self._states())))
             with suppress(OSError, ValueError):
                 while line := await reader.readline():
                     self._heard(holder, self._decoder.decode(line))
