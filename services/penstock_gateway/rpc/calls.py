@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Scope
 from penstock import logs
 from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import unauthorized
-from penstock_gateway.rpc.exchange import Exchange
+from penstock_gateway.rpc.exchange import AppExchange
 from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.scope import scope_of
-from penstock_gateway.rpc.status import Refused, refusal, refused_by
+from penstock_gateway.rpc.status import RefusedCall, refusal, refused_by
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -41,14 +41,14 @@ class Calls:
     @asynccontextmanager
     async def exchange(
         self, context: Context | None, scope: Scope, body: bytes = b"", request_id: str = ""
-    ) -> AsyncIterator[Exchange]:
+    ) -> AsyncIterator[AppExchange]:
         """An exchange whose answer has begun, and is no error. It is left at the end, however that
         comes, which aborts what still runs. request_id: by which it may be aborted; empty: by
         that of its metadata.  context: whose initial metadata tell of the answer.
 
-        Raises Refused.
+        Raises RefusedCall.
         """
-        exchange = Exchange(self._app, scope, body)
+        exchange = AppExchange(self._app, scope, body)
         try:
             with self._running.known_as(exchange, request_id or _given_id(scope)):
                 await exchange.begun()
@@ -61,9 +61,9 @@ class Calls:
                 yield exchange
         except RuntimeError as error:
             if exchange.aborted:
-                raise Refused(StatusCode.CANCELLED, "the request was aborted") from None
+                raise RefusedCall(StatusCode.CANCELLED, "the request was aborted") from None
             name = scope.get(REQUEST_ID, "")
-            raise Refused(StatusCode.INTERNAL, f"{error}; its request id is {name}") from None
+            raise RefusedCall(StatusCode.INTERNAL, f"{error}; its request id is {name}") from None
         finally:
             exchange.leave()
 
@@ -76,13 +76,13 @@ class Calls:
             await context.abort(refused.code, refused.details, refused.trailing)
 
     async def write(self, context: Context, message: bytes) -> None:
-        """Raises Refused where the client doesn't read."""
+        """Raises RefusedCall where the client doesn't read."""
         patience = self.service.patience.reader
         try:
             async with asyncio.timeout(patience):
                 await context.write(message)
         except TimeoutError:
-            raise Refused(
+            raise RefusedCall(
                 StatusCode.ABORTED, f"nothing of the stream was read for {patience:g} seconds"
             ) from None
 
@@ -114,11 +114,11 @@ def streaming(handler: Streaming) -> grpc.RpcMethodHandler:
 
 
 def parsed(kind: type[Any], request: bytes) -> Any:
-    """The message. Raises Refused for bytes that are none."""
+    """The message. Raises RefusedCall for bytes that are none."""
     try:
         message: Message = kind.FromString(request)
     except DecodeError:
-        raise Refused(
+        raise RefusedCall(
             StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.full_name}"
         ) from None
     return message
@@ -128,7 +128,7 @@ async def _refuse(context: Context, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         return
     refused = refused_by(error)
-    if refused.code is StatusCode.INTERNAL and not isinstance(error, Refused):
+    if refused.code is StatusCode.INTERNAL and not isinstance(error, RefusedCall):
         log.error("a call failed", exception=True)
     await context.abort(refused.code, refused.details, refused.trailing)
 
@@ -138,7 +138,7 @@ def _given_id(scope: Scope) -> str:
     return str(found[0].decode("latin-1")) if found else ""
 
 
-def _told(exchange: Exchange) -> tuple[tuple[str, str], ...]:
+def _told(exchange: AppExchange) -> tuple[tuple[str, str], ...]:
     """What the response's own headers say, as initial metadata."""
     return tuple(
         (name.decode(), value.decode("latin-1"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_gateway.rpc.status import Refused, failure
+from penstock_gateway.rpc.status import RefusedCall, failure
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -19,7 +19,7 @@ class JsonStream:
         self._events = content_type.startswith(b"text/event-stream")
         self._rest = b""
 
-    def feed(self, piece: bytes) -> tuple[list[bytes], Refused | None]:
+    def feed(self, piece: bytes) -> tuple[list[bytes], RefusedCall | None]:
         """The documents, and what the stream ends with if it failed."""
         *whole, self._rest = (self._rest + piece).split(b"\n\n" if self._events else b"\n")
         found: list[bytes] = []

@@ -24,7 +24,7 @@ _running: set[asyncio.Task[None]] = set()
 """Exchanges to their end: one whose client has left still has something to clean up."""
 
 
-class Exchange:
+class AppExchange:
     """One request. Its methods are for one task."""
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes = b"") -> None:

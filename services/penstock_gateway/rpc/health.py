@@ -10,7 +10,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
 from penstock_gateway.rpc.methods import Handlers
-from penstock_gateway.rpc.status import Refused
+from penstock_gateway.rpc.status import RefusedCall
 
 NAME = "grpc.health.v1.Health"
 LOOK_EVERY = 0.5
@@ -36,13 +36,13 @@ class _Health:
     async def check(self, request: bytes, context: Context) -> bytes:
         name = parsed(HealthCheckRequest, request).service
         if name not in self._services:
-            raise Refused(StatusCode.NOT_FOUND, f"there is no service {name[:100]!r} here")
+            raise RefusedCall(StatusCode.NOT_FOUND, f"there is no service {name[:100]!r} here")
         return HealthCheckResponse(status=self._status(name)).SerializeToString()
 
     async def watch(self, request: bytes, context: Context) -> None:
         name = parsed(HealthCheckRequest, request).service
         if self._watchers >= MOST_WATCHERS:
-            raise Refused(
+            raise RefusedCall(
                 StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} watch already, which is the most"
             )
         self._watchers += 1

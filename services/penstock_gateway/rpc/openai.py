@@ -12,7 +12,7 @@ from penstock_gateway.rpc.methods import Handlers
 from penstock_gateway.rpc.protos import openai_pb2
 from penstock_gateway.rpc.protos.openai_pb2 import JsonReply, JsonRequest, PostRequest
 from penstock_gateway.rpc.scope import scope_of
-from penstock_gateway.rpc.status import Refused
+from penstock_gateway.rpc.status import RefusedCall
 
 OPENAI = openai_pb2.DESCRIPTOR.services_by_name["OpenAI"]
 LONGEST_PATH = 200
@@ -70,7 +70,7 @@ class _Posting:
 def _checked(path: str) -> str:
     plain = path.isascii() and path.isprintable() and not set(path) & set("?#% ")
     if len(path) > LONGEST_PATH or not path.startswith("/") or not plain:
-        raise Refused(
+        raise RefusedCall(
             StatusCode.INVALID_ARGUMENT,
             f"path is {path[:LONGEST_PATH]!r}; it must be a path of the HTTP API, such as "
             f"/v1/rerank, of at most {LONGEST_PATH} characters, without a query",

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from penstock_gateway.rpc.exchange import Exchange
+from penstock_gateway.rpc.exchange import AppExchange
 
 
 class RunningCalls:
     """Of one process. Several requests may have the same id."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, set[Exchange]] = defaultdict(set)
+        self._by_id: dict[str, set[AppExchange]] = defaultdict(set)
 
     @contextmanager
-    def known_as(self, exchange: Exchange, request_id: str) -> Iterator[None]:
+    def known_as(self, exchange: AppExchange, request_id: str) -> Iterator[None]:
         """While the exchange runs. request_id: empty for one that nobody can abort."""
         if not request_id:
             yield

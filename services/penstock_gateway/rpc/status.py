@@ -43,7 +43,7 @@ _PASSING = ("overloaded", "engine_unavailable", "shutting_down", "rate_limits_un
 """Codes of server errors that another try may not meet."""
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A call that ends with this status."""
 
     def __init__(self, code: StatusCode, details: str, trailing: Metadata = ()) -> None:
@@ -53,14 +53,14 @@ class Refused(Exception):
         self.trailing = trailing
 
 
-def refusal(status: int, body: bytes, retry_after: str | None = None) -> Refused:
+def refusal(status: int, body: bytes, retry_after: str | None = None) -> RefusedCall:
     """What an HTTP response stands for that is no 200. body: its error object, of any API."""
     error = _error_in(body)
     code = _OF_STATUS.get(status, StatusCode.INTERNAL)
     return _refused(code, error, _phrase(status), retry_after)
 
 
-def failure(body: bytes) -> Refused:
+def failure(body: bytes) -> RefusedCall:
     """What an error object stands for that ended a stream."""
     error = _error_in(body)
     code = _OF_TYPE.get(str(error.get("type")), StatusCode.INTERNAL)
@@ -69,9 +69,9 @@ def failure(body: bytes) -> Refused:
     return _refused(code, error, "the stream failed", None)
 
 
-def refused_by(error: Exception) -> Refused:
+def refused_by(error: Exception) -> RefusedCall:
     """What an exception stands for that a handler here raised."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedCall):
         return error
     answer: HTTPError = as_http_error(error)
     retry_after = dict(answer.headers).get("retry-after")
@@ -80,12 +80,12 @@ def refused_by(error: Exception) -> Refused:
 
 def _refused(
     code: StatusCode, error: dict[str, Any], instead: str, retry_after: str | None
-) -> Refused:
+) -> RefusedCall:
     message = error.get("message")
     trailing: Metadata = ((ERROR_KEY, msgspec.json.encode(error)),) if error else ()
     if retry_after is not None:
         trailing += (("retry-after", retry_after),)
-    return Refused(code, message if isinstance(message, str) else instead, trailing)
+    return RefusedCall(code, message if isinstance(message, str) else instead, trailing)
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
