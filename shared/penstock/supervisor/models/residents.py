@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.protocol.from_supervisor import ModelState, Presence
+from penstock.supervisor.models.actions import (
+    Action,
+    GrantModel,
+    PrepareModel,
+    ReclaimModel,
+    StartModel,
+    StopModel,
+)
 
 FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""
@@ -20,38 +29,12 @@ LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stoppi
 """Where a model has memory."""
 
 
-@dataclass(frozen=True)
-class PrepareModel:
-    """Find out what the model is, and how large."""
+class Mark(NamedTuple):
+    """Of a model's state."""
 
     model: str
-
-
-@dataclass(frozen=True)
-class StartModel:
-    model: str
-
-
-@dataclass(frozen=True)
-class StopModel:
-    """End its processes: nobody has work for it."""
-
-    model: str
-
-
-@dataclass(frozen=True)
-class GrantModel:
-    holder: int
-    model: str
-
-
-@dataclass(frozen=True)
-class ReclaimModel:
-    holder: int
-    model: str
-
-
-Action = PrepareModel | StartModel | StopModel | GrantModel | ReclaimModel
+    presence: Presence
+    failures: int
 
 
 @dataclass
@@ -116,6 +99,11 @@ class Residents:
             )
             for each in self._all.values()
         ]
+
+    def marks(self) -> list[Mark]:
+        """Others than before where holders are to be told anew: also of one that has failed again
+        before anybody looked."""
+        return [Mark(each.model, each.presence, each.failures) for each in self._all.values()]
 
     def settled(self) -> bool:
         """Whether every pinned model is ready, or has failed."""
