@@ -124,14 +124,23 @@ class ModelBackend:
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
         engine = self.engine()
-        served, adapter = engine.welcome.model, None
-        if name is not None and name not in self.model_names():
-            named = self.client.adapters.find(name)
-            if named is None:
-                raise model_not_found(name, [served])
-            served, adapter = name, named.file
-        current.get().check_model(served)
+        served, adapter = self.named(name)
         return AskedModel(served, adapter, engine, self)
+
+    def named(self, name: str | None) -> tuple[str, AdapterFile | None]:
+        """As replies have what is called `name`, and what is applied to the model; also while the
+        model is away.
+
+        Raises HTTPError 404 for a name that it hasn't, and 403 where the key may not use it.
+        """
+        served, adapter = self.name or "", None
+        if name is not None and name not in self.model_names():
+            found = self.client.adapters.find(name)
+            if found is None:
+                raise model_not_found(name, [served])
+            served, adapter = name, found.file
+        current.get().check_model(served)
+        return served, adapter
 
     def fresh_status(self) -> Status | None:
         """The engine's state, unless it is too old to mean anything."""
