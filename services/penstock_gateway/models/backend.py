@@ -59,6 +59,8 @@ class ModelBackend:
     config: GatewayConfig
     given_names: tuple[str, ...] = ()
     """By which the operator calls the model, its own first; empty: what engine cores tell."""
+    given_adapters: tuple[str, ...] = ()
+    """Names of adapters that come with the model, before an engine core has told them."""
     folders: InitVar[AdapterFolders | None] = None
     """Where adapters may be read; None: nowhere."""
     residence: Residence | None = None
@@ -100,7 +102,12 @@ class ModelBackend:
 
     def knows(self, name: str) -> bool:
         """Whether the model, or an adapter for it, is called so."""
-        return name in self.model_names() or self.client.adapters.find(name) is not None
+        return name in self.model_names() or self.has_adapter(name)
+
+    def has_adapter(self, name: str) -> bool:
+        """Whether an adapter is called so, or will be once the model is there."""
+        coming = self.client.welcome is None and name in self.given_adapters
+        return coming or self.client.adapters.find(name) is not None
 
     def engine(self) -> EngineInfo:
         """Raises EngineUnavailable when there is no session, and was none a moment ago."""
@@ -135,10 +142,10 @@ class ModelBackend:
         """
         served, adapter = self.name or "", None
         if name is not None and name not in self.model_names():
-            found = self.client.adapters.find(name)
-            if found is None:
+            if not self.has_adapter(name):
                 raise model_not_found(name, [served])
-            served, adapter = name, found.file
+            found = self.client.adapters.find(name)
+            served, adapter = name, None if found is None else found.file
         current.get().check_model(served)
         return served, adapter
 

@@ -55,7 +55,7 @@ class ModelRegistry:
             if name in backend.model_names():
                 return backend
         for backend in self.backends:
-            if backend.client.adapters.find(name) is not None:
+            if backend.has_adapter(name):
                 return backend
         raise model_not_found(name, self._allowed())
 

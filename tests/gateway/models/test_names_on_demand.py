@@ -12,7 +12,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.common import AdapterFile, NamedAdapter
-from penstock.protocol.to_supervisor import ToSupervisor, Unload
+from penstock.protocol.to_supervisor import ToSupervisor, Unload, Want
 from penstock_gateway.app import create_app
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.models.residence import Residence
@@ -27,6 +27,9 @@ class Demanded:
     """Models on demand, none of which is there, and what the supervisor was told."""
 
     names: tuple[str, ...]
+    adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    known: bool = True
+    """Whether they have been there."""
     told: list[ToSupervisor] = field(default_factory=list)
     clients: list[FakeEngineClient] = field(default_factory=list)
 
@@ -38,11 +41,16 @@ class Demanded:
 
     def _backend(self, name: str) -> ModelBackend:
         client = FakeEngineClient(say("Hello"))
-        client.welcome = welcome(model=name)
+        client.welcome = welcome(model=name) if self.known else None
         client.status = status()
         client.connected = False
         self.clients.append(client)
-        backend = ModelBackend(client, CONFIG, (name,))  # type: ignore[arg-type]
+        backend = ModelBackend(
+            client,
+            CONFIG,
+            (name,),
+            self.adapters.get(name, ()),  # type: ignore[arg-type]
+        )
         backend.residence = Residence(
             name, pinned=False, is_up=lambda: False, tell=self._tell, patience=0.01
         )
@@ -87,6 +95,16 @@ async def test_a_key_unloads_nothing_that_it_may_not_use(tmp_path: Path) -> None
             reply = await client.post("/api/generate", json=asked, headers=bearer(ALICE))
             assert reply.status_code == code, reply.text
     assert demanded.told == [Unload("blue")]
+
+
+async def test_an_adapter_of_a_model_that_was_never_loaded_has_it_started() -> None:
+    demanded = Demanded(("red", "blue"), adapters={"blue": ("rhymes",)}, known=False)
+    async with demanded.app() as client:
+        reply = await client.post("/v1/completions", json=body("rhymes"))
+        assert reply.status_code == 503
+        reply = await client.post("/v1/completions", json=body("prose"))
+        assert reply.status_code == 404
+    assert demanded.told == [Want("blue")]
 
 
 async def test_names_that_the_operator_gave_come_before_those_that_engine_cores_tell(
