@@ -93,3 +93,20 @@ async def test_what_nobody_foresaw_is_a_failure_of_the_model(
     monkeypatch.setattr(ModelProcesses, "prepare", prepare)
     holder.tell(Want("large"))
     assert "a manifest that makes no sense" in (await holder.failure()).reason
+
+
+async def test_who_waits_for_a_model_hears_that_the_server_leaves(
+    fleet: ModelFleet, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepares = asyncio.Event()
+
+    async def prepare(processes: ModelProcesses) -> float:
+        prepares.set()
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr(ModelProcesses, "prepare", prepare)
+    holder.tell(Want("large"))
+    await prepares.wait()
+    await fleet.stop()
+    assert (await holder.failure()).reason == "the server is shutting down"

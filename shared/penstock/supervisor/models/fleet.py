@@ -103,6 +103,8 @@ class ModelFleet:
         """Ends all models in order."""
         self._stopping = True
         self._news.set()
+        self._residents.end(time.monotonic())
+        self.socket.tell_all()
         for processes in self._processes.values():
             processes.stop_preparing()
         await asyncio.gather(*(processes.stop() for processes in self._processes.values()))
@@ -195,5 +197,5 @@ class ModelFleet:
 
     def _log_failures(self, marks: set[Mark]) -> None:
         for state in self._residents.states(time.monotonic()):
-            if state.presence == "failed" and any(mark.model == state.model for mark in marks):
+            if state.presence == "failed" and any(model == state.model for model, *_ in marks):
                 log.error("model failed", model=state.model, reason=state.reason)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from penstock.protocol.from_supervisor import ModelState, Presence
 from penstock.supervisor.models.actions import (
@@ -25,16 +24,11 @@ FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""
 LAST_RETRY = 300.0
 
+Mark = tuple[str, Presence, int]
+"""A model, its presence, and how often it has failed."""
+
 LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
 """Where a model has memory."""
-
-
-class Mark(NamedTuple):
-    """Of a model's state."""
-
-    model: str
-    presence: Presence
-    failures: int
 
 
 @dataclass
@@ -103,7 +97,7 @@ class Residents:
     def marks(self) -> list[Mark]:
         """Others than before where holders are to be told anew: also of one that has failed again
         before anybody looked."""
-        return [Mark(each.model, each.presence, each.failures) for each in self._all.values()]
+        return [(each.model, each.presence, each.failures) for each in self._all.values()]
 
     def settled(self) -> bool:
         """Whether every pinned model is ready, or has failed."""
@@ -184,6 +178,12 @@ class Residents:
         resident.wanted_since = None
         for members in (resident.wanting, resident.holding, resident.busy):
             members.clear()
+
+    def end(self, now: float) -> None:
+        """Nothing is started any more: who waits for what isn't there needn't."""
+        for resident in self._all.values():
+            if resident.presence != "ready":
+                self.failed(resident.model, "the server is shutting down", now)
 
     def decide(self, now: float) -> Iterator[Action]:
         """What is to be done now. To be asked after whatever was told, and every second or so."""
