@@ -36,8 +36,8 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Further names for requests."""
     load: Literal["pinned", "on-demand"] = "pinned"
     memory_gib: float | None = None
-    """GiB that it counts for while it is loaded; its KV cache keeps to what its weights leave of
-    it. Default: its weights, and the most that its KV cache may take."""
+    """GiB that it counts for while it is loaded; its KV cache keeps to what its weights and
+    host_kv_gib leave of it. Default: its weights, and the most that its KV caches may take."""
     settings: dict[str, Any] = {}
     """Settings of its own, by the names of flags with underscores."""
 
