@@ -40,7 +40,7 @@ class FittedModule:
         UnfitAdapter for numbers that aren't finite."""
         rank = self.down.shape[0]
         down = finite_part(self.down, range(rank), columns)
-        return down, finite_part(self.up, rows, range(rank)).mul_(self.scale)
+        return down, finite_part(self.up, rows, range(rank), self.scale)
 
     def parts(self, rows: range, columns: range) -> ModuleParts:
         """As `factors`, with what DoRA does."""
@@ -84,11 +84,12 @@ Fitted = Mapping[str, FittedModule | FittedMatrix]
 """What an adapter has for our modules, by name."""
 
 
-def finite_part(stored: StoredTensor, rows: range, columns: range) -> Tensor:
-    """Returns a part of a matrix, float32. Raises UnfitAdapter for numbers that aren't finite."""
+def finite_part(stored: StoredTensor, rows: range, columns: range, scale: float = 1.0) -> Tensor:
+    """Returns a part of a matrix times the scale, float32. Raises UnfitAdapter for numbers that
+    aren't finite then."""
     read = torch.empty(len(rows), len(columns), dtype=torch.float32)
     stored.read_part_into(read, (rows, columns))
-    if not read.isfinite().all():
+    if not read.mul_(scale).isfinite().all():
         raise UnfitAdapter(f"the adapter's tensor {stored.name} holds numbers that aren't finite")
     return read
 
