@@ -69,11 +69,30 @@ def _of_layer(
 
 
 def adapter_bytes(modules: Mapping[str, tuple[int, int]], rank: int, number_bytes: int) -> int:
-    """Returns what an adapter of all these modules takes at most, in rows and columns rounded up
-    as kernels have them."""
-    rows, columns = -(-rank // 16) * 16, -(-rank // 32) * 32
-    numbers = (
-        rows * (-(-inputs // 32) * 32) + columns * (-(-outputs // 16) * 16)
-        for outputs, inputs in modules.values()
+    """Returns what an adapter of all these modules takes at most: factors, in rows and columns
+    rounded up as kernels have them, and two float32 for each output (DoRA)."""
+    return sum(
+        number_bytes * _numbers(name, shape, rank) + 8 * _rounded(shape[0], 16)
+        for name, shape in modules.items()
     )
-    return number_bytes * sum(numbers)
+
+
+def whole_bytes(matrices: Mapping[str, tuple[int, int]], number_bytes: int) -> int:
+    """As adapter_bytes, of matrices that are brought whole, [rows, columns]."""
+    return number_bytes * sum(
+        _rounded(rows, 16) * _rounded(columns, 32) for rows, columns in matrices.values()
+    )
+
+
+def _numbers(name: str, shape: tuple[int, int], rank: int) -> int:
+    """Of both factors."""
+    outputs, inputs = shape
+    columns = _rounded(rank, 32)
+    raised = columns * _rounded(outputs, 16)
+    if name == EMBEDDING:  # Of which tokens look rows up.
+        return raised + columns * _rounded(inputs, 16)
+    return raised + _rounded(rank, 16) * _rounded(inputs, 32)
+
+
+def _rounded(count: int, to: int) -> int:
+    return -(-count // to) * to

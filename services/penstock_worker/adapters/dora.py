@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.adapters import UnfitAdapter
+from penstock_worker.adapters.adaptable import EMBEDDING, HEAD
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
 
@@ -39,7 +40,7 @@ class RowLengths:
         and `up` are the whole factors, float32. Raises UnfitAdapter for lengths that aren't
         finite."""
         outputs, inputs = self.shape
-        stored = self.weights.source(f"{self.name}.weight", self.shape)
+        stored = self.weights.source(f"{self._matrix}.weight", self.shape)
         wanted = torch.empty(outputs, 1)
         self.wanted.read_into(wanted)
         found = torch.empty(outputs)
@@ -60,6 +61,12 @@ class RowLengths:
                 "for rows without a length"
             )
         return own
+
+    @property
+    def _matrix(self) -> str:
+        """Of a tied head, the embedding's matrix is its own."""
+        tied = self.name == HEAD and not self.weights.has(f"{HEAD}.weight")
+        return EMBEDDING if tied else self.name
 
     def kept_bias(self, rows: range, gains: Tensor) -> Tensor:
         """Returns what is added to products so that their bias is as it was, [rows] float32."""

@@ -20,6 +20,7 @@ from penstock_worker.weights.weights import Weights
 
 _MOST_NAMES = 12
 """Most names that a message lists."""
+_LARGEST = torch.finfo(torch.bfloat16).max
 _LAYER = re.compile(r"^(encoder\.)?layers?\.\d+\.")
 
 
@@ -40,7 +41,8 @@ class FittedModule:
         UnfitAdapter for numbers that aren't finite."""
         rank = self.down.shape[0]
         down = finite_part(self.down, range(rank), columns)
-        return down, finite_part(self.up, rows, range(rank), self.scale)
+        up = finite_part(self.up, rows, range(rank)).mul_(self.scale)
+        return down, self._bounded(up)
 
     def parts(self, rows: range, columns: range) -> ModuleParts:
         """As `factors`, with what DoRA does."""
@@ -52,7 +54,13 @@ class FittedModule:
         whole_up = finite_part(self.up, range(outputs), range(rank))
         gains = self.lengths.gains(rows, whole_down, whole_up, self.scale)
         added = self.lengths.kept_bias(rows, gains)
-        return ModuleParts(down, up.mul_(gains[:, None]), gains, added)
+        return ModuleParts(down, self._bounded(up.mul_(gains[:, None])), gains, added)
+
+    def _bounded(self, up: Tensor) -> Tensor:
+        """Raises UnfitAdapter for numbers that became infinite when they were multiplied."""
+        if not up.isfinite().all():
+            raise UnfitAdapter(f"the adapter's numbers are too large: {self.up.name} by its scale")
+        return up
 
 
 class ModuleParts(NamedTuple):
@@ -84,13 +92,15 @@ Fitted = Mapping[str, FittedModule | FittedMatrix]
 """What an adapter has for our modules, by name."""
 
 
-def finite_part(stored: StoredTensor, rows: range, columns: range, scale: float = 1.0) -> Tensor:
-    """Returns a part of a matrix times the scale, float32. Raises UnfitAdapter for numbers that
-    aren't finite then."""
+def finite_part(stored: StoredTensor, rows: range, columns: range) -> Tensor:
+    """Returns a part of a matrix, float32. Raises UnfitAdapter for numbers that aren't finite, or
+    wouldn't be in bfloat16, which steps may compute with."""
     read = torch.empty(len(rows), len(columns), dtype=torch.float32)
     stored.read_part_into(read, (rows, columns))
-    if not read.mul_(scale).isfinite().all():
+    if not read.isfinite().all():
         raise UnfitAdapter(f"the adapter's tensor {stored.name} holds numbers that aren't finite")
+    if read.numel() and read.abs().max() > _LARGEST:
+        raise UnfitAdapter(f"the adapter's tensor {stored.name} holds numbers that are too large")
     return read
 
 

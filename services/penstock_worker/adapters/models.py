@@ -59,9 +59,10 @@ def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> Adap
 
 
 def adaptable_headless(
-    config: ModelConfig, *, labels: int = 0, takes_whole: bool = False
+    config: ModelConfig, *, labels: int = 0, answers: bool = False, takes_whole: bool = False
 ) -> AdaptableModel:
-    """Of a decoder that makes vectors. `labels`: of its classification head; 0: it has none."""
+    """Of a decoder that makes vectors. `labels`: of its classification head; 0: it has none.
+    `answers`: its scores are made of the output head, which can't be changed then."""
     model = adaptable_decoder(config, takes_whole=takes_whole)
     return AdaptableModel(
         name=model.name,
@@ -70,7 +71,7 @@ def adaptable_headless(
         whole={EMBEDDING: model.whole[EMBEDDING]},
         takes_whole=takes_whole,
         heads={"score": (labels, config.hidden_size)} if labels else {},
-        unused=(HEAD,) if labels else (HEAD, "score"),
+        unused=(*(() if answers else (HEAD,)), *(() if labels else ("score",))),
         gguf=model.gguf,
     )
 

@@ -18,6 +18,7 @@ from penstock_worker.adapters.adaptable import (
     EMBEDDING,
     HEAD,
     adapter_bytes,
+    whole_bytes,
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule, ModuleParts
 from penstock_worker.adapters.interface import BatchAdapters
@@ -66,9 +67,8 @@ class TorchAdapters:
         self._dtype = dtype
         self._modules = self._mine(model.modules)
         self._whole = self._mine(model.whole) if model.takes_whole else {}
-        numbers = sum(rows * columns for rows, columns in self._whole.values())
         factors = adapter_bytes(self._modules, setup.max_lora_rank, number_bytes=4)
-        self._bytes = factors + numbers * dtype.itemsize
+        self._bytes = factors + whole_bytes(self._whole, dtype.itemsize)
 
     def _mine(self, modules: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         return {

@@ -34,9 +34,10 @@ def adapted_decoder(
     if not setup.max_loras:
         return None
     pooling = setup.pooling
-    plain = pooling is not None and pooling.answers is None
-    labels = len(pooling.labels) if pooling is not None and plain else 0
-    model = adaptable_headless(config, labels=labels, takes_whole=setup.lora_whole_matrices)
+    answers = pooling is not None and pooling.answers is not None
+    labels = len(pooling.labels) if pooling is not None and not answers else 0
+    takes_whole = setup.lora_whole_matrices
+    model = adaptable_headless(config, labels=labels, answers=answers, takes_whole=takes_whole)
     if not adaptable_modules(config):
         raise Unable("no module of the model can be changed by adapters (enable_lora)")
     own = headless(config)

@@ -53,8 +53,18 @@ class Sequence_:
 class AdapterRig:
     """A model that takes adapters."""
 
-    def __init__(self, model: CPUModel, threads: int = 2, ranks: Ranks = ALONE) -> None:
-        self.model = replace(model, max_loras=16, max_lora_rank=64, lora_whole_matrices=True)
+    def __init__(
+        self,
+        model: CPUModel,
+        threads: int = 2,
+        ranks: Ranks = ALONE,
+        *,
+        rank: int = 64,
+        whole_matrices: bool = True,
+    ) -> None:
+        self.model = replace(
+            model, max_loras=16, max_lora_rank=rank, lora_whole_matrices=whole_matrices
+        )
         setup = self.model.setup(num_blocks=128)
         self.recipe = choose(self.model.prepared(), setup, threads, ranks)
         with torch.inference_mode():

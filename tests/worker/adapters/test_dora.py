@@ -129,6 +129,24 @@ def test_over_ranks(files: WeightFiles, folder: Path, backend: str) -> None:
             assert torch.allclose(mine, theirs, rtol=1e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_tied_head(tmp_path: Path, backend: str) -> None:
+    """Its rows have the embedding's lengths."""
+    tied = msgspec.structs.replace(SMALL, tie_word_embeddings=True)
+    files = tiny_files(tmp_path, tied)
+    rig = AdapterRig(CPUModel(tied, files, "float32", backend=backend))
+    (down, up), tokens = random_factors(HEAD, 4, 5, 0.1)["lm_head"], sequences()[2]
+    own = load_file(files.files[0])["model.embed_tokens.weight"].double()
+    changed = own + 2 * torch.from_numpy(up).double() @ torch.from_numpy(down).double()
+    gains = 3 / torch.linalg.norm(changed, dim=1)
+    lengths = {"lm_head": np.full(len(up), 3, np.float32)}
+    path = write_peft(tmp_path / "a", {"lm_head": (down, up)}, alpha=8, magnitudes=lengths)
+    whole = {"lm_head.weight": (changed * gains[:, None]).float().numpy()}
+    paths = (path, write_peft(tmp_path / "b", {}, whole=whole))
+    found, wanted = (rig.logits([Sequence_(tokens, rig.hold(each))])[0] for each in paths)
+    assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
 def test_what_is_not_served(tmp_path: Path, files: WeightFiles) -> None:
     shapes = {"model.embed_tokens": (SMALL.hidden_size, SMALL.vocab_size)}
     factors = random_factors(shapes, 4, 1)

@@ -225,3 +225,15 @@ def test_a_matrix_that_is_not_finite(tmp_path: Path) -> None:
     rig = AdapterRig(CPUModel(SMALL, files_of(tmp_path, SMALL), "bfloat16"))
     with pytest.raises(UnfitAdapter, match=r"lm_head\.weight holds numbers"):
         rig.hold(write_peft(tmp_path / "a", {}, whole={f"{HEAD}.weight": values}))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_numbers_that_become_too_large(tmp_path: Path, backend: str) -> None:
+    """By the scale, or in the dtype that steps compute with."""
+    rig = AdapterRig(CPUModel(SMALL, files_of(tmp_path, SMALL), "bfloat16", backend=backend))
+    with pytest.raises(UnfitAdapter, match="too large"):
+        rig.hold(write_peft(tmp_path / "scale", ends(SMALL, 1), alpha=1e300))
+    values = matrix(SMALL, 1)
+    values[200, 3] = np.finfo(np.float32).max
+    with pytest.raises(UnfitAdapter, match=r"lm_head\.weight holds numbers that are too large"):
+        rig.hold(write_peft(tmp_path / "whole", {}, whole={f"{HEAD}.weight": values}))

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from penstock.adapters import read_adapter
@@ -15,7 +16,7 @@ from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import LoadAdapter, Setup
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.loading.load import load
-from tests.adapter_folders import write_peft
+from tests.adapter_folders import random_factors, write_peft
 from tests.worker.adapters.rig import factors_of
 from tests.worker.driver import GREEDY, Driver, Job
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
@@ -28,16 +29,33 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     root = tmp_path_factory.mktemp("models")
     made = draft_setup(write_folder(root / "served"), write_folder(root / "draft", seed=1))
     return msgspec.structs.replace(
-        made, max_loras=2, max_lora_rank=16, max_num_seqs=20, num_kv_blocks=120
+        made,
+        max_loras=2,
+        max_lora_rank=16,
+        lora_whole_matrices=True,
+        max_num_seqs=20,
+        num_kv_blocks=120,
     )
 
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By digest."""
+    """By digest: of layers, embedding and head; and of rows with lengths of their own, with a whole
+    embedding and a whole head."""
+    vocab, hidden = SERVED.vocab_size, SERVED.hidden_size
+    ends = {"model.embed_tokens": (hidden, vocab), "lm_head": (vocab, hidden)}
+    low, layers = factors_of(SERVED, 4, 4), factors_of(SERVED, 16, 16)
+    random = np.random.default_rng(1)
+    whole = {
+        f"{name}.weight": (0.2 * random.standard_normal((vocab, hidden))).astype(np.float32)
+        for name in ends
+    }
+    lengths = {
+        name: random.uniform(0.5, 2, len(up)).astype(np.float32) for name, (_, up) in layers.items()
+    }
     folders = [
-        write_peft(tmp_path_factory.mktemp("adapter"), factors_of(SERVED, rank, rank))
-        for rank in (4, 16)
+        write_peft(tmp_path_factory.mktemp("a"), low | random_factors(ends, 4, 5)),
+        write_peft(tmp_path_factory.mktemp("b"), layers, whole=whole, magnitudes=lengths),
     ]
     return {read_adapter(folder)[0]: folder for folder in folders}
 

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.adapters import UnfitAdapter, read_adapter
 from penstock.protocol.common import Pooling
+from penstock_worker.adapters.fitting import fitted
+from penstock_worker.adapters.models import adaptable_headless
 from penstock_worker.loading.load import Loaded
+from testing.model_configs import llama_config
 from tests.adapter_folders import Factors, random_factors, write_peft
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run, save
 
@@ -34,7 +38,9 @@ EMBEDDERS: dict[str, dict[str, Any]] = {
     "RobertaModel": {**SIZES, "pad_token_id": 1},
     "ModernBertModel": MODERN,
     "Qwen3Model": DECODER,
+    "DistilBertModel": {"dim": 48, "hidden_dim": 80, "n_heads": 3, "n_layers": 2},
 }
+MPNET = {**SIZES, "pad_token_id": 1}
 LORA = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 12}
 LENGTHS = [3, 31, 1, 17, 40, 8]
 
@@ -64,10 +70,16 @@ def merged(model: Any, factors: Factors, scale: float) -> Any:
     return other
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("kind", EMBEDDERS)
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        *((kind, backend) for kind in EMBEDDERS for backend in ("cpu", "reference")),
+        # The CPU's kernels don't take its relative positions.
+        ("MPNetModel", "reference"),
+    ],
+)
 def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str, backend: str) -> None:
-    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    model = save(tmp_path / "m", kind, **EMBEDDERS.get(kind, MPNET))
     model.set_attn_implementation("eager")
     loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
     adapters = [factors_of(model, 5, 1), factors_of(model, 12, 2)]
@@ -107,9 +119,15 @@ def test_vectors_of_layers_with_adapters(tmp_path: Path, kind: str, backend: str
             "classifier.dense",
             "classifier.out_proj",
         ),
+        (
+            "DistilBertForSequenceClassification",
+            {"dim": 48, "hidden_dim": 80, "n_heads": 3, "n_layers": 2},
+            "pre_classifier",
+            "classifier",
+        ),
         ("Qwen3ForSequenceClassification", {**DECODER, "pad_token_id": 0}, "", "score"),
     ],
-    ids=["bert", "roberta", "qwen3"],
+    ids=["bert", "roberta", "distilbert", "qwen3"],
 )
 def test_heads_of_adapters(
     tmp_path: Path, kind: str, settings: dict[str, Any], inner: str, outer: str, backend: str
@@ -152,3 +170,66 @@ def test_what_vectors_are_not_made_of_is_passed_over(tmp_path: Path) -> None:
     found = run(loaded, [tokens[0]] * 2, Pooling("embed"), adapters=folders)
     assert np.array_equal(*found)
     loaded.runner.close()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("kind", ["Qwen3Model", "ModernBertModel"])
+def test_vectors_of_embeddings_with_adapters(tmp_path: Path, kind: str, backend: str) -> None:
+    """Beside layers whose rows have lengths of their own."""
+    model = save(tmp_path / "m", kind, **EMBEDDERS[kind])
+    model.set_attn_implementation("eager")
+    loaded = load_with_adapters(tmp_path / "m", tmp_path, backend)
+    name = "embed_tokens" if kind == "Qwen3Model" else "embeddings.tok_embeddings"
+    table, layers = model.get_submodule(name).weight, factors_of(model, 4, 2)
+    ((down, up),) = random_factors({name: tuple(table.shape)[::-1]}, 6, 1, 0.3).values()
+    random = np.random.default_rng(4)
+    lengths = {
+        each: random.uniform(0.5, 3, len(up)).astype(np.float32) for each, (_, up) in layers.items()
+    }
+    dora = merged(model, layers, 2.0)
+    for each, wanted in lengths.items():
+        weight = dora.get_submodule(each).weight
+        with torch.no_grad():
+            found = torch.linalg.norm(weight.double(), dim=1)
+            weight.mul_((torch.from_numpy(wanted) / found).float()[:, None])
+    embedded = copy.deepcopy(model)
+    added = torch.from_numpy(up).double() @ torch.from_numpy(down).double()
+    with torch.no_grad():
+        embedded.get_submodule(name).weight.add_((1.5 * added.T).float())
+    paths = [
+        None,
+        write_peft(tmp_path / "e", {name: (down, up)}, alpha=9),
+        write_peft(tmp_path / "l", layers, alpha=8, magnitudes=lengths),
+    ]
+    inputs, twins = random_inputs(LENGTHS), [model, embedded, dora]
+    chosen = [at % 3 for at in range(len(inputs))]
+    asked = Pooling("embed", normalize=False)
+    crowd = run(loaded, inputs, asked, adapters=[paths[each] for each in chosen])
+    for tokens, which, vector in zip(inputs, chosen, crowd, strict=True):
+        (alone,) = run(loaded, [tokens], asked, adapters=[paths[which]])
+        assert np.array_equal(alone, vector)
+        with torch.inference_mode():
+            hidden = twins[which](torch.tensor([tokens])).last_hidden_state[0]
+        wanted = hidden[-1] if kind == "Qwen3Model" else hidden.mean(0)
+        assert np.abs(vector - wanted.numpy()).max() < 5e-4
+    loaded.runner.close()
+
+
+def test_a_reranker_whose_scores_are_made_of_the_head(tmp_path: Path) -> None:
+    """A changed head would change them: it isn't passed over."""
+    config = llama_config(
+        vocab_size=99,
+        hidden_size=48,
+        intermediate_size=80,
+        num_layers=1,
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=16,
+        max_position=80,
+    )
+    _, adapter = read_adapter(
+        write_peft(tmp_path, random_factors({"lm_head": (99, 48)}, 4, 1, 0.3))
+    )
+    assert not fitted(adapter, adaptable_headless(config), 64)
+    with pytest.raises(UnfitAdapter, match="changes lm_head; what can be changed"):
+        fitted(adapter, adaptable_headless(config, answers=True), 64)

@@ -34,6 +34,7 @@ from penstock_worker.adapters.adaptable import (
     UP,
     VALUE,
     adapter_bytes,
+    whole_bytes,
 )
 from penstock_worker.adapters.fitting import Fitted, FittedMatrix, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters
@@ -156,8 +157,8 @@ class PackedAdapters:
     @property
     def nbytes(self) -> int:
         size = 4 if self._kind is MatrixKind.F32 else 2
-        whole = size * sum(rows * columns for rows, columns in self._whole.values())
-        return self._most * (adapter_bytes(self._modules, self._rank, size) + whole)
+        factors = adapter_bytes(self._modules, self._rank, size)
+        return self._most * (factors + whole_bytes(self._whole, size))
 
     def phases(self, split: Split, layers: range) -> AdaptedPhases:
         """Returns what the program of these layers is compiled with."""
