@@ -201,7 +201,7 @@ def _cells(text: str) -> list[tuple[str, int]]:
     return found
 
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "--model": {"default": "smollm2-135m", "help": "as `penstock serve` takes it"},
     "--speculative-config": {
         "default": '{"method": "suffix"}',

@@ -17,6 +17,7 @@ from tests import wheel
 from tests.wheel import PACKAGES, ROOT
 
 pytestmark = pytest.mark.timeout(900)
+CODE = (".py", ".pyi", ".proto")
 LIBRARY = "penstock_kernels/cpu/libpenstock_cpu.so"
 
 
@@ -39,7 +40,7 @@ def sources() -> set[str]:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file()
-        and (path.suffix == ".py" or path.name == "py.typed" or "/web/" in str(path))
+        and (path.suffix in CODE or path.name == "py.typed" or "/web/" in str(path))
         and "__pycache__" not in path.parts
     }
 

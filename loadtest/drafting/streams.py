@@ -65,13 +65,14 @@ class Pace:
 
 async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pace:
     """Streams that are busy throughout, so that it is the server's rate and not the time until the
-    slowest of some answers has ended. key: of requests that nobody has sent before."""
+    slowest of some answers has ended. seconds: of the window, which is longer where no token comes
+    in it. key: of requests that nobody has sent before."""
     answers: dict[tuple[int, int], str] = {}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT, limits=limits) as client:
         before = (await _counted(client))[TOKENS]
         sending = [
-            asyncio.ensure_future(_send(client, streams, key, stream, answers))
+            asyncio.create_task(_send(client, streams, key, stream, answers))
             for stream in range(streams.count)
         ]
         try:
@@ -84,7 +85,10 @@ async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pa
                 await _counted(client),
             )
             await asyncio.sleep(seconds)
-            last, worked = await _counted(client), server.processor_time()
+            while (last := await _counted(client))[TOKENS] == first[TOKENS]:
+                _raise(sending)
+                await asyncio.sleep(POLL)
+            worked = server.processor_time()
             took = time.perf_counter() - begun
             _raise(sending)
         finally:
@@ -111,7 +115,7 @@ async def _send(
         number += 1
 
 
-def _raise(sending: list[asyncio.Future[None]]) -> None:
+def _raise(sending: list[asyncio.Task[None]]) -> None:
     """Raises what a stream has failed with."""
     for each in sending:
         if each.done():

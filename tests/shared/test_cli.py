@@ -133,7 +133,7 @@ def test_the_installed_command_is_the_module() -> None:
         (("ps",), "did you mean 'status'?"),
         (("serve", "--tokenizer-mode", "slow"), "tokenizer_mode: 'slow' is not supported here"),
         (("serve", "--api-key", ""), "--api-key is empty"),
-        (("serve", "a", "b"), "too many arguments: b"),
+        (("serve", "a", "b", "--no-http"), "--no-http is for one model"),
         (("run",), "MODEL is missing"),
         (("run", "smollm2-135m", ""), "the prompt is empty"),
         (("run", "smollm2-135m", "x", "--temperature", "-1"), "temperature must be a number in"),
@@ -163,6 +163,12 @@ def test_wrong_usage_exits_with_2_and_says_why(
     assert ended.value.code == 2
     assert words in shown.err
     assert shown.out == ""
+
+
+def test_a_word_that_is_no_model_starts_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Beside a model that there is, too: it may be an argument that was meant otherwise."""
+    assert main(("serve", "smollm2-135m", "9000")) == 1
+    assert "there is no model '9000'" in capfd.readouterr().err
 
 
 def test_wrong_usage_of_a_process() -> None:

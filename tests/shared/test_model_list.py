@@ -8,6 +8,7 @@ import pytest
 
 from penstock.config.model_list import (
     ModelEntry,
+    adapters_of,
     check_for_several,
     checked,
     config_of,
@@ -95,3 +96,16 @@ def test_settings_of_one_model_are_refused_for_several(name: str) -> None:
 def test_two_words_for_one_model_need_a_name() -> None:
     with pytest.raises(InvalidRequest, match="give one a name"):
         checked([ModelEntry(model="/a/m.gguf"), ModelEntry(model="/b/m.gguf")], "the models named")
+
+
+def test_adapters_of_an_entry_have_names_that_nobody_else_has() -> None:
+    rhymes = {"enable_lora": True, "lora_modules": "rhymes=/a\nprose=/b"}
+    entry = ModelEntry(model="one", settings=rhymes)
+    [named] = checked([entry], "here")
+    assert adapters_of(named) == ("rhymes", "prose")
+    for other in (ModelEntry(model="prose"), ModelEntry(model="two", settings=rhymes)):
+        with pytest.raises(InvalidRequest, match=r"here: an adapter is called '.*', and that is"):
+            checked([entry, other], "here")
+    broken = ModelEntry(model="one", settings={"lora_modules": "rhymes"})
+    with pytest.raises(InvalidRequest, match="one: lora_modules: 'rhymes' is not NAME=PATH"):
+        checked([broken], "here")

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.supervisor.models.residents import (
+from penstock.supervisor.models.actions import (
     Action,
     GrantModel,
     PrepareModel,
     ReclaimModel,
-    Residents,
     StartModel,
     StopModel,
 )
+from penstock.supervisor.models.residents import Residents
 
 NAMES = ("a", "b", "c", "d")
 

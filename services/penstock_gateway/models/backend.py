@@ -59,6 +59,8 @@ class ModelBackend:
     config: GatewayConfig
     given_names: tuple[str, ...] = ()
     """By which the operator calls the model, its own first; empty: what engine cores tell."""
+    given_adapters: tuple[str, ...] = ()
+    """Names of adapters that come with the model, before an engine core has told them."""
     folders: InitVar[AdapterFolders | None] = None
     """Where adapters may be read; None: nowhere."""
     residence: Residence | None = None
@@ -100,7 +102,12 @@ class ModelBackend:
 
     def knows(self, name: str) -> bool:
         """Whether the model, or an adapter for it, is called so."""
-        return name in self.model_names() or self.client.adapters.find(name) is not None
+        return name in self.model_names() or self.has_adapter(name)
+
+    def has_adapter(self, name: str) -> bool:
+        """Whether an adapter is called so, or will be once the model is there."""
+        coming = self.client.welcome is None and name in self.given_adapters
+        return coming or self.client.adapters.find(name) is not None
 
     def engine(self) -> EngineInfo:
         """Raises EngineUnavailable when there is no session, and was none a moment ago."""
@@ -124,14 +131,23 @@ class ModelBackend:
         Raises EngineUnavailable, and HTTPError 404 or 403.
         """
         engine = self.engine()
-        served, adapter = engine.welcome.model, None
-        if name is not None and name not in self.model_names():
-            named = self.client.adapters.find(name)
-            if named is None:
-                raise model_not_found(name, [served])
-            served, adapter = name, named.file
-        current.get().check_model(served)
+        served, adapter = self.named(name)
         return AskedModel(served, adapter, engine, self)
+
+    def named(self, name: str | None) -> tuple[str, AdapterFile | None]:
+        """As replies have what is called `name`, and what is applied to the model; also while the
+        model is away.
+
+        Raises HTTPError 404 for a name that it hasn't, and 403 where the key may not use it.
+        """
+        served, adapter = self.name or "", None
+        if name is not None and name not in self.model_names():
+            if not self.has_adapter(name):
+                raise model_not_found(name, [served])
+            found = self.client.adapters.find(name)
+            served, adapter = name, None if found is None else found.file
+        current.get().check_model(served)
+        return served, adapter
 
     def fresh_status(self) -> Status | None:
         """The engine's state, unless it is too old to mean anything."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.client import EngineClient
-from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
+from penstock.config.model_list import ModelEntry, adapters_of, gateway_config_of, read_list
 from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
 from penstock.errors import InvalidRequest
 from penstock_gateway.adapters.loading import AdapterFolders
@@ -68,7 +68,8 @@ def reach_models(
         check_parsers(own)
         client = EngineClient(where, name=name, settings=transport, routing=config.routing)
         names = entry.names if entry is not None else (model,) if model else ()
-        backend = ModelBackend(client, own, names, folders)
+        adapters = () if entry is None else adapters_of(entry)
+        backend = ModelBackend(client, own, names, adapters, folders)
         if link is not None and entry is not None:
             backend.residence = _residence(entry, backend, link, settings.model_load_timeout)
         return backend

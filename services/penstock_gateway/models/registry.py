@@ -49,10 +49,13 @@ class ModelRegistry:
                 code="missing_model",
             )
         for backend in self.backends:
+            if name in backend.given_names:
+                return backend  # Whatever engine cores of others call themselves.
+        for backend in self.backends:
             if name in backend.model_names():
                 return backend
         for backend in self.backends:
-            if backend.client.adapters.find(name) is not None:
+            if backend.has_adapter(name):
                 return backend
         raise model_not_found(name, self._allowed())
 
@@ -92,9 +95,7 @@ class ModelRegistry:
         if residence is None:
             yield backend.ask(name)
             return
-        if name in backend.given_names:
-            # A key that may not use it starts nothing.
-            current.get().check_model(backend.given_names[0])
+        backend.named(name)  # What can't be asked for starts nothing.
         async with residence.stay(deadline) as waited:
             yield replace(backend.ask(name), waited=waited)
 

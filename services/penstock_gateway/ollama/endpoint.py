@@ -119,6 +119,7 @@ class OllamaEndpoint(GenerateEndpoint[Asked], Generic[Asked]):
         by now, or goes where keep_alive is 0."""
         backend = self._service.models.backend_of(request.model)
         if gives_up(request.keep_alive) and backend.on_demand and backend.residence is not None:
+            backend.named(request.model)
             backend.residence.unload()
             return loaded(backend.name or "", self.show, "unload")
         async with self._service.using(request.model, terms.deadline) as asked:

@@ -57,7 +57,10 @@ class Calls:
                 if exchange.status != 200:
                     wait = exchange.headers.get(b"retry-after")
                     told = None if wait is None else wait.decode()
-                    raise refusal(exchange.status, await exchange.whole(), told)
+                    refused = refusal(exchange.status, await exchange.whole(), told)
+                    # With the error, too: of a call that fails, clients may drop what came first.
+                    refused.trailing += _told(exchange)
+                    raise refused
                 yield exchange
         except RuntimeError as error:
             if exchange.aborted:

@@ -106,7 +106,7 @@ def _cards(service: Service, backend: ModelBackend) -> list[ModelCard]:
     if known is None or not (service.models.several or backend.residence is not None):
         known = backend.engine().welcome
     cards: list[ModelCard] = []
-    if caller.may_use(known.model):
+    if caller.may_use(backend.name or known.model):
         cards = [_card(service, known, backend, name) for name in backend.model_names()]
     for adapter in backend.client.adapters.present():
         if caller.may_use(adapter.name):

@@ -24,6 +24,7 @@ from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
 from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
+from penstock.prepare.resolve import check_could_be
 from penstock.process_title import set_title
 
 INTERRUPTED = 130
@@ -129,7 +130,7 @@ def _config(arguments: argparse.Namespace) -> ServeConfig:
 
 
 def _models(config: ServeConfig, arguments: argparse.Namespace) -> tuple[ModelEntry, ...]:
-    """Several models; empty: there is one. Raises InvalidRequest."""
+    """Several models; empty: there is one. Raises InvalidRequest and ModelNotFound."""
     named, file = arguments.positional_models, config.models.models
     if file is None and len(named) < 2:
         return ()
@@ -145,6 +146,8 @@ def _models(config: ServeConfig, arguments: argparse.Namespace) -> tuple[ModelEn
     if file is not None:
         entries = read_list(file)
     else:
+        for model in named:
+            check_could_be(model)
         entries = checked([ModelEntry(model=model) for model in named], "the models named")
     for entry in entries:
         config_of(entry, config, len(entries))  # What is wrong is said before anything starts.

@@ -65,7 +65,18 @@ def resolve(model: str, report: Report, fetch: Fetch = "missing") -> ResolvedMod
     name = parse(model)
     if name is not None:
         return _from_hub(name, model, report, fetch)
-    raise ModelNotFound(f"there is no model {model!r}: no such file or folder; give {_CHOICES}")
+    raise _nowhere(model)
+
+
+def check_could_be(model: str) -> None:
+    """Raises ModelNotFound for what is no alias, no path of anything, and can't be a hub's name.
+    Asks nobody."""
+    if find_packaged(model) is None and not Path(model).expanduser().exists() and not parse(model):
+        raise _nowhere(model)
+
+
+def _nowhere(model: str) -> ModelNotFound:
+    return ModelNotFound(f"there is no model {model!r}: no such file or folder; give {_CHOICES}")
 
 
 _CHOICES = (

@@ -19,6 +19,7 @@ from penstock.protocol.from_worker import AdapterReady
 from penstock.protocol.to_worker import LoadAdapter
 from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
@@ -78,7 +79,7 @@ class Served:
 
     def hold(self, folder: Path) -> HeldAdapter:
         _, adapter = read_adapter(folder)
-        return self.holds.hold(fitted(adapter, CONFIG, 17))
+        return self.holds.hold(fitted(adapter, adaptable_decoder(CONFIG), 17))
 
     def logits(self, *rows: Row, wait: bool = True) -> list[torch.Tensor]:
         which = [adapter for *_, adapter in rows]
@@ -159,7 +160,7 @@ def test_what_cant_be_held_is_refused(files: WeightFiles, tmp_path: Path) -> Non
     factors = factors_of(CONFIG, 4, 1, ("q_proj",))
     large = {name: (down, up * np.float32(1e38)) for name, (down, up) in factors.items()}
     _, adapter = read_adapter(write_peft(tmp_path, large, alpha=1e3))
-    modules = fitted(adapter, CONFIG, 17)
+    modules = fitted(adapter, adaptable_decoder(CONFIG), 17)
     with pytest.raises(UnfitAdapter, match="aren't finite"):
         served.holds.hold(modules)
     with pytest.raises(UnfitAdapter, match="changes lm_head; on a GPU that isn't possible"):

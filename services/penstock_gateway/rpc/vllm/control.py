@@ -59,7 +59,7 @@ class GetModelInfo(MessageEndpoint):
         )
 
 
-class AbortRequests(MessageEndpoint):
+class AbortCalls(MessageEndpoint):
     def __init__(self, service: Service, running: RunningCalls) -> None:
         super().__init__(service)
         self._running = running
@@ -108,7 +108,7 @@ def routes(service: Service, running: RunningCalls) -> list[OperationRoute]:
     endpoints: dict[str, MessageEndpoint] = {
         "GetServerInfo": GetServerInfo(service),
         "GetModelInfo": GetModelInfo(service),
-        "Abort": AbortRequests(service, running),
+        "Abort": AbortCalls(service, running),
         "LoadLora": LoadLora(service),
         "UnloadLora": UnloadLora(service),
         "ListLoras": ListLoras(service),

@@ -234,7 +234,10 @@ export class Chat {
     const last = more.continue_final_message ? node.id : node.parent;
     const [shown, load, { name, transcribes }] = [current.shown(last), (id) => this.store.loadMedia(id), this.model];
     const generation = new Generation(current, node, () => {
-      if (this.#running.has(current.id)) this.#keepSoon(current, node);
+      if (this.#running.has(current.id)) {
+        node.rev += 1;
+        this.keeping.soon(current);
+      }
       if (current.id === this.current.id) this.transcript.grown(node);
     });
     this.#running.set(current.id, generation);
@@ -245,11 +248,6 @@ export class Chat {
     this.#running.delete(current.id);
     this.keeping.now(current);
     this.#tell(current, node);
-  }
-
-  #keepSoon(conversation, node) {
-    node.rev += 1;
-    this.keeping.soon(conversation);
   }
 
   #tell(conversation, node) {

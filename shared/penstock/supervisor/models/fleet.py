@@ -14,16 +14,16 @@ from penstock.errors import PenstockError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.protocol.from_supervisor import Granted, Reclaimed
 from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSupervisor, Unload, Want
-from penstock.supervisor.models.processes import ModelProcesses
-from penstock.supervisor.models.residents import (
+from penstock.supervisor.models.actions import (
     Action,
     GrantModel,
     PrepareModel,
     ReclaimModel,
-    Residents,
     StartModel,
     StopModel,
 )
+from penstock.supervisor.models.processes import ModelProcesses
+from penstock.supervisor.models.residents import Mark, Residents
 from penstock.supervisor.models.socket import ModelsSocket
 from penstock.supervisor.preparing import Stopped
 
@@ -81,14 +81,14 @@ class ModelFleet:
 
     async def run(self) -> None:
         """Starts and ends models until it is stopped."""
-        told = None
+        told: list[Mark] = []
         while not self._stopping:
             now = time.monotonic()
             for action in self._residents.decide(now):
                 self._do(action)
-            states = [(each.model, each.presence) for each in self._residents.states(now)]
-            if states != told:
-                told = states
+            if (marks := self._residents.marks()) != told:
+                self._log_failures(set(marks).difference(told))
+                told = marks
                 self.socket.tell_all()
             if self._residents.settled():
                 self._settled.set()
@@ -103,6 +103,8 @@ class ModelFleet:
         """Ends all models in order."""
         self._stopping = True
         self._news.set()
+        self._residents.end(time.monotonic())
+        self.socket.tell_all()
         for processes in self._processes.values():
             processes.stop_preparing()
         await asyncio.gather(*(processes.stop() for processes in self._processes.values()))
@@ -172,12 +174,18 @@ class ModelFleet:
             return
         except PenstockError as error:
             self._failed(model, str(error))
+        except Exception as error:
+            # Else who waits for it would wait for as long as they may.
+            self._failed(model, f"it could not be prepared: {error!r}")
         else:
             self._residents.prepared(model, gib)
         self._news.set()
 
     async def _run(self, model: str) -> None:
-        reason = await self._processes[model].run()
+        try:
+            reason = await self._processes[model].run()
+        except Exception as error:
+            reason = f"its processes could not be run: {error!r}"
         if reason is None:
             self._residents.stopped(model, time.monotonic())
         else:
@@ -186,4 +194,8 @@ class ModelFleet:
 
     def _failed(self, model: str, reason: str) -> None:
         self._residents.failed(model, reason, time.monotonic())
-        log.error("model failed", model=model, reason=reason)
+
+    def _log_failures(self, marks: set[Mark]) -> None:
+        for state in self._residents.states(time.monotonic()):
+            if state.presence == "failed" and any(model == state.model for model, *_ in marks):
+                log.error("model failed", model=state.model, reason=state.reason)

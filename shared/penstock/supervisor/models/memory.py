@@ -32,12 +32,18 @@ def within_memory(
     counts for. Raises StartupError where its weights alone take more."""
     weights, cache = weights_gib(folder), config.engine.cache
     if entry.memory_gib is None:
-        return config, weights + cache.kv_memory_gib
-    left = entry.memory_gib - weights
+        if not cache.kv_memory_gib and config.models.models_memory_gib is not None:
+            raise StartupError(
+                "kv_memory_gib is 0, which bounds no KV cache: with --models-memory-gib it needs "
+                "memory_gib, or kv_memory_gib above 0"
+            )
+        return config, weights + cache.kv_memory_gib + cache.host_kv_gib
+    left = entry.memory_gib - weights - cache.host_kv_gib
     if left < LEAST_KV_GIB:
+        host = f", blocks in the host's memory {cache.host_kv_gib:g}" if cache.host_kv_gib else ""
         raise StartupError(
-            f"its weights take {weights:.2f} GiB, memory_gib is {entry.memory_gib:g}: there is no "
-            "room for a KV cache"
+            f"its weights take {weights:.2f} GiB{host}, memory_gib is {entry.memory_gib:g}: there "
+            "is no room for a KV cache"
         )
     bound = min(left, cache.kv_memory_gib) if cache.kv_memory_gib else left
     engine = msgspec.structs.replace(

@@ -11,47 +11,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.protocol.from_supervisor import ModelState, Presence
+from penstock.supervisor.models.actions import (
+    Action,
+    GrantModel,
+    PrepareModel,
+    ReclaimModel,
+    StartModel,
+    StopModel,
+)
 
 FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""
 LAST_RETRY = 300.0
 
+Mark = tuple[str, Presence, int]
+"""A model, its presence, and how often it has failed."""
+
 LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
 """Where a model has memory."""
-
-
-@dataclass(frozen=True)
-class PrepareModel:
-    """Find out what the model is, and how large."""
-
-    model: str
-
-
-@dataclass(frozen=True)
-class StartModel:
-    model: str
-
-
-@dataclass(frozen=True)
-class StopModel:
-    """End its processes: nobody has work for it."""
-
-    model: str
-
-
-@dataclass(frozen=True)
-class GrantModel:
-    holder: int
-    model: str
-
-
-@dataclass(frozen=True)
-class ReclaimModel:
-    holder: int
-    model: str
-
-
-Action = PrepareModel | StartModel | StopModel | GrantModel | ReclaimModel
 
 
 @dataclass
@@ -116,6 +93,11 @@ class Residents:
             )
             for each in self._all.values()
         ]
+
+    def marks(self) -> list[Mark]:
+        """Others than before where holders are to be told anew: also of one that has failed again
+        before anybody looked."""
+        return [(each.model, each.presence, each.failures) for each in self._all.values()]
 
     def settled(self) -> bool:
         """Whether every pinned model is ready, or has failed."""
@@ -196,6 +178,12 @@ class Residents:
         resident.wanted_since = None
         for members in (resident.wanting, resident.holding, resident.busy):
             members.clear()
+
+    def end(self, now: float) -> None:
+        """Nothing is started any more: who waits for what isn't there needn't."""
+        for resident in self._all.values():
+            if resident.presence != "ready":
+                self.failed(resident.model, "the server is shutting down", now)
 
     def decide(self, now: float) -> Iterator[Action]:
         """What is to be done now. To be asked after whatever was told, and every second or so."""

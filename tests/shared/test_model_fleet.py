@@ -1,0 +1,112 @@
+"""All models of a server, as who asks for them hears of it; without processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config.model_list import ModelEntry
+from penstock.config.models_settings import ModelsSettings
+from penstock.config.settings import ServeConfig
+from penstock.net.runtime_dir import RuntimeDir
+from penstock.protocol.from_supervisor import FromSupervisor, ModelState, ModelStates
+from penstock.protocol.to_supervisor import ToSupervisor, Want
+from penstock.supervisor.models import residents
+from penstock.supervisor.models.fleet import ModelFleet
+from penstock.supervisor.models.processes import ModelProcesses
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Holder:
+    """A gateway's end of the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def tell(self, message: ToSupervisor) -> None:
+        self.writer.write(msgspec.json.encode(message) + b"\n")
+
+    async def failure(self) -> ModelState:
+        """The next one that is told."""
+        async with asyncio.timeout(20):
+            while True:
+                line = await self._reader.readline()
+                message = msgspec.json.decode(line, type=FromSupervisor)
+                if isinstance(message, ModelStates):
+                    for state in message.models:
+                        if state.presence == "failed":
+                            return state
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[ModelFleet]:
+    entry = ModelEntry(model="any", name="large", load="on-demand")
+    config = ServeConfig(models=ModelsSettings(models_memory_gib=2.0))
+    runtime = RuntimeDir.create()
+    fleet = ModelFleet([entry], config, runtime, grace=1.0)
+    await fleet.socket.open()
+    running = asyncio.create_task(fleet.run())
+    yield fleet
+    await fleet.stop()
+    await running
+    runtime.remove()
+
+
+@pytest.fixture
+async def holder(fleet: ModelFleet) -> AsyncIterator[Holder]:
+    holder = Holder(*await asyncio.open_unix_connection(str(fleet.socket.path)))
+    yield holder
+    holder.writer.close()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(residents, "LAST_RETRY", 0.01)
+
+
+async def test_each_failure_is_told_though_the_state_is_the_same(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(processes: ModelProcesses) -> float:
+        return 9.0
+
+    monkeypatch.setattr(ModelProcesses, "prepare", prepare)
+    for _ in range(3):
+        holder.tell(Want("large"))
+        assert "needs 9.00 GiB; 2 GiB are all there is" in (await holder.failure()).reason
+        await asyncio.sleep(0.02)  # It may be tried again.
+
+
+async def test_what_nobody_foresaw_is_a_failure_of_the_model(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prepare(processes: ModelProcesses) -> float:
+        raise ValueError("a manifest that makes no sense")
+
+    monkeypatch.setattr(ModelProcesses, "prepare", prepare)
+    holder.tell(Want("large"))
+    assert "a manifest that makes no sense" in (await holder.failure()).reason
+
+
+async def test_who_waits_for_a_model_hears_that_the_server_leaves(
+    fleet: ModelFleet, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepares = asyncio.Event()
+
+    async def prepare(processes: ModelProcesses) -> float:
+        prepares.set()
+        await asyncio.Event().wait()
+        return 0.0
+
+    monkeypatch.setattr(ModelProcesses, "prepare", prepare)
+    holder.tell(Want("large"))
+    await prepares.wait()
+    await fleet.stop()
+    assert (await holder.failure()).reason == "the server is shutting down"
