@@ -8,7 +8,6 @@ import pytest
 
 from penstock.config.model_list import (
     ModelEntry,
-    adapters_of,
     check_for_several,
     checked,
     config_of,
@@ -19,6 +18,7 @@ from penstock.config.model_list import (
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
+from penstock.listed_adapters import adapters_of, check_adapters
 
 
 def write(folder: Path, text: str) -> str:
@@ -104,8 +104,8 @@ def test_adapters_of_an_entry_have_names_that_nobody_else_has() -> None:
     [named] = checked([entry], "here")
     assert adapters_of(named) == ("rhymes", "prose")
     for other in (ModelEntry(model="prose"), ModelEntry(model="two", settings=rhymes)):
-        with pytest.raises(InvalidRequest, match=r"here: an adapter is called '.*', and that is"):
-            checked([entry, other], "here")
+        with pytest.raises(InvalidRequest, match=r"an adapter is called '.*', and that is"):
+            check_adapters(checked([entry, other], "here"))
     broken = ModelEntry(model="one", settings={"lora_modules": "rhymes"})
     with pytest.raises(InvalidRequest, match="one: lora_modules: 'rhymes' is not NAME=PATH"):
-        checked([broken], "here")
+        check_adapters(checked([broken], "here"))

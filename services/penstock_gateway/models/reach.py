@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.client import EngineClient
-from penstock.config.model_list import ModelEntry, adapters_of, gateway_config_of, read_list
+from penstock.config.model_list import ModelEntry, gateway_config_of, read_list
 from penstock.config.settings import GatewayConfig, ModelsSettings, TransportSettings
 from penstock.errors import InvalidRequest
+from penstock.listed_adapters import adapters_of
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.models.backend import ModelBackend

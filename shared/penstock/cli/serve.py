@@ -22,6 +22,7 @@ from penstock.config.model_list import (
 from penstock.config.settings import ServeConfig
 from penstock.config.tree import replace_settings
 from penstock.errors import InvalidRequest
+from penstock.listed_adapters import check_adapters
 from penstock.net.exposure import configured_keys
 from penstock.prepare import load_manifest
 from penstock.prepare.resolve import check_could_be
@@ -149,6 +150,7 @@ def _models(config: ServeConfig, arguments: argparse.Namespace) -> tuple[ModelEn
         for model in named:
             check_could_be(model)
         entries = checked([ModelEntry(model=model) for model in named], "the models named")
+    check_adapters(entries)
     for entry in entries:
         config_of(entry, config, len(entries))  # What is wrong is said before anything starts.
     return entries

@@ -12,7 +12,6 @@ import msgspec
 from penstock.config.settings import EngineConfig, GatewayConfig, ServeConfig
 from penstock.config.tree import leaves, load_file, replace_settings
 from penstock.errors import InvalidRequest
-from penstock.lora import lora_modules
 from penstock.machine import usable_cores
 
 MOST_MODELS = 64
@@ -78,27 +77,11 @@ def checked(entries: Sequence[ModelEntry], where: str) -> tuple[ModelEntry, ...]
             )
         if names.count(name) > 1:
             raise InvalidRequest(f"{where}: two models are called {name!r}; give one a name")
-    names += [name for entry in named for name in adapters_of(entry)]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRequest(f"{where}: an adapter is called {name!r}, and that is taken")
     for entry in named:
         if entry.memory_gib is not None and not 0 < entry.memory_gib < float("inf"):
             raise InvalidRequest(f"{where}: memory_gib of {entry.name} must be above 0")
         config_of(entry, ServeConfig(), len(named))  # Raises where a setting is wrong.
     return named
-
-
-def adapters_of(entry: ModelEntry) -> tuple[str, ...]:
-    """Names of the adapters that the entry's settings have. Raises InvalidRequest."""
-    try:
-        alone = replace_settings(ServeConfig(), {"lora_modules": entry.settings["lora_modules"]})
-        modules = lora_modules(alone.engine.lora.lora_modules)
-    except KeyError:
-        return ()
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{entry.name}: {error}", param=error.param) from None
-    return tuple(module.name for module in modules)
 
 
 def name_of(model: str) -> str:
