@@ -42,9 +42,13 @@ ADAPTERS = "docs/guides/adapters.md"
 BATCHES = "docs/guides/batches.md"
 STORED = "docs/guides/stored-responses.md"
 EMBEDDINGS = "docs/guides/embeddings.md"
+GRPC = "docs/guides/grpc.md"
+"""tests/system/test_grpc.py runs its code."""
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
 TRANSCRIPTION = "docs/guides/transcription.md"
+OF_THEIR_OWN = ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, GRPC, MEDIA, STORED, TRANSCRIPTION)
+"""Pages whose code wants another server, in tests of their own."""
 STREAM_ENDED = 28
 """curl's exit code where --max-time is over."""
 
@@ -335,7 +339,8 @@ def run(code: str, server: Server | None = None, folder: Path | None = None) -> 
     [
         page
         for page in pages_with("python")
-        if page not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, STORED, TRANSCRIPTION)
+        if page
+        not in ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, GRPC, MEDIA, STORED, TRANSCRIPTION)
     ],
 )
 def test_python_of_a_page(page: str, server: Server) -> None:

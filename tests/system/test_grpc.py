@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from penstock_gateway.rpc.protos.inference_pb2 import (
 )
 from penstock_gateway.rpc.protos.openai_pb2 import JsonReply, JsonRequest
 from testing.serving import Server, wait_until
+from tests.docs.snippets import snippets
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -34,11 +37,15 @@ def server(tiny_model: str) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture
-def channel(server: Server) -> Iterator[grpc.Channel]:
+def address(server: Server) -> str:
     found = re.search(r"address=(127\.0\.0\.1:\d+) grpc=true", server.stderr, re.IGNORECASE)
     assert found is not None, server.stderr
-    with grpc.insecure_channel(found[1]) as channel:
+    return found[1]
+
+
+@pytest.fixture
+def channel(server: Server) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(address(server)) as channel:
         yield channel
 
 
@@ -141,3 +148,20 @@ def test_the_process_comes_back_at_its_port(server: Server, channel: grpc.Channe
 def test_gateways_load_nothing_of_it(server: Server) -> None:
     gateway = psutil.Process(server.child("gateway 0"))
     assert not [each.path for each in gateway.memory_maps() if "grpc" in each.path]
+
+
+def test_the_guides_python() -> None:
+    blocks = snippets("docs/guides/grpc.md")
+    (code,) = (each.code for each in blocks if "import grpc" in each.code)
+    here = "127.0.0.1:50051"
+    assert here in code
+    with Server("--grpc-port", "0") as server:
+        done = subprocess.run(
+            [sys.executable, "-c", code.replace(here, address(server))],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
