@@ -18,8 +18,8 @@ from penstock_gateway.http.request_id import REQUEST_ID
 from penstock_gateway.keys.access import unauthorized
 from penstock_gateway.rpc.exchange import AppExchange
 from penstock_gateway.rpc.running import RunningCalls
-from penstock_gateway.rpc.scope import scope_of
-from penstock_gateway.rpc.status import RefusedCall, refusal, refused_by
+from penstock_gateway.rpc.scope import key_scope, scope_of
+from penstock_gateway.rpc.status import RefusedCall, SlowReader, refusal, refused_by
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -27,6 +27,8 @@ log = logs.get(__name__)
 Context: TypeAlias = ServicerContext
 Unary = Callable[[bytes, Context], Awaitable[bytes]]
 Streaming = Callable[[bytes, Context], Awaitable[None]]
+Conversing = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
+Metadata = Iterable[tuple[str, str | bytes]]
 Merge = Callable[[Iterable[bytes]], list[bytes]]
 
 
@@ -70,50 +72,81 @@ class Calls:
         finally:
             exchange.leave()
 
-    async def admit(self, context: Context, method: str) -> None:
-        """Ends a call that brings no known key, where one is needed: before it holds a place for as
-        long as it likes. Its requests are checked in full, each by itself."""
+    def knows(self, metadata: Metadata) -> bool:
+        """Whether a call brings a known key, where one is needed."""
         ring = self.service.ring
-        if ring is not None and ring.find(scope_of(context, method)) is None:
-            refused = refused_by(unauthorized())
-            await context.abort(refused.code, refused.details, refused.trailing)
+        return ring is None or ring.find(key_scope(metadata)) is not None
+
+    def refusing(self, method: str) -> grpc.RpcMethodHandler:
+        """For a call without a known key: it ends before its message is read, and is logged and
+        counted as over HTTP."""
+
+        async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+            async with self.exchange(context, scope_of(context, method)):
+                raise unauthorized()  # The key has become known meanwhile.
+
+        return self.conversing(refuse)
 
     async def write(self, context: Context, message: bytes) -> None:
-        """Raises RefusedCall where the client doesn't read."""
+        """Raises SlowReader where the client doesn't read."""
         patience = self.service.patience.reader
         try:
             async with asyncio.timeout(patience):
                 await context.write(message)
         except TimeoutError:
-            raise RefusedCall(
+            raise SlowReader(
                 StatusCode.ABORTED, f"nothing of the stream was read for {patience:g} seconds"
             ) from None
 
+    # grpcio's own unary requests are awaited for ever before a handler hears of the call, which
+    # has its place among --grpc-max-calls meanwhile: so all of them are streams here, of one.
 
-def unary(handler: Unary) -> grpc.RpcMethodHandler:
-    """A method that answers with one message."""
+    def unary(self, handler: Unary) -> grpc.RpcMethodHandler:
+        """A method that answers with one message."""
 
-    async def call(request: bytes, context: Context) -> bytes:
+        async def call(requests: AsyncIterator[bytes], context: Context) -> bytes:
+            try:
+                return await handler(await self._only(requests), context)
+            except Exception as error:
+                await _refuse(context, error)
+                raise
+
+        return grpc.stream_unary_rpc_method_handler(call)
+
+    def streaming(self, handler: Streaming) -> grpc.RpcMethodHandler:
+        """A method that answers with a stream."""
+
+        async def call(requests: AsyncIterator[bytes], context: Context) -> None:
+            await handler(await self._only(requests), context)
+
+        return self.conversing(call)
+
+    def conversing(self, handler: Conversing) -> grpc.RpcMethodHandler:
+        """A method with a stream of requests that answers with a stream."""
+
+        async def call(requests: AsyncIterator[bytes], context: Context) -> None:
+            try:
+                await handler(requests, context)
+            except Exception as error:
+                await _refuse(context, _cause(error))
+                raise
+
+        return grpc.stream_stream_rpc_method_handler(call)
+
+    async def _only(self, requests: AsyncIterator[bytes]) -> bytes:
+        """The request of a call that has one. Raises RefusedCall for none, and for one that takes
+        longer than a body may over HTTP."""
+        patience = self.service.patience.body
         try:
-            return await handler(request, context)
-        except Exception as error:
-            await _refuse(context, error)
-            raise
-
-    return grpc.unary_unary_rpc_method_handler(call)
-
-
-def streaming(handler: Streaming) -> grpc.RpcMethodHandler:
-    """A method that answers with a stream."""
-
-    async def call(request: bytes, context: Context) -> None:
-        try:
-            await handler(request, context)
-        except Exception as error:
-            await _refuse(context, error)
-            raise
-
-    return grpc.unary_stream_rpc_method_handler(call)
+            async with asyncio.timeout(patience):
+                async for request in requests:
+                    return request
+        except TimeoutError:
+            raise RefusedCall(
+                StatusCode.DEADLINE_EXCEEDED,
+                f"the request's message did not arrive within {patience:g} seconds",
+            ) from None
+        raise RefusedCall(StatusCode.INVALID_ARGUMENT, "the call has no message")
 
 
 def parsed(kind: type[Any], request: bytes) -> Any:
@@ -134,6 +167,13 @@ async def _refuse(context: Context, error: Exception) -> None:
     if refused.code is StatusCode.INTERNAL and not isinstance(error, RefusedCall):
         log.error("a call failed", exception=True)
     await context.abort(refused.code, refused.details, refused.trailing)
+
+
+def _cause(error: Exception) -> Exception:
+    """Of several tasks' errors, the first."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _given_id(scope: Scope) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from grpc import StatusCode
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
+from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.methods import Handlers
 from penstock_gateway.rpc.status import RefusedCall
 
@@ -24,7 +24,10 @@ _STATUS = HealthCheckResponse.ServingStatus
 def handlers(calls: Calls, services: Collection[str]) -> Handlers:
     """By the methods' paths. services: that can be asked about."""
     health = _Health(calls, services)
-    return {f"/{NAME}/Check": unary(health.check), f"/{NAME}/Watch": streaming(health.watch)}
+    return {
+        f"/{NAME}/Check": calls.unary(health.check),
+        f"/{NAME}/Watch": calls.streaming(health.watch),
+    }
 
 
 class _Health:
@@ -48,12 +51,14 @@ class _Health:
         self._watchers += 1
         try:
             told = None
-            while not self._calls.service.draining or told != _STATUS.NOT_SERVING:
-                status = self._status(name)
+            while True:
+                leaves, status = self._calls.service.draining, self._status(name)
                 if status != told:
                     told = status
                     reply = HealthCheckResponse(status=status)
                     await self._calls.write(context, reply.SerializeToString())
+                if leaves:
+                    return
                 await asyncio.sleep(LOOK_EVERY)
         finally:
             self._watchers -= 1

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock_gateway.rpc.calls import Calls, Context, parsed, unary
+from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.scope import scope_of
 
 Handlers = dict[str, "grpc.RpcMethodHandler"]
@@ -31,4 +31,4 @@ def asking(calls: Calls, path: str, kind: type[Any]) -> grpc.RpcMethodHandler:
         async with calls.exchange(context, scope) as exchange:
             return await exchange.whole()
 
-    return unary(ask)
+    return calls.unary(ask)

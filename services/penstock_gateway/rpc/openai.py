@@ -6,7 +6,7 @@ from typing import Any
 
 from grpc import StatusCode
 
-from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
+from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.events import JsonStream
 from penstock_gateway.rpc.methods import Handlers
 from penstock_gateway.rpc.protos import openai_pb2
@@ -26,10 +26,10 @@ def handlers(calls: Calls) -> Handlers:
     embed = _Posting(calls, "/penstock.v1.OpenAI/Embed", JsonRequest, "/v1/embeddings")
     post = _Posting(calls, "/penstock.v1.OpenAI/Post", PostRequest)
     return {
-        chat.method: streaming(chat.stream),
-        complete.method: streaming(complete.stream),
-        embed.method: unary(embed.whole),
-        post.method: streaming(post.stream),
+        chat.method: calls.streaming(chat.stream),
+        complete.method: calls.streaming(complete.stream),
+        embed.method: calls.unary(embed.whole),
+        post.method: calls.streaming(post.stream),
     }
 
 

@@ -11,27 +11,31 @@ import grpc
 from grpc import StatusCode
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from penstock_gateway.rpc.arriving import arriving
 from penstock_gateway.rpc.methods import Handlers
+from penstock_gateway.service import Service
 
 NAMES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """Both have the same messages."""
+METHODS = tuple(f"/{name}/ServerReflectionInfo" for name in NAMES)
 MOST_STREAMS = 16
 LONGEST = 60.0
 """Seconds that a stream may last."""
 
 
-def handlers(services: Collection[str]) -> Handlers:
+def handlers(services: Collection[str], service: Service) -> Handlers:
     """By the methods' paths."""
     handler = grpc.stream_stream_rpc_method_handler(
-        _Reflection(services).answer,
+        _Reflection(services, service).answer,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    return {f"/{name}/ServerReflectionInfo": handler for name in NAMES}
+    return dict.fromkeys(METHODS, handler)
 
 
 class _Reflection:
-    def __init__(self, services: Collection[str]) -> None:
+    def __init__(self, services: Collection[str], service: Service) -> None:
+        self._service = service
         self._known = reflection.aio.ReflectionServicer(services)
         self._streams = 0
 
@@ -44,7 +48,8 @@ class _Reflection:
         self._streams += 1
         try:
             async with asyncio.timeout(LONGEST):
-                async for reply in self._known.ServerReflectionInfo(requests, context):
+                asked = arriving(requests, self._service, idle=LONGEST)
+                async for reply in self._known.ServerReflectionInfo(asked, context):
                     await context.write(reply)
         except TimeoutError:
             await context.abort(

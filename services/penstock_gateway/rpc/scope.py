@@ -72,6 +72,11 @@ def scope_of(
     }
 
 
+def key_scope(metadata: Iterable[tuple[str, str | bytes]]) -> Scope:
+    """As much of a scope as an API key is found in."""
+    return {"type": "http", "headers": _headers(metadata)}
+
+
 def _headers(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, bytes]]:
     return [
         (key.encode(), value.encode() if isinstance(value, str) else value)

@@ -13,8 +13,7 @@ from penstock.net import listener
 from penstock.net.grpc_port import FLAGS
 from penstock.net.tls import server_context
 from penstock_gateway.rpc.calls import Calls
-from penstock_gateway.rpc.methods import Handlers
-from penstock_gateway.rpc.services import handlers_of
+from penstock_gateway.rpc.services import handlers_of, open_methods
 
 _PING_EVERY_MS = 60_000
 _PING_PATIENCE_MS = 20_000
@@ -28,7 +27,7 @@ class RpcServer:
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
         self._server = _bounded(calls, config)
-        self._server.add_generic_rpc_handlers((_Router(handlers_of(calls)),))
+        self._server.add_generic_rpc_handlers((_Router(calls),))
         address = _numeric(config)
         credentials = _credentials(config)
         try:
@@ -50,13 +49,20 @@ class RpcServer:
 
 
 class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]
-    def __init__(self, handlers: Handlers) -> None:
-        self._handlers = handlers
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._handlers = handlers_of(calls)
+        self._open = open_methods(calls.service)
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        return self._handlers.get(handler_call_details.method)
+        method = handler_call_details.method
+        handler = self._handlers.get(method)
+        if handler is None or method in self._open:
+            return handler
+        known = self._calls.knows(handler_call_details.invocation_metadata)
+        return handler if known else self._calls.refusing(method)
 
 
 def _bounded(calls: Calls, config: GatewayConfig) -> Server:

@@ -37,5 +37,18 @@ def handlers_of(calls: Calls) -> Handlers:
         **openai.handlers(calls),
         **kserve.handlers(calls),
         **health.handlers(calls, SERVED),
-        **reflection.handlers((*SERVED, health.NAME, *reflection.NAMES)),
+        **reflection.handlers((*SERVED, health.NAME, *reflection.NAMES), calls.service),
     }
+
+
+def open_methods(service: Service) -> frozenset[str]:
+    """Those that need no key."""
+    routes = state.routes(service)
+    return frozenset(
+        {
+            f"/{health.NAME}/Check",
+            f"/{health.NAME}/Watch",
+            *reflection.METHODS,
+            *(route.path for route in routes if route.operation.access == "open"),
+        }
+    )

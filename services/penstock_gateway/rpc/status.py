@@ -53,6 +53,10 @@ class RefusedCall(Exception):
         self.trailing = trailing
 
 
+class SlowReader(RefusedCall):
+    """One whose client reads nothing: there is no use in telling it more."""
+
+
 def refusal(status: int, body: bytes, retry_after: str | None = None) -> RefusedCall:
     """What an HTTP response stands for that is no 200. body: its error object, of any API."""
     error = _error_in(body)

@@ -60,7 +60,11 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def begin(
-            engine: FakeEngineClient | None = None, *, reader: float = 60.0, **settings: Any
+            engine: FakeEngineClient | None = None,
+            *,
+            reader: float = 60.0,
+            body: float = 60.0,
+            **settings: Any,
         ) -> Serving:
             engine = engine or FakeEngineClient()
             config = GatewayConfig(grpc_port=0, shutdown_timeout=0.0, **settings)
@@ -68,7 +72,7 @@ async def serve() -> AsyncIterator[Serve]:
             app = create_app(
                 engine,  # type: ignore[arg-type]
                 config,
-                patience=Patience(reader=reader),
+                patience=Patience(reader=reader, body=body),
                 more=lambda service: routes_of(service, running),
             )
             service: Service = app.state.service

@@ -156,6 +156,32 @@ async def test_health_follows_the_engine_core(serving: Serving) -> None:
     assert absent.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_who_watches_learns_that_the_server_leaves_and_holds_up_nothing(
+    serving: Serving,
+) -> None:
+    status = HealthCheckResponse.ServingStatus
+    told = {"": [status.SERVING, status.NOT_SERVING], "nobody": [status.SERVICE_UNKNOWN]}
+    watches = {
+        name: serving.stream(
+            f"{HEALTH}Watch", HealthCheckRequest(service=name), HealthCheckResponse
+        )
+        for name in told
+    }
+    first = {name: (await watch.read()).status for name, watch in watches.items()}
+    assert first == {name: statuses[0] for name, statuses in told.items()}
+    reflection = serving.channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    )()
+    await reflection.wait_for_connection()
+    serving.service.draining = True
+    async with asyncio.timeout(30):
+        for name, watch in watches.items():
+            for expected in told[name][1:]:
+                assert (await watch.read()).status == expected
+            assert await watch.read() is grpc.aio.EOF
+        assert await reflection.code() is grpc.StatusCode.OK
+
+
 async def test_a_client_that_knows_nothing_but_reflection(serving: Serving) -> None:
     def ask() -> tuple[set[str], str]:
         with grpc.insecure_channel(f"127.0.0.1:{serving.port}") as channel:

@@ -6,6 +6,9 @@ import asyncio
 import os
 import random
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,8 +18,11 @@ from penstock_gateway.rpc.protos.inference_pb2 import (
     GenerateRequest,
     GenerateResponse,
 )
+from penstock_gateway.rpc.protos.kserve_pb2 import ModelStreamInferResponse
+from tests.gateway import keyring
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.rpc.conftest import Serve, Serving
+from tests.gateway.rpc.test_kserve import raw_request
 
 GENERATE = "/vllm.Inference/Generate"
 STREAM = "/vllm.Inference/GenerateStream"
@@ -150,3 +156,103 @@ async def test_a_client_that_reads_nothing_is_cut_off(serve: Serve) -> None:
             await asyncio.sleep(0.05)
     assert serving.engine.generations[0].aborted.is_set()
     stream.cancel()
+
+
+def head_of(path: str) -> bytes:
+    """A call's headers, none of them compressed."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "x",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )
+
+
+@asynccontextmanager
+async def calls_without_messages(
+    serving: Serving, count: int, path: str = GENERATE
+) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+    try:
+        writer.write(PREFACE + frame(SETTINGS))
+        for each in range(count):
+            writer.write(frame(HEADERS, head_of(path), flags=4, stream=2 * each + 1))
+        await writer.drain()
+        yield reader
+    finally:
+        writer.close()
+
+
+async def answered(serving: Serving) -> bool:
+    call = serving.channel.unary_unary(GENERATE)(GenerateRequest(text="x").SerializeToString())
+    code = await call.code()
+    assert code in (grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    return code is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM, "/grpc.health.v1.Health/Check"])
+async def test_a_call_whose_message_never_comes_gives_its_place_back(
+    serve: Serve, path: str
+) -> None:
+    serving = await serve(grpc_max_calls=4, body=1.0)
+    async with calls_without_messages(serving, 4, path), asyncio.timeout(30):
+        while await answered(serving):
+            await asyncio.sleep(0.01)
+        while not await answered(serving):
+            await asyncio.sleep(0.05)
+
+
+async def test_who_has_no_key_is_refused_before_its_message(serve: Serve, tmp_path: Path) -> None:
+    keys = keyring.write(tmp_path / "keys.json", keyring.key(keyring.ALICE))
+    serving = await serve(api_keys=keys, grpc_max_calls=4)
+    async with calls_without_messages(serving, 4) as reader:
+        got = b""
+        async with asyncio.timeout(30):
+            while got.count(b"grpc-status") < 1 or got.count(b"x-request-id") < 1:
+                got += await reader.read(65_536)
+        metadata = (("x-api-key", keyring.ALICE),)
+        request = GenerateRequest(text="x")
+        async with asyncio.timeout(30):
+            reply = await serving.unary(GENERATE, request, GenerateResponse, metadata=metadata)
+        assert reply.outputs.text
+    assert serving.service.responses[401] == 4
+
+
+async def test_a_call_without_a_message_is_refused(serving: Serving) -> None:
+    call = serving.channel.stream_unary(GENERATE)()
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "no message" in await call.details()
+
+
+async def test_who_reads_nothing_of_an_infer_stream_is_told_so(serve: Serve) -> None:
+    def endless(prompt, params):
+        while True:
+            yield [SequenceDelta(index=0, text="x" * 50_000, token_ids=[120])]
+
+    serving = await serve(FakeEngineClient(endless), reader=0.5)
+    stream = serving.channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=ModelStreamInferResponse.FromString,
+    )()
+    await stream.write(raw_request("x", stream=True))
+    await stream.read()
+    async with asyncio.timeout(60):
+        while serving.service.open_requests:
+            await asyncio.sleep(0.05)
+        with pytest.raises(grpc.aio.AioRpcError) as cut:
+            await read_on(stream)
+    assert cut.value.code() is grpc.StatusCode.ABORTED
+
+
+async def read_on(stream: grpc.aio.StreamStreamCall) -> None:
+    """To the stream's end: its status comes behind what was sent."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import struct
 from typing import Any
 
 import grpc
 import pytest
 
-from penstock_gateway.rpc.kserve.infer_reply import FINAL
+from penstock_gateway.rpc.kserve import service as kserve
+from penstock_gateway.rpc.kserve.infer_reply import FINAL, INDEX
 from penstock_gateway.rpc.protos.kserve_pb2 import (
     InferTensorContents,
     ModelInferRequest,
@@ -114,12 +117,75 @@ async def test_token_ids(serving: Serving) -> None:
     assert serving.engine.submitted[0][0] == [1, 2, 3]
 
 
-async def test_requests_of_one_stream(serving: Serving) -> None:
-    stream = serving.channel.stream_stream(
+async def test_a_row_of_token_ids_for_each_prompt(serving: Serving) -> None:
+    request = ModelInferRequest(
+        model_name=MODEL,
+        inputs=[Input(name="input_ids", datatype="INT64", shape=[2, 3])],
+        raw_input_contents=[struct.pack("<6q", *range(1, 7))],
+    )
+    reply = await infer(serving, request)
+    assert [ids for ids, _, _ in serving.engine.submitted] == [[1, 2, 3], [4, 5, 6]]
+    assert list(reply.outputs[0].shape) == [2]
+
+
+async def test_sampling_parameters_whose_text_is_a_number(serving: Serving) -> None:
+    request = raw_request("Hi")
+    request.inputs.add(name="sampling_parameters", datatype="BYTES", shape=[1])
+    fields = '{"stop": "7", "user": "12", "cache_salt": "true", "max_tokens": "9", "echo": "false"}'
+    request.raw_input_contents.append(packed(fields))
+    await infer(serving, request)
+    params = serving.engine.submitted[0][1]
+    assert (params.stop, params.max_tokens) == ("7", 9)
+
+
+async def test_responses_of_a_stream_name_their_sequence(serving: Serving) -> None:
+    texts = {"name": "text_input", "datatype": "BYTES", "shape": [2]}
+    request = ModelInferRequest(
+        model_name=MODEL,
+        inputs=[Input(**texts), Input(name="stream", datatype="BOOL", shape=[1])],
+        raw_input_contents=[packed("one", "three"), b"\1"],
+    )
+    found = {0: b"", 1: b""}
+    stream = infer_stream(serving)
+    await stream.write(request)
+    await stream.done_writing()
+    async for reply in stream:
+        answer = reply.infer_response
+        assert not reply.error_message
+        if not answer.parameters[FINAL].bool_param:
+            found[answer.parameters[INDEX].int64_param] += answer.raw_output_contents[0][4:]
+    assert found == {0: f"{HELLO}0".encode(), 1: f"{HELLO}0".encode()}
+
+
+async def test_a_stream_without_requests_ends(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kserve, "IDLE", 0.0)
+    stream = infer_stream(serving)
+    assert await stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "no request" in await stream.details()
+
+
+async def test_an_open_stream_ends_when_the_server_leaves(serving: Serving) -> None:
+    stream = infer_stream(serving)
+    await stream.write(raw_request("Hi", id="one"))
+    assert (await stream.read()).infer_response.id == "one"
+    serving.service.draining = True
+    async with asyncio.timeout(30):
+        assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+def infer_stream(serving: Serving) -> Any:
+    return serving.channel.stream_stream(
         f"{SERVICE}ModelStreamInfer",
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=ModelStreamInferResponse.FromString,
     )()
+
+
+async def test_requests_of_one_stream(serving: Serving) -> None:
+    stream = infer_stream(serving)
     await stream.write(raw_request("Hi", stream=True, id="streamed"))
     await stream.write(raw_request("Hi", id="whole"))
     await stream.write(raw_request("", id="wrong"))
@@ -155,11 +221,15 @@ def wrong_inputs() -> list[tuple[ModelInferRequest, str]]:
         ([Input(name="text_input", datatype="FP16", shape=[1])], [b"12"], "datatype"),
         ([text, text], [packed("x"), packed("x")], "twice"),
         ([text], [struct.pack("<I", 1) + b"\xff"], "UTF-8"),
+        ([Input(name="input_ids", datatype="INT64", shape=[1, 1, 1])], [bytes(8)], "dimensions"),
     ]
-    return [
+    found = [
         (ModelInferRequest(model_name=MODEL, inputs=inputs, raw_input_contents=raw), part)
         for inputs, raw, part in cases
     ]
+    infinite = raw_request("x")
+    infinite.parameters["temperature"].double_param = math.nan
+    return [*found, (infinite, "finite")]
 
 
 @pytest.mark.parametrize(("request_", "part"), wrong_inputs())

@@ -14,6 +14,8 @@ GENERATED = ("text_output", "finish_reason")
 EMBEDDED = ("embedding",)
 """Outputs of models that generate, and of those that embed."""
 FINAL = "triton_final_response"
+INDEX = "index"
+"""The parameter that says which sequence a streamed response goes on with."""
 
 
 class _Choice(msgspec.Struct):
@@ -52,8 +54,18 @@ class InferFormat:
         self._raw = bool(request.raw_input_contents)
 
     def text(self, completion: bytes) -> ModelInferResponse:
-        """Of a completion, or a chunk of one."""
-        found = _completions.decode(completion)
+        """Of a completion."""
+        return self._of(_completions.decode(completion))
+
+    def chunk(self, chunk: bytes) -> ModelInferResponse:
+        """Of a chunk of one, which has one choice."""
+        found = _completions.decode(chunk)
+        reply = self._of(found)
+        for choice in found.choices[:1]:
+            reply.parameters[INDEX].int64_param = choice.index
+        return reply
+
+    def _of(self, found: _Completion) -> ModelInferResponse:
         choices = sorted(found.choices, key=lambda choice: choice.index)
         reply = self._reply(found.model)
         texts = [choice.text.encode() for choice in choices]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.completions.request import CompletionRequest
 from penstock_gateway.rpc.kserve.infer_reply import EMBEDDED, GENERATED
-from penstock_gateway.rpc.kserve.tensors import Values, inputs_of
+from penstock_gateway.rpc.kserve.tensors import Tensor, inputs_of
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest
 
 TEXT = "text_input"
@@ -20,6 +22,22 @@ SAMPLING = "sampling_parameters"
 
 _OWN = ("model", "prompt", "input", "stream", "stream_options", "encoding_format")
 """Fields of the body that something else says."""
+
+
+def _numeric_fields() -> frozenset[str]:
+    """Fields of a completion that take numbers or flags, and no text."""
+    about: Any = msgspec.inspect.type_info(CompletionRequest)
+    numbers = (msgspec.inspect.IntType, msgspec.inspect.FloatType, msgspec.inspect.BoolType)
+    found = set()
+    for field in about.fields:
+        kind = field.type
+        kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+        if all(isinstance(each, (*numbers, msgspec.inspect.NoneType)) for each in kinds):
+            found.add(field.name)
+    return frozenset(found)
+
+
+_NUMERIC = _numeric_fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +89,36 @@ def _check_outputs(message: ModelInferRequest, known: tuple[str, ...]) -> None:
             )
 
 
-def _given(found: dict[str, tuple[str, Values]]) -> str | list[Any]:
-    """The prompt: one text, or several, or token ids."""
+def _given(found: dict[str, Tensor]) -> list[Any]:
+    """The prompt: texts, or token ids, or rows of them."""
     if (TEXT in found) == (TOKENS in found):
         raise InvalidRequest(f"give one of the inputs {TEXT} and {TOKENS}", param="inputs")
     if TOKENS in found:
-        datatype, ids = found[TOKENS]
-        if not datatype.startswith(("INT", "UINT")):
-            raise InvalidRequest(f"{TOKENS} is {datatype}; it must be INT64", param=TOKENS)
-        return list(ids)
+        return _rows(found[TOKENS])
     texts = _texts(TEXT, found[TEXT])
     if not texts:
         raise InvalidRequest(f"{TEXT} is empty", param=TEXT)
     return texts
 
 
-def _texts(name: str, tensor: tuple[str, Values]) -> list[str]:
-    datatype, values = tensor
+def _rows(tensor: Tensor) -> list[Any]:
+    datatype, shape, ids = tensor
+    if not datatype.startswith(("INT", "UINT")):
+        raise InvalidRequest(f"{TOKENS} is {datatype}; it must be INT64", param=TOKENS)
+    if len(shape) > 2:
+        raise InvalidRequest(
+            f"{TOKENS} has {len(shape)} dimensions; it must be the token ids of one prompt, or a "
+            "row of them for each",
+            param=TOKENS,
+        )
+    if len(shape) < 2 or not ids:
+        return list(ids)
+    length = shape[1]
+    return [list(ids[at : at + length]) for at in range(0, len(ids), length)]
+
+
+def _texts(name: str, tensor: Tensor) -> list[str]:
+    datatype, _, values = tensor
     if datatype != "BYTES":
         raise InvalidRequest(f"{name} is {datatype}; it must be BYTES", param=name)
     try:
@@ -96,16 +127,16 @@ def _texts(name: str, tensor: tuple[str, Values]) -> list[str]:
         raise InvalidRequest(f"{name} is no UTF-8", param=name) from None
 
 
-def _flag(found: dict[str, tuple[str, Values]]) -> bool:
+def _flag(found: dict[str, Tensor]) -> bool:
     if STREAM not in found:
         return False
-    datatype, values = found[STREAM]
+    datatype, _, values = found[STREAM]
     if datatype != "BOOL" or len(values) != 1:
         raise InvalidRequest(f"{STREAM} must be one BOOL", param=STREAM)
     return bool(values[0])
 
 
-def _sampling(found: dict[str, tuple[str, Values]]) -> dict[str, Any]:
+def _sampling(found: dict[str, Tensor]) -> dict[str, Any]:
     """Fields of /v1/completions, as JSON. Triton's clients send numbers as strings there, too."""
     if SAMPLING not in found:
         return {}
@@ -117,11 +148,11 @@ def _sampling(found: dict[str, tuple[str, Values]]) -> dict[str, Any]:
         fields = None
     if not isinstance(fields, dict):
         raise InvalidRequest(f"{SAMPLING} must be one JSON object", param=SAMPLING)
-    return {name: _number(value) for name, value in fields.items()}
+    return {name: _number(name, value) for name, value in fields.items()}
 
 
-def _number(value: Any) -> Any:
-    if not isinstance(value, str):
+def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or name not in _NUMERIC:
         return value
     try:
         number = msgspec.json.decode(value)
@@ -134,6 +165,11 @@ def _parameters(message: ModelInferRequest) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in message.parameters.items():
         kind = value.WhichOneof("parameter_choice")
-        if kind is not None and not name.startswith("triton_"):
-            found[name] = getattr(value, kind)
+        if kind is None or name.startswith("triton_"):
+            continue
+        given = getattr(value, kind)
+        if isinstance(given, float) and not math.isfinite(given):
+            # JSON would have null, which is the default.
+            raise InvalidRequest(f"{name[:100]} is {given}; it must be finite", param=name[:100])
+        found[name] = given
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import grpc
+from grpc import StatusCode
 
-from penstock_gateway.rpc.calls import Calls, Context, parsed, unary
+from penstock_gateway.rpc.arriving import arriving
+from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.events import JsonStream
 from penstock_gateway.rpc.kserve.infer_reply import InferFormat
 from penstock_gateway.rpc.kserve.infer_request import InferBody, body_of
@@ -21,13 +22,15 @@ from penstock_gateway.rpc.protos.kserve_pb2 import (
 )
 from penstock_gateway.rpc.scope import scope_of
 from penstock_gateway.rpc.served import pools
-from penstock_gateway.rpc.status import refused_by
+from penstock_gateway.rpc.status import RefusedCall, SlowReader, refused_by
 
 KSERVE = kserve_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 INFER = f"{SERVICE}/ModelInfer"
 STREAM_INFER = f"{SERVICE}/ModelStreamInfer"
 MOST_AT_ONCE = 64
 """Requests of one stream that are worked at; the next one is not read before one ends."""
+IDLE = 900.0
+"""Seconds that a stream may be open without a request."""
 
 
 def handlers(calls: Calls) -> Handlers:
@@ -40,8 +43,8 @@ def handlers(calls: Calls) -> Handlers:
     }
     return {
         **states,
-        INFER: unary(infer.whole),
-        STREAM_INFER: grpc.stream_stream_rpc_method_handler(infer.stream),
+        INFER: calls.unary(infer.whole),
+        STREAM_INFER: calls.conversing(infer.stream),
     }
 
 
@@ -57,14 +60,29 @@ class _Infer:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """What is wrong with a request is said in a response, and the stream goes on."""
-        await self._calls.admit(context, STREAM_INFER)
         room = asyncio.Semaphore(MOST_AT_ONCE)
+        running: set[asyncio.Task[None]] = set()
+        asked = arriving(requests, self._calls.service, idle=IDLE, busy=lambda: bool(running))
         writing = asyncio.Lock()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            room.release()
+
         async with asyncio.TaskGroup() as group:
-            async for request in requests:
-                await room.acquire()
-                task = group.create_task(self._one(request, context, writing))
-                task.add_done_callback(lambda _: room.release())
+            try:
+                asked = arriving(
+                    requests, self._calls.service, idle=IDLE, busy=lambda: bool(running)
+                )
+                async for request in asked:
+                    await room.acquire()
+                    task = group.create_task(self._one(request, context, writing))
+                    running.add(task)
+                    task.add_done_callback(ended)
+            except TimeoutError:
+                raise RefusedCall(
+                    StatusCode.DEADLINE_EXCEEDED, f"the stream had no request for {IDLE:g} seconds"
+                ) from None
 
     async def _one(self, request: bytes, context: Context, writing: asyncio.Lock) -> None:
         message = ModelInferRequest()
@@ -74,6 +92,8 @@ class _Infer:
                 async with writing:
                     answer = ModelStreamInferResponse(infer_response=reply)
                     await self._calls.write(context, answer.SerializeToString())
+        except SlowReader:
+            raise
         except Exception as error:
             refused = refused_by(error)
             failed = ModelStreamInferResponse(error_message=refused.details or refused.code.name)
@@ -97,7 +117,7 @@ class _Infer:
             async for piece in exchange.pieces():
                 documents, failed = stream.feed(piece)
                 for document in documents:
-                    yield form.text(document)
+                    yield form.chunk(document)
                 if failed is not None:
                     raise failed
         yield form.final()

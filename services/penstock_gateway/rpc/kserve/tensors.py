@@ -6,11 +6,21 @@ import struct
 from array import array
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.rpc.protos.kserve_pb2 import ModelInferRequest, ModelInferResponse
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float] | Sequence[bool]
+
+
+class Tensor(NamedTuple):
+    """values: in C order."""
+
+    datatype: str
+    shape: list[int]
+    values: Values
+
 
 _CONTENTS = {
     "BYTES": "bytes_contents",
@@ -26,8 +36,8 @@ _FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q
 _LENGTH = struct.Struct("<I")
 
 
-def inputs_of(message: ModelInferRequest) -> dict[str, tuple[str, Values]]:
-    """Datatype and values of each input, by its name. Raises InvalidRequest."""
+def inputs_of(message: ModelInferRequest) -> dict[str, Tensor]:
+    """The inputs by their names. Raises InvalidRequest."""
     raw = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
         raise InvalidRequest(
@@ -35,7 +45,7 @@ def inputs_of(message: ModelInferRequest) -> dict[str, tuple[str, Values]]:
             "be one for each, or none",
             param="raw_input_contents",
         )
-    found: dict[str, tuple[str, Values]] = {}
+    found: dict[str, Tensor] = {}
     for place, tensor in enumerate(message.inputs):
         name, datatype = tensor.name, tensor.datatype
         if name in found:
@@ -52,7 +62,7 @@ def inputs_of(message: ModelInferRequest) -> dict[str, tuple[str, Values]]:
         else:
             values = list(getattr(tensor.contents, _CONTENTS[datatype]))
         _check_shape(name, tensor.shape, len(values))
-        found[name] = datatype, values
+        found[name] = Tensor(datatype, list(tensor.shape), values)
     return found
 
 

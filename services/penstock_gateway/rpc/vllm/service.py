@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_gateway.rpc.calls import Calls, Context, parsed, streaming, unary
+from penstock_gateway.rpc.calls import Calls, Context, parsed
 from penstock_gateway.rpc.frames import frames_in
 from penstock_gateway.rpc.methods import Handlers, asking, methods_in
 from penstock_gateway.rpc.protos import control_pb2, inference_pb2
@@ -18,8 +18,8 @@ CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 def handlers(calls: Calls) -> Handlers:
     """By the methods' paths."""
     return {
-        "/vllm.Inference/Generate": unary(_Generate(calls, "/vllm.Inference/Generate").whole),
-        "/vllm.Inference/GenerateStream": streaming(
+        "/vllm.Inference/Generate": calls.unary(_Generate(calls, "/vllm.Inference/Generate").whole),
+        "/vllm.Inference/GenerateStream": calls.streaming(
             _Generate(calls, "/vllm.Inference/GenerateStream").stream
         ),
         **{path: asking(calls, path, kind) for path, kind in methods_in(CONTROL).items()},
