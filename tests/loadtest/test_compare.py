@@ -23,6 +23,7 @@ from loadtest.report.files import SetupError
 from loadtest.report.readme import README, replace_section, section
 from penstock.bench.load.record import ErrorKind, RequestRecord
 from penstock.bench.load.statistics import summarise
+from testing.descendants import descendants
 
 TINY = (
     Cell("1 stream", 1, 2, 5, 4, seconds=10, warmup=1),
@@ -44,14 +45,6 @@ def scripted(name: str, *flags: str) -> Server:
         version="1",
         environment={"PYTHONPATH": str(ROOT)},
     )
-
-
-def commands(process: psutil.Process) -> list[str]:
-    """Its command line; none where it has gone."""
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
 
 
 def lives(pid: int) -> bool:
@@ -106,7 +99,7 @@ def test_not_ready_in_time_stops_the_server(tmp_path: Path) -> None:
         RunningServer(server, tmp_path / "log"),
     ):
         pass
-    assert not [p for p in psutil.Process().children(recursive=True) if code in commands(p)]
+    assert descendants(code) == []
 
 
 @pytest.mark.parametrize("own_session", [False, True])
@@ -201,11 +194,7 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
     stopped: list[int] = []
 
     def look(_: Measurement) -> None:
-        found = [
-            process
-            for process in psutil.Process().children(recursive=True)
-            if "testing.scripted_server" in process.cmdline()
-        ]
+        found = descendants("testing.scripted_server")
         deadline = time.monotonic() + 60  # the signal takes a moment
         while any(process.status() != psutil.STATUS_STOPPED for process in found):
             assert time.monotonic() < deadline
@@ -216,7 +205,7 @@ def test_resident_servers_start_once_and_are_stopped_meanwhile(tmp_path: Path) -
     assert [len(o.runs["1 stream"]) for o in comparison.outcomes] == [2, 2]
     assert not any(run.failed for o in comparison.outcomes for run in o.runs["1 stream"])
     assert stopped == [2, 2, 0]  # at the end all are gone
-    assert not [p for p in psutil.Process().children() if "scripted_server" in str(p.cmdline())]
+    assert descendants("scripted_server") == []
 
 
 def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) -> None:

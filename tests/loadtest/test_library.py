@@ -20,6 +20,7 @@ from loadtest.report.files import SetupError
 from loadtest.report.readme import README, section
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits
+from testing.descendants import descendants
 
 RUNNER = Path(__file__).with_name("scripted_runner.py")
 DECODE = Work("decode", "decode", 1, 4, 11, 20, 1, target=2)
@@ -50,10 +51,6 @@ def measured(tmp_path: Path, *systems: System, rounds: int = 2) -> Measurement:
     )
 
 
-def children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if str(RUNNER) in p.cmdline()]
-
-
 def test_all_take_turns_and_rates_are_those_of_the_runs(tmp_path: Path) -> None:
     measurement = measured(tmp_path, scripted("penstock"), scripted("peer", "noisy"))
     assert measurement.rounds_done == 2
@@ -65,7 +62,7 @@ def test_all_take_turns_and_rates_are_those_of_the_runs(tmp_path: Path) -> None:
         assert LIBRARIES.rate(outcome, PREFILL) == pytest.approx(100 / 0.02)
     document = json.loads(json.dumps(LIBRARIES.to_dict(measurement)))
     assert len(document["systems"]["peer"]["work"]["streams"]["runs"]) == 2
-    assert children() == []
+    assert descendants(str(RUNNER)) == []
 
 
 def test_what_is_measured_is_saved_at_once(tmp_path: Path) -> None:
@@ -103,7 +100,7 @@ def test_a_system_that_fails_is_named_and_the_others_run(
     assert len(good.runs["prefill"]) == 2
     row = next(r for r in LIBRARIES.to_markdown(measurement, FACTS).splitlines() if "| decode" in r)
     assert "failed" in row
-    assert children() == []
+    assert descendants(str(RUNNER)) == []
 
 
 def test_a_wrong_number_of_tokens_is_no_result(tmp_path: Path) -> None:
@@ -117,7 +114,7 @@ def test_what_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(systems, "RUN_TIMEOUT", 1.0)
     measurement = measured(tmp_path, scripted("peer", "hangs"))
     assert "did not answer in time" in measurement.outcomes[0].failures[0]
-    assert children() == []
+    assert descendants(str(RUNNER)) == []
 
 
 def test_the_slow_does_it_once_and_says_so(tmp_path: Path) -> None:
@@ -156,11 +153,11 @@ def test_a_paused_runner_does_nothing_until_resumed(tmp_path: Path) -> None:
         paused.pause()
         with pytest.raises(PeerFailed, match="in time"):
             paused.call([[1]], 3, timeout=0.5)
-        assert [p.status() for p in children()] == [psutil.STATUS_STOPPED]
+        assert [p.status() for p in descendants(str(RUNNER))] == [psutil.STATUS_STOPPED]
         paused.resume()
         time.sleep(0.05)
         paused.pause()  # stopping a paused one must work as well
-    assert children() == []
+    assert descendants(str(RUNNER)) == []
 
 
 def test_prompts_are_repeatable_and_differ_between_rounds() -> None:

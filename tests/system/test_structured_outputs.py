@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
 import signal
 from collections.abc import Callable
 
-import psutil
 import pytest
 
 from penstock import AsyncLLM, SamplingParams, StructuredOutputs
 from penstock.llm import RequestOutput
+from testing.descendants import descendants
 
 pytestmark = [pytest.mark.timeout(600)]
 SMALL = {"max_model_len": 1024, "num_kv_blocks": 256}
@@ -66,13 +65,8 @@ def check_record(text: str) -> None:
 
 def processes(title: str) -> set[int]:
     """This process's descendants with that word in their titles."""
-    found = set()
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = " ".join(child.cmdline())
-            if title in command and "serve" not in command:
-                found.add(child.pid)
-    return found
+    found = (process.pid for process in descendants(title))
+    return set(found) - {process.pid for process in descendants("serve")}
 
 
 def test_outputs_conform_alone_and_in_a_crowd() -> None:
