@@ -112,9 +112,15 @@ class Runner:
                     await asyncio.to_thread(contents.remove, file_id)
                 if self._store.responses is not None:
                     await self._store.responses.forget_expired()
-                known = await self._store.files.ids()
-                for path in await asyncio.to_thread(contents.abandoned, known):
-                    path.unlink(missing_ok=True)
+                await self._remove_abandoned()
             except Exception:
                 log.error("expired files can't be removed", exception=True)
             await asyncio.sleep(SWEEP_EVERY)
+
+    async def _remove_abandoned(self) -> None:
+        known = await self._store.files.ids()
+        if not await asyncio.to_thread(self._store.mark.holds):
+            log.error("--data-dir is another database's folder now; nothing there is removed")
+            return
+        for path in await asyncio.to_thread(self._store.contents.abandoned, known):
+            path.unlink(missing_ok=True)

@@ -61,6 +61,12 @@ class Contents:
         """No error where it is gone."""
         self.path(file_id).unlink(missing_ok=True)
 
+    def ids(self) -> Iterator[str]:
+        """Of all files there."""
+        for path in self._folder.iterdir():
+            if _ID.fullmatch(path.name):
+                yield path.name
+
     def abandoned(self, known: Iterable[str]) -> list[Path]:
         """What no record leads to, for a day."""
         leads, limit = set(known), time.time() - ABANDONED_SECONDS

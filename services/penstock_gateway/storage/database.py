@@ -50,7 +50,11 @@ class Database:
         self._engine = _engine_of(url, sqlite_file=self._sqlite)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
         try:
-            self.transaction(self._make_tables)
+            self.id = self.transaction(self._make_tables)
+            """Which database it is, for as long as it has its tables."""
+        except StartupError:
+            self.close()
+            raise
         except SQLAlchemyError as error:
             # Its text holds the address, and may hold a password.
             reason = type(error.__cause__ or error).__name__
@@ -87,7 +91,8 @@ class Database:
         with self._engine.begin() as connection:
             return work(connection)
 
-    def _make_tables(self, connection: Connection) -> None:
+    def _make_tables(self, connection: Connection) -> str:
+        """The database's id."""
         if not self._sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_LAYOUT_LOCK})"))
         tables.metadata.create_all(connection)
@@ -99,6 +104,8 @@ class Database:
                 f"the database has layout {version}; this version of Penstock reads "
                 f"{tables.VERSION}"
             )
+        self.insert_new(connection, tables.identity, id=1, name=os.urandom(16).hex())
+        return str(connection.scalar(select(tables.identity.c.name)))
 
 
 def _engine_of(url: str, *, sqlite_file: bool) -> Engine:

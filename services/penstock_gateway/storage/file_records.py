@@ -105,10 +105,12 @@ class FileRecords:
     async def ids(self) -> list[str]:
         """Of every file of everybody."""
 
-        def work(connection: Connection) -> list[str]:
-            return [str(row.id) for row in connection.execute(select(files.c.id))]
+        return await self._database.run(all_ids)
 
-        return await self._database.run(work)
+
+def all_ids(connection: Connection) -> list[str]:
+    """As `FileRecords.ids`."""
+    return [str(row.id) for row in connection.execute(select(files.c.id))]
 
 
 def _totals(connection: Connection, owner: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import StartupError
 from penstock_gateway.storage.contents import Contents
+from penstock_gateway.storage.folder_mark import FolderMark
 
 FILES = "files"
 DATABASE = "penstock.db"
@@ -20,7 +21,7 @@ class Store:
         try:
             from penstock_gateway.storage.batch_records import BatchRecords
             from penstock_gateway.storage.database import Database
-            from penstock_gateway.storage.file_records import FileRecords
+            from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
         except ModuleNotFoundError as error:
@@ -31,6 +32,12 @@ class Store:
         self.settings = settings
         self.contents = Contents(folder / FILES)
         self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
+        self.mark = FolderMark(folder, self._database.id)
+        try:
+            self.mark.claim(self.contents.ids(), lambda: self._database.transaction(all_ids))
+        except BaseException:
+            self.close()
+            raise
         self.files = FileRecords(self._database)
         self.batches = BatchRecords(self._database)
         self.held = HeldBatches(self._database)

@@ -27,6 +27,15 @@ layout = Table(
     Column("version", Integer, nullable=False),
 )
 
+identity = Table(
+    "penstock_identity",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(64), nullable=False),
+)
+"""name: drawn when the tables are made, so that a folder can say whose it is. A copy of a database
+has the same one."""
+
 files = Table(
     "penstock_files",
     metadata,

@@ -1,0 +1,82 @@
+"""Whose a folder of contents is: what no record of its database leads to gets removed from it, so
+it is never swept by the records of another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from penstock.errors import StartupError
+
+MARK = "database-id"
+"""The file beside the contents that names their database."""
+LONGEST_ID = 100
+"""Bytes of it that are read."""
+
+
+class FolderMark:
+    """The mark in `folder`, as the database `database_id` finds it."""
+
+    def __init__(self, folder: Path, database_id: str) -> None:
+        self._path = folder / MARK
+        self._id = database_id
+
+    def holds(self) -> bool:
+        """Whether the folder is this database's now: another one may be mounted there meanwhile,
+        or two databases may have marked a new one at once. Raises OSError."""
+        return self._read() == self._id
+
+    def claim(self, contents: Iterable[str], known: Callable[[], Iterable[str]]) -> None:
+        """Marks the folder, unless it is marked.
+
+        contents: ids that have a file there.  known: all ids of this database; it is asked only
+        where there are files without a mark, as versions left them that made none.  Raises
+        StartupError where the folder is another database's.
+        """
+        try:
+            found = self._read()
+            if found is None:
+                self._check_unmarked(set(contents), known)
+                self._write()
+                found = self._read()
+        except OSError as error:
+            raise StartupError(
+                f"--data-dir: {self._path} can't be used: {error.strerror}"
+            ) from None
+        if found != self._id:
+            raise StartupError(
+                f"--data-dir: {self._path.parent} holds the files of the database {found}, and "
+                f"--database-url names the database {self._id}; allowed is a folder of that "
+                f"database, or an empty one. If {found} is gone for good, its files are of no use "
+                "any more: empty the folder"
+            )
+
+    def _check_unmarked(self, contents: set[str], known: Callable[[], Iterable[str]]) -> None:
+        if contents and contents.isdisjoint(known()):
+            raise StartupError(
+                f"--data-dir: {self._path.parent} holds {len(contents)} files, and the database "
+                f"that --database-url names knows none of them; allowed is a folder of that "
+                f"database, or an empty one. If they are its own, write {self._id} into "
+                f"{self._path}"
+            )
+
+    def _read(self) -> str | None:
+        """None: there is no mark."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(LONGEST_ID).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return None
+
+    def _write(self) -> None:
+        """Whole, or not at all: other processes of the system start meanwhile."""
+        part = self._path.with_name(f"{MARK}.part-{os.urandom(8).hex()}")
+        try:
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
+                out.write(f"{self._id}\n".encode())
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(part, self._path)
+        finally:
+            part.unlink(missing_ok=True)
