@@ -101,8 +101,9 @@ class UploadEndpoint:
         store = self._service.stored()
         if self._service.draining:
             raise leaving()
-        with self._service.answering():
-            record = await receive_file(store, tenant_of(scope), scope, receive, UPLOAD_SECONDS)
+        owner = tenant_of(scope)
+        with self._service.answering(), self._service.uploads.one(owner):
+            record = await receive_file(store, owner, scope, receive, UPLOAD_SECONDS)
         await send_json(send, 200, msgspec.json.encode(record))
 
 

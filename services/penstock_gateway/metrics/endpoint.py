@@ -35,6 +35,8 @@ def admin_routes(service: Service) -> list[OperationRoute]:
     render = renderer(Collector(service).collect)
 
     async def metrics(request: Request) -> Response:
+        if service.store is not None:
+            await service.store.stock.look()
         return Response(render(), media_type=CONTENT_TYPE)
 
     return [OPERATION.route(metrics)]

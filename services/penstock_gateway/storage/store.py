@@ -24,6 +24,7 @@ class Store:
             from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
+            from penstock_gateway.storage.stock import StockTaking
         except ModuleNotFoundError as error:
             raise StartupError(
                 f"--data-dir needs the package {error.name}: pip install 'penstock[storage]'"
@@ -41,12 +42,14 @@ class Store:
         self.files = FileRecords(self._database)
         self.batches = BatchRecords(self._database)
         self.held = HeldBatches(self._database)
+        self.stock = StockTaking(self._database)
         self.responses: ResponseRecords | None = None
         """None: no responses are kept."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,
                 most=settings.max_stored_responses,
+                most_bytes=settings.max_stored_response_bytes,
                 seconds=3600 * settings.stored_response_hours,
             )
 

@@ -56,8 +56,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
             description="Port for /metrics where there are API keys, which only an admin's key"
-            " opens; gateway N of several takes this port + N, and gRPC's process the"
-            " one after those; default: none."
+            " opens; gateway N of several takes this port + N, gRPC's process the one after those,"
+            " and the batches' process the next; default: none."
         ),
     ] = None
     rate_limit_storage: Annotated[
