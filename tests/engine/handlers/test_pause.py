@@ -13,6 +13,8 @@ from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
+from tests.engine.test_walk import Seeded
+from tests.engine.walker import Walker, make_harness
 
 
 def finish(score: RequestScore) -> str | None:
@@ -107,6 +109,28 @@ def test_a_worker_that_is_lost_meanwhile_changes_nothing() -> None:
     h.send(front, SetPaused(False))
     h.run()
     assert finish(open_one) == "length"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_history_with_pauses_keeps_the_books(seed: int) -> None:
+    choose = Seeded(seed)
+    walker = Walker(make_harness(choose), choose)
+    h, pauses = walker.h, 0
+    walker.connect()
+    for _ in range(1500):
+        walker.walk()
+        if h.fronts and choose.whole(0, 24) == 0:
+            abort = choose.whole(0, 3) == 0
+            for front in h.fronts if abort else ():
+                for request in front.requests.values():
+                    request.aborted = True
+            h.send(h.fronts[0], SetPaused(choose.whole(0, 1) == 0, abort))
+            pauses += h.core.state.stands_still
+    assert pauses > 5
+    if not h.fronts:
+        h.connect()
+    h.send(h.fronts[0], SetPaused(False))
+    walker.end()
 
 
 def test_a_pause_is_recorded(tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 
+from penstock.config.settings import GatewayConfig
+from penstock_gateway.app import create_app
 from tests.gateway.fake_engine import FakeEngineClient
+from tests.gateway.keyring import ALICE, bearer, key, write
 
 
 async def test_pause_and_resume(http: httpx.AsyncClient, engine: FakeEngineClient) -> None:
@@ -34,3 +39,15 @@ async def test_what_is_wrong(
     assert engine.pauses == []
     engine.connected = False
     assert (await http.post("/pause")).status_code == 503
+
+
+async def test_an_admins_key_is_wanted(tmp_path: Path) -> None:
+    engine = FakeEngineClient()
+    config = GatewayConfig(api_keys=write(tmp_path / "keys.json", key(ALICE)))
+    transport = httpx.ASGITransport(create_app(engine, config))  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for method, path in (("POST", "/pause"), ("POST", "/resume"), ("GET", "/is_paused")):
+            assert (await http.request(method, path)).status_code == 401
+            asked = await http.request(method, path, headers=bearer(ALICE))
+            assert asked.status_code == 403
+    assert engine.pauses == []
