@@ -4,6 +4,8 @@ Files of the kinds that are read are damaged at random and prepared, as a gatewa
 there were so many of them or the time is over.  Each becomes an item or is refused; told are how
 fast that goes, by kind, what was said, and how many processes were brought down.  Fails where a
 refusal says more than it may, or where the front end grows.
+
+`--more` counts them on top of those of earlier runs; give each run a seed of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import importlib.util
 import io
 import itertools
+import json
 import random
 import sys
 import time
@@ -26,8 +29,8 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
+from loadtest.report.facts import commit, machine_line, now
+from loadtest.report.files import Document, Measurement, SetupError
 from loadtest.report.table import table
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
@@ -68,8 +71,9 @@ OF_ENDED = ("takes longer than", "brought down", "needs more memory")
 """Words of a refusal whose file has ended its process."""
 MOST_ENDED = 1000
 """Files that are tried again."""
-TOLD = 12
-"""Refusals that are told, the most frequent."""
+TOLD, KEPT = 12, 200
+"""Refusals that are told and that are kept, the most frequent."""
+OF_AGAIN = "ended_again"
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ class Kind:
             "files": done,
             "prepared": self.prepared,
             "refused": self.refused,
-            "ms": 1000 * self.seconds / max(done, 1),
+            "seconds": self.seconds,
         }
 
 
@@ -176,7 +180,7 @@ async def run(flags: argparse.Namespace) -> Document:
     pool = MediaPool(PROCESS, flags.processes)
     found, ended, chance = kinds(), Ended(), random.Random(flags.seed)
     turns = itertools.islice(itertools.cycle(found.values()), flags.files)
-    before, begun = resident_bytes() or 0, time.monotonic()
+    started, before, begun = now(), resident_bytes() or 0, time.monotonic()
     try:
         end = begun + flags.seconds
         work = (_work(pool, turns, chance, end, ended) for _ in range(flags.processes))
@@ -192,44 +196,75 @@ async def run(flags: argparse.Namespace) -> Document:
     longest = max(map(len, said), default=0)
     if longest > LONGEST_WORDS or grown > GROWTH:
         raise RuntimeError(f"the longest refusal has {longest} characters; {grown} bytes grown")
-    done = sum(kind.prepared + kind.refused for kind in found.values())
-    return {
+    own = {
+        "date": f"{started:%Y-%m-%d}",
+        "commit": commit(),
         "seed": flags.seed,
         "processes": flags.processes,
-        "files": done,
+        "files": sum(kind.prepared + kind.refused for kind in found.values()),
         "seconds": seconds,
-        "files_per_second": done / seconds,
         "ended": brought_down,
-        "ended_again": len(ended.again),
+        OF_AGAIN: len(ended.again),
         "grown_mib": grown / 2**20,
-        "kinds": {name: kind.figures() for name, kind in found.items()},
-        "said": dict(said.most_common(TOLD)),
     }
+    kept = {name: kind.figures() for name, kind in found.items()}
+    return {"runs": [own], "kinds": kept, "said": dict(said.most_common(KEPT))}
+
+
+def joined(earlier: Document, own: Document) -> Document:
+    """What both counted. Raises SetupError for damage that was counted already."""
+    runs = [*earlier["runs"], *own["runs"]]
+    if len({each["seed"] for each in runs}) < len(runs):
+        raise SetupError(f"damage with the seed {runs[-1]['seed']} is counted already")
+    kinds = dict(earlier["kinds"])
+    for name, figures in own["kinds"].items():
+        before = kinds.get(name, {})
+        kinds[name] = {key: before.get(key, 0) + value for key, value in figures.items()}
+    said = Counter(earlier["said"]) + Counter(own["said"])
+    return {"runs": runs, "kinds": kinds, "said": dict(said.most_common(KEPT))}
 
 
 def measure(flags: argparse.Namespace) -> Document:
-    return asyncio.run(run(flags))
+    """Raises SetupError."""
+    earlier: Document = {"runs": [], "kinds": {}, "said": {}}
+    if flags.more:
+        earlier = json.loads((flags.output / "media_fuzz.json").read_text(encoding="utf-8"))
+    return joined(earlier, asyncio.run(run(flags)))
 
 
-COLUMNS = {
+KINDS = {
     "kind": "{name}",
     "files": "{files:,}",
     "prepared": "{prepared:,}",
     "refused": "{refused:,}",
     "ms each": "{ms:.2f}",
 }
+RUNS = {
+    "run": "{date}",
+    "commit": "{commit}",
+    "seed": "{seed}",
+    "processes": "{processes}",
+    "files": "{files:,}",
+    "s": "{seconds:,.0f}",
+    "ended their process": "{ended}",
+    "again by themselves": "{ended_again}",
+    "MiB grown": "{grown_mib:.0f}",
+}
 
 
 def markdown(document: Document) -> str:
-    rows = [{"name": name, **figures} for name, figures in document["kinds"].items()]
-    said = "\n".join(f"- {count:,} × the item {words}" for words, count in document["said"].items())
+    rows = [
+        {"name": name, **figures, "ms": 1000 * figures["seconds"] / max(figures["files"], 1)}
+        for name, figures in document["kinds"].items()
+    ]
+    told = list(document["said"].items())[:TOLD]
+    said = "\n".join(f"- {count:,} × the item {words}" for words, count in told)
+    runs = document["runs"]
+    files, ended, again = (sum(run[key] for run in runs) for key in ("files", "ended", OF_AGAIN))
     return (
-        f"{machine_line(document)}\n\n{document['files']:,} damaged files in "
-        f"{document['seconds']:.0f} s through {document['processes']} processes: "
-        f"{document['files_per_second']:.0f} each second. {document['ended']} of them ended the "
-        f"process that had them, {document['ended_again']} did it again by themselves; the "
-        f"front end grew by {document['grown_mib']:.0f} MiB.\n\n"
-        f"{table(COLUMNS, rows)}\n{said}\n"
+        f"{machine_line(document)}\n\n{files:,} damaged files. {ended} of them ended the process "
+        f"that had them, {again} did it again by themselves, and nothing else ended.\n\n"
+        f"{table(RUNS, runs)}\n\n{table(KINDS, rows)}\n{said}\n"
     )
 
 
@@ -239,6 +274,7 @@ FLAGS = {
     "--processes": {"type": int, "default": 2, "help": "that prepare media"},
     "--keep": {"type": Path, "help": "folder for files that end their process, by themselves too"},
     "--seed": {"type": int, "default": 1, "help": "of the damage"},
+    "--more": {"action": "store_true", "help": "on top of what was counted before"},
 }
 COMMAND = Measurement("media_fuzz", __doc__, measure, markdown, FLAGS)
 

@@ -20,7 +20,7 @@ def run_facts(program: str, arguments: list[str], started: datetime.datetime) ->
         "command": " ".join([f"python {program}", *map(without_folders, arguments)]),
         "started": started.isoformat(timespec="seconds"),
         "ended": now().isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": describe_machine(),
     }
 
@@ -48,7 +48,8 @@ def machine_line(facts: dict[str, Any]) -> str:
     )
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of the working tree, as git describes it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -9,16 +9,17 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.config.settings import GatewayConfig, MediaSettings
+from penstock.config.settings import GatewayConfig, MediaSettings, StorageSettings
 from penstock.media.desk import MediaDesk
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.keys.ring import KeyRing
 from penstock_gateway.models.backend import AskedModel
 from penstock_gateway.models.registry import ModelRegistry
-from penstock_gateway.realtime.connections import Connections
+from penstock_gateway.places import Places
 
 if TYPE_CHECKING:
+    from penstock_gateway.batches.counts import LineCounts
     from penstock_gateway.storage.store import Store
     from penstock_gateway.tracing.tracer import Tracing
 
@@ -52,8 +53,12 @@ class Service:
     """Files and batches; None: there is no folder for them."""
     media: MediaDesk = field(default_factory=lambda: MediaDesk(MediaSettings()))
     """What prepares the pictures of requests."""
-    connections: Connections = field(init=False)
+    lines: LineCounts | None = None
+    """Of batches; None where this process works on none."""
+    connections: Places = field(init=False)
     """Its WebSockets."""
+    uploads: Places = field(init=False)
+    """Files on their way in."""
     responses: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """HTTP responses, by status; an open stream is counted when it begins, and a WebSocket, as
     101."""
@@ -65,8 +70,20 @@ class Service:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.connections = Connections(
-            config.max_realtime_connections, config.max_realtime_tenant_connections
+        self.connections = Places(
+            "WebSockets open",
+            config.max_realtime_connections,
+            config.max_realtime_tenant_connections,
+            "--max-realtime-connections",
+            "--max-realtime-tenant-connections",
+        )
+        storage = StorageSettings() if self.store is None else self.store.settings
+        self.uploads = Places(
+            "files on their way in",
+            storage.max_uploads,
+            storage.max_tenant_uploads,
+            "--max-uploads",
+            "--max-tenant-uploads",
         )
 
     @contextmanager

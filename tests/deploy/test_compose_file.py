@@ -20,7 +20,18 @@ OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/com
 UNDER = {"deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml"}
 """Overrides that go on top of another one."""
 SECOND = {"prepare-second", "engine-second", "worker-second"}
-OWN = {"prepare", "keys", "gateway", "grpc", "engine", "worker", "engine-2", "worker-1", "worker-2"}
+OWN = {
+    "prepare",
+    "keys",
+    "gateway",
+    "grpc",
+    "batches",
+    "engine",
+    "worker",
+    "engine-2",
+    "worker-1",
+    "worker-2",
+}
 OWN |= SECOND
 ONE_SHOT = {"prepare", "keys", "prepare-second"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")
@@ -122,7 +133,7 @@ def rank_of(service: dict[str, Any]) -> int:
 def test_health_is_asked_where_it_is_told(name: str, service: dict[str, Any]) -> None:
     if name not in OWN - ONE_SHOT:
         return
-    if name == "grpc":
+    if name in ("grpc", "batches"):
         # HTTP is at its admin port, the one after the gateway's.
         assert "--admin-port=9102" in service["command"]
         assert service["healthcheck"]["test"][-1] == "http://127.0.0.1:9103/health/live"
@@ -179,11 +190,31 @@ def test_each_role_sees_its_own_keys_only(tree: dict[str, Any]) -> None:
         mounted = {volume.split(":")[0] for volume in service.get("volumes", [])}
         keys = {volume for volume in mounted if volume.endswith("-keys")}
         # A gateway by another door.
-        role = "gateway" if name == "grpc" else role_of(name)
+        role = "gateway" if name in ("grpc", "batches") else role_of(name)
         if role in ("gateway", "engine", "worker"):
             assert keys == {f"{role}-keys"}
         elif name != "keys":
             assert not keys
+
+
+def test_batches_and_gateways_have_one_store() -> None:
+    tree = TREES["deploy/compose.batches.yml"]
+    services = {name: tree["services"][name] for name in ("gateway", "batches")}
+    shared = ("--data-dir=", "--stored-response-hours=", "--allow-open", "--engine-endpoint=")
+    said = {
+        name: {word for word in service["command"] if word.startswith(shared)}
+        for name, service in services.items()
+    }
+    assert said["gateway"] == said["batches"]
+    assert len(said["gateway"]) == len(shared)
+    for service in services.values():
+        assert "data:/data" in service["volumes"]
+        assert service["secrets"] == ["api_keys"]
+    base = TREES["base"]["services"]["gateway"]["command"]
+    assert set(base) < set(services["gateway"]["command"])
+    # A new volume takes the owner of the folder that it is mounted on.
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    assert re.search(r"install -d -o 10001 -g 10001 -m 0700 [^\n]*/data\b", dockerfile)
 
 
 @pytest.mark.parametrize("other", ["2", "second"])

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import FOLDER
+from penstock.cli.commands import BY_NAME
+from penstock.config.flags import resolve
 from testing.serving import Server, wait_until
 
 UNIT = FOLDER / "systemd" / "penstock.service"
@@ -61,6 +63,17 @@ def test_its_command_serves_and_is_reloaded_and_stopped() -> None:
         wait_until(lambda: "gateways restarted" in server.stderr)
         assert server.complete()
         assert server.stop(signal.SIGTERM) == 0
+
+
+def test_what_is_stored_lies_where_the_unit_may_write() -> None:
+    told = [line.lstrip("# ") for line in UNIT.read_text().splitlines() if "--data-dir" in line]
+    [words] = (shlex.split(line) for line in told if line.startswith("--"))
+    command, *flags = arguments()
+    config = resolve(BY_NAME[command].parser().parse_args([*flags, *words]))
+    [state] = values("StateDirectory")
+    assert config.storage.data_dir == f"/var/lib/{state}"
+    assert config.storage.stored_response_hours
+    assert values("StateDirectoryMode") == ["0700"]
 
 
 def test_it_is_not_started_again_after_wrong_usage() -> None:

@@ -63,13 +63,13 @@ def test_patience_begins_where_answers_end(tmp_path: Path, monkeypatch) -> None:
     """A request that took longer than that, and then broke off, is asked again."""
     now = [1000.0]
     monkeypatch.setattr(batch.time, "monotonic", lambda: now[0])
-    post = batch.HttpClient.post
+    post = batch.HttpClient.post_once
 
     def slow(*words: object) -> object:
         now[0] += 2 * batch.PATIENCE
         return post(*words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(batch.HttpClient, "post", slow)
+    monkeypatch.setattr(batch.HttpClient, "post_once", slow)
     file = write(tmp_path / "in.jsonl")
     with answering(b"") as url:
         assert main(["batch", "--url", url, str(file)]) == 0

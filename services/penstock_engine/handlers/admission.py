@@ -9,6 +9,7 @@ from penstock_engine.core_state import CoreState
 from penstock_engine.kv.keys import prefix_root, prompt_keys
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.policies.forecast import first_token_after
+from penstock_engine.request.request import priority_of
 from penstock_engine.scheduler.starts import next_starts
 from penstock_engine.waiting.queue import Part
 from penstock_engine.waiting.queue_bounds import QueueBounds, sum_of
@@ -138,7 +139,7 @@ class Admission:
     def _wait(self, submit: Submit, fresh: int, now: float) -> float:
         """Seconds at least until the first token, by what is before it."""
         scheduling = self._scheduling
-        ahead = scheduling.queue.ahead(submit.tenant, submit.priority)
+        ahead = scheduling.queue.ahead(submit.tenant, priority_of(submit))
         if not ahead.requests:
             return 0.0
         tokens = scheduling.fresh_share.of(ahead.tokens) + fresh

@@ -27,6 +27,11 @@ WORD_COST = 8
 """Of an id in bad_words, which the worker makes an automaton of, to one that it only takes over."""
 
 
+def priority_of(submit: Submit) -> int:
+    """Where the queue has it: what nobody waits for stands below everything else of its time."""
+    return submit.priority + BACKGROUND_LEVELS * submit.background
+
+
 class Request:
     """What the sequences of one Submit have in common.
 
@@ -86,7 +91,7 @@ class Request:
         self.arrival = arrival  # the engine's own count: the order of first come, first served
         self.tenant = submit.tenant
         self.grant = submit.grant
-        self.priority = submit.priority + BACKGROUND_LEVELS * submit.background
+        self.priority = priority_of(submit)
         self.accepted = now  # seconds of the engine's clock
         left = submit.time_left_ms
         self.deadline = None if left is None else now + left / 1000  # on the same clock

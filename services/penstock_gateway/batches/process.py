@@ -6,17 +6,21 @@ import asyncio
 import gc
 import logging
 import signal
+import socket
 from contextlib import suppress
 
 from penstock import logs
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
+from penstock.net import listener
+from penstock.net.exposure import check_exposure
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.batches.runner import Runner
 from penstock_gateway.models.reach import reach_models
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store
+from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
 
@@ -53,15 +57,24 @@ async def _work(
         models=config.models,
         socket=models_socket,
     )
-    app = create_app(models.backends, config.gateway, gateways=config.gateways, media=engine.media)
+    app = create_app(
+        models.backends,
+        config.gateway,
+        gateways=config.gateways,
+        media=engine.media,
+        store=store,
+    )
     service: Service = app.state.service
+    admin = _admin_socket(config, service)
     await models.start()
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
     runner = Runner(store, app, service.ring, longest_line=config.gateway.max_body_bytes)
+    service.lines = runner.counts
     running = asyncio.create_task(runner.run())
     waiting = asyncio.create_task(stopped.wait())
     try:
-        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        async with serving(service, admin):
+            await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
     finally:
@@ -75,3 +88,14 @@ async def _work(
         if service.tracing is not None:
             await service.tracing.close()
     log.info("left")
+
+
+def _admin_socket(config: ServeConfig, service: Service) -> socket.socket | None:
+    """For /metrics and /health/live, after those of gateways and gRPC's process; None: none is
+    asked for. Raises StartupError where it would be open to everybody unasked."""
+    port = config.gateway.admin_port
+    if port is None:
+        return None
+    sock = listener.bind(config.gateway.host, port and port + config.doors)
+    check_exposure(config.gateway, sock.getsockname()[0], has_keys=service.ring is not None)
+    return sock

@@ -18,6 +18,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from penstock import logs
+from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.in_process import OwnAnswer, ask
 from penstock_gateway.batches.reading import BatchFile, NumberedLine
 from penstock_gateway.batches.results import error_line, result_line
@@ -56,7 +57,7 @@ class BatchRun:
 
     app: answers the lines.  caller: who asks; None: the key that made the batch isn't known any
     more.  room: of all batches here together, for lines that are open.  at_once: lines of this one
-    that are open or wait for it.
+    that are open or wait for it.  counts: of the lines, of this process.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class BatchRun:
         room: asyncio.Semaphore,
         at_once: int,
         longest_line: int,
+        counts: LineCounts,
     ) -> None:
         self._work = work
         self._record = work.record
@@ -79,9 +81,10 @@ class BatchRun:
         self._app = app
         self._caller = caller
         self._room = room
+        self._counts = counts
         self._own_room = asyncio.Semaphore(at_once)
         self._file = BatchFile(
-            store.contents.path(work.record.input_file_id),
+            lambda: store.contents.open(work.record.input_file_id),
             work.record.endpoint,
             most_lines=store.settings.max_batch_lines,
             longest=longest_line,
@@ -149,7 +152,7 @@ class BatchRun:
     def _checked(self) -> tuple[int, list[BatchError]]:
         try:
             return self._file.check()
-        except OSError:
+        except FileNotFoundError:
             return 0, [_GONE]
 
     async def _answer_all(self, answered: set[int]) -> bool:
@@ -185,14 +188,24 @@ class BatchRun:
         while True:
             # While it pauses, its room is others': who may ask nothing now holds up nobody else.
             async with self._room:
-                answer = await ask(self._app, self._record.endpoint, bytes(body), caller)
+                answer = await self._ask(bytes(body), caller)
             if answer.status not in RETRIED or not _passes(answer):
                 return answer
+            self._counts.refused += 1
             await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
             pause = min(LONGEST_PAUSE, 2 * pause)
 
+    async def _ask(self, body: bytes, caller: Caller) -> OwnAnswer:
+        self._counts.open += 1
+        try:
+            return await ask(self._app, self._record.endpoint, body, caller)
+        finally:
+            self._counts.open -= 1
+
     async def _keep(self, number: int, line: str, *, ok: bool) -> None:
         _held(await self._held_batches.answer(self._runner, self._record.id, number, line, ok=ok))
+        self._counts.completed += ok
+        self._counts.failed += not ok
 
     async def _write_out(self, status: BatchStatus) -> None:
         """The files, and the end."""
@@ -212,7 +225,7 @@ class BatchRun:
         finally:
             if not ended:
                 for file in files:
-                    self._store.contents.remove(file.id)
+                    await asyncio.to_thread(self._store.contents.remove, file.id)
         log.info(
             f"batch {status}",
             batch=self._record.id,
@@ -267,7 +280,7 @@ def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
             size += len(bytes(line.line.body))
             if size >= READ_BYTES:
                 break
-    except OSError as error:
+    except FileNotFoundError as error:
         raise FileGone(error.strerror) from error
     return found
 

@@ -7,6 +7,7 @@ import asyncio
 from starlette.types import ASGIApp
 
 from penstock import logs
+from penstock_gateway.batches.counts import LineCounts
 from penstock_gateway.batches.run import BatchRun, Lost
 from penstock_gateway.keys.caller import Caller
 from penstock_gateway.keys.ring import KeyRing
@@ -33,6 +34,7 @@ class Runner:
         self._app = app
         self._ring = ring
         self._longest_line = longest_line
+        self.counts = LineCounts()
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
         self._running: dict[asyncio.Task[None], BatchWork] = {}
@@ -88,6 +90,7 @@ class Runner:
             room=self._room,
             at_once=self._store.settings.batch_concurrency,
             longest_line=self._longest_line,
+            counts=self.counts,
         )
         try:
             await run.run()
@@ -122,5 +125,4 @@ class Runner:
         if not await asyncio.to_thread(self._store.mark.holds):
             log.error("--data-dir is another database's folder now; nothing there is removed")
             return
-        for path in await asyncio.to_thread(self._store.contents.abandoned, known):
-            path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._store.contents.remove_abandoned, known)

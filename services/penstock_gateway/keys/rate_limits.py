@@ -162,8 +162,11 @@ def _tell(caller: Caller, what: str, limit: int, window: Window, reset: float) -
 def _refusal(what: str, limit: int, amount: int, window: Window, wait: int) -> HTTPError:
     """wait: seconds."""
     if amount > limit:
+        # Without Retry-After: no time makes room for it.
         message = f"the prompt has {amount} tokens; this API key may use {limit} a minute"
+        headers: tuple[tuple[str, str], ...] = ()
     else:
+        headers = (("retry-after", str(wait)),)
         message = f"this API key may use {limit} {what} a minute and has used {window.used}"
         message += f"; this request needs {amount}" if amount > 1 else ""
     return HTTPError(
@@ -171,5 +174,5 @@ def _refusal(what: str, limit: int, amount: int, window: Window, wait: int) -> H
         message,
         type="rate_limit_error",
         code="rate_limit_exceeded",
-        headers=(("retry-after", str(wait)),),
+        headers=headers,
     )

@@ -14,6 +14,7 @@ from prometheus_client.core import (
 
 from penstock_gateway.metrics.engines import OURS, engine_families
 from penstock_gateway.metrics.residences import residence_families
+from penstock_gateway.metrics.storage import storage_families
 
 if TYPE_CHECKING:
     from penstock_gateway.models.backend import ModelBackend
@@ -38,6 +39,7 @@ class Collector:
         yield from self._responses(shared)
         yield from self._of_models(_spend)
         yield from self._media(shared)
+        yield from storage_families(self._service, shared)
         yield from self._of_models(_histograms)
         yield from self._of_models(residence_families)
 

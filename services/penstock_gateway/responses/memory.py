@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.keys.caller import current
 from penstock_gateway.responses.request import STATELESS, InputItem, ResponsesRequest
 from penstock_gateway.service import Service
 
@@ -62,9 +63,11 @@ async def conversation_before(
 
 
 def keeps(service: Service, request: ResponsesRequest) -> bool:
-    """Whether the response will be kept: where the server does, unless the request says no."""
-    kept = service.store is not None and service.store.responses is not None
-    return kept and request.store is not False
+    """Whether the response will be kept: where the server does, unless the request says no. The
+    lines of batches have to say yes: thousands of them would push out what people go on from."""
+    if service.store is None or service.store.responses is None:
+        return False
+    return request.store is True or (request.store is None and not current.get().background)
 
 
 async def keep(service: Service, request: ResponsesRequest, owner: str, response: bytes) -> None:

@@ -23,6 +23,7 @@ from penstock import logs
 from penstock.errors import PenstockError, StartupError
 from penstock_gateway.http.errors import unavailable
 from penstock_gateway.storage import tables
+from penstock_gateway.storage.layouts import bring_up
 
 log = logs.get(__name__)
 
@@ -99,10 +100,10 @@ class Database:
         version = connection.scalar(select(tables.layout.c.version))
         if version is None:
             connection.execute(insert(tables.layout).values(id=1, version=tables.VERSION))
-        elif version != tables.VERSION:
+        elif not bring_up(connection, version):
             raise StartupError(
                 f"the database has layout {version}; this version of Penstock reads "
-                f"{tables.VERSION}"
+                f"{tables.VERSION} and older ones"
             )
         self.insert_new(connection, tables.identity, id=1, name=os.urandom(16).hex())
         return str(connection.scalar(select(tables.identity.c.name)))
@@ -114,7 +115,7 @@ def _engine_of(url: str, *, sqlite_file: bool) -> Engine:
             return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
         except ModuleNotFoundError as error:
             raise StartupError(
-                f"--database-url needs the package {error.name}: pip install 'psycopg[binary]'"
+                f"--database-url needs the package {error.name}: pip install 'penstock[postgres]'"
             ) from None
     file = Path(url.removeprefix("sqlite:///"))
     _make_private(file)

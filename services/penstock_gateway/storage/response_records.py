@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.tables import responses
 
 MAX_LINKS = 1000
 """Responses of one conversation."""
+MADE_WAY_AT_ONCE = 500
+"""Responses that one statement removes."""
 
 
 class BrokenChain(Exception):
@@ -26,22 +28,27 @@ class UnfitChain(Exception):
 
 
 class ResponseRecords:
-    """Whoever asks sees the responses of one owner only. most: of an owner; the oldest makes way.
-    seconds: how long each is kept, from when it was last gone on from."""
+    """Whoever asks sees the responses of one owner only. most, most_bytes: of an owner; the oldest
+    makes way.  seconds: how long each is kept, from when it was last gone on from."""
 
-    def __init__(self, database: Database, *, most: int, seconds: int) -> None:
+    def __init__(self, database: Database, *, most: int, most_bytes: int, seconds: int) -> None:
         self._database = database
         self._most = most
+        self._most_bytes = most_bytes
         self._seconds = seconds
 
     async def save(
         self, owner: str, id: str, previous_id: str | None, items: str, response: str
     ) -> None:
-        """In place of the one of that id, if there is one."""
+        """In place of the one of that id, if there is one. One that is larger than all of
+        an owner's may be isn't kept."""
+        size = len(items.encode()) + len(response.encode())
 
         def work(connection: Connection) -> None:
             now = int(time.time())
             connection.execute(delete(responses).where(*_one(owner, id)))
+            if size > self._most_bytes:
+                return
             connection.execute(
                 insert(responses).values(
                     owner=owner,
@@ -51,20 +58,30 @@ class ResponseRecords:
                     expires_at=now + self._seconds,
                     items=items,
                     response=response,
+                    bytes=size,
                 )
             )
-            old = (
-                select(responses.c.id)
-                .where(responses.c.owner == owner)
-                .order_by(responses.c.created_at.desc(), responses.c.id)
-                .offset(self._most)
-            )
-            ids = [row.id for row in connection.execute(old)]
-            if ids:
-                gone = delete(responses).where(responses.c.owner == owner)
-                connection.execute(gone.where(responses.c.id.in_(ids)))
+            self._make_room(connection, owner, id)
 
         await self._database.run(work)
+
+    def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
+        """Removes the oldest of the owner's that are too many, or too large together."""
+        mine = responses.c.owner == owner
+        query = select(func.count(), func.coalesce(func.sum(responses.c.bytes), 0)).where(mine)
+        count, size = connection.execute(query).one()
+        while count > self._most or size > self._most_bytes:
+            query = select(responses.c.id, responses.c.bytes).where(mine, responses.c.id != latest)
+            query = query.order_by(responses.c.created_at, responses.c.id).limit(MADE_WAY_AT_ONCE)
+            gone: list[str] = []
+            for row in connection.execute(query):
+                if count <= self._most and size <= self._most_bytes:
+                    break
+                gone.append(row.id)
+                count, size = count - 1, size - row.bytes
+            if not gone:
+                return
+            connection.execute(delete(responses).where(mine, responses.c.id.in_(gone)))
 
     async def find(self, owner: str, id: str) -> str | None:
         """The response, as it was answered."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import StartupError
-from penstock_gateway.storage.contents import Contents
-from penstock_gateway.storage.folder_mark import FolderMark
+from penstock_gateway.storage.bucket_contents import Bucket, BucketContents
+from penstock_gateway.storage.contents import Contents, FolderContents
+from penstock_gateway.storage.folder_mark import BucketMark, FolderMark
 
-FILES = "files"
+FILES, SCRATCH = "files", "scratch"
 DATABASE = "penstock.db"
 
 
@@ -24,15 +25,23 @@ class Store:
             from penstock_gateway.storage.file_records import FileRecords, all_ids
             from penstock_gateway.storage.held_batches import HeldBatches
             from penstock_gateway.storage.response_records import ResponseRecords
+            from penstock_gateway.storage.stock import StockTaking
         except ModuleNotFoundError as error:
             raise StartupError(
                 f"--data-dir needs the package {error.name}: pip install 'penstock[storage]'"
             ) from None
         folder = Path(data_dir).expanduser().absolute()
         self.settings = settings
-        self.contents = Contents(folder / FILES)
+        bucket = None
+        if settings.files_url is not None:
+            bucket = Bucket(settings.files_url, settings.s3_endpoint_url)
+        self.contents: Contents = FolderContents(folder / FILES)
+        if bucket is not None:
+            self.contents = BucketContents(bucket, folder / SCRATCH)
         self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
         self.mark = FolderMark(folder, self._database.id)
+        if bucket is not None:
+            self.mark = BucketMark(bucket, self._database.id)
         try:
             self.mark.claim(self.contents.ids(), lambda: self._database.transaction(all_ids))
         except BaseException:
@@ -41,12 +50,14 @@ class Store:
         self.files = FileRecords(self._database)
         self.batches = BatchRecords(self._database)
         self.held = HeldBatches(self._database)
+        self.stock = StockTaking(self._database)
         self.responses: ResponseRecords | None = None
         """None: no responses are kept."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,
                 most=settings.max_stored_responses,
+                most_bytes=settings.max_stored_response_bytes,
                 seconds=3600 * settings.stored_response_hours,
             )
 

@@ -15,8 +15,8 @@ from sqlalchemy import (
     Text,
 )
 
-VERSION = 1
-"""Of this layout. A database of another one is refused."""
+VERSION = 2
+"""Of this layout. An older one is brought to it (layouts.py), any other is refused."""
 
 metadata = MetaData()
 
@@ -106,7 +106,8 @@ responses = Table(
     Column("expires_at", BigInteger, nullable=False, index=True),
     Column("items", Text, nullable=False),
     Column("response", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
     Index("penstock_responses_by_age", "owner", "created_at"),
 )
-"""items: a JSON list, what the request brought itself.  response: as it was answered. A client may
-choose an id, so it is the owner's only."""
+"""items: a JSON list, what the request brought itself.  response: as it was answered.  bytes: of
+both. A client may choose an id, so it is the owner's only."""

@@ -22,6 +22,7 @@ from penstock.cli.http_client import (
     Unreachable,
     add_server_arguments,
     client,
+    reason_of,
 )
 from penstock.cli.parser import Parser, examples
 from penstock.cli.sampling_arguments import add_engine, refuse_settings
@@ -34,6 +35,8 @@ CONCURRENCY = 64
 LONGEST_PAUSE = 5.0
 PATIENCE = 60.0
 """Seconds without an answer of any kind, after which a system is given up."""
+REFUSED_PATIENCE = 900.0
+"""Seconds in which a system answers no line and refuses all, after which it is given up."""
 RETRIED = (429, 503)
 
 
@@ -124,6 +127,7 @@ class FileWork:
         self._progress = progress
         self._concurrency = concurrency
         self._stopped = threading.Event()
+        self._answered_at = time.monotonic()
 
     def run(self, server: HttpClient) -> None:
         """Until every line has an answer. Raises Unreachable where the system is gone; what was
@@ -131,6 +135,7 @@ class FileWork:
         from tqdm import tqdm
 
         done = self._total - len(self._lines)
+        self._answered_at = time.monotonic()
         with (
             ThreadPoolExecutor(self._concurrency) as pool,
             tqdm(total=self._total, initial=done, unit=" lines", disable=None) as bar,
@@ -160,20 +165,34 @@ class FileWork:
         pause = 0.1
         silent_since: float | None = None
         while not self._stopped.is_set():
+            later: float | None
             try:
-                status, body = server.post(line.url, line.body)
+                status, body, later = server.post_once(line.url, line.body)
                 silent_since = None
             except Unreachable:
                 # From the first that failed: one that is answered may take longer than that.
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > PATIENCE:
                     raise
-                status, body = 503, None
-            if status not in RETRIED:
+                status, body, later = 503, None, None
+            if status not in RETRIED or (status == 429 and later is None):
+                # What is refused without a word of another time is refused for good.
                 self._progress.keep(line.number, _result(line, status, body))
+                self._answered_at = time.monotonic()
                 return
-            self._stopped.wait(pause)
+            if silent_since is None:
+                self._check_patience(status, body)
+            self._stopped.wait(min(LONGEST_PAUSE, max(pause, later or 0.0)))
             pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _check_patience(self, status: int, body: Any) -> None:
+        """Raises PenstockError where nothing has been answered for too long."""
+        if time.monotonic() - self._answered_at < REFUSED_PATIENCE:
+            return
+        raise PenstockError(
+            f"no line was answered for {REFUSED_PATIENCE:g} s; the last was refused with {status}: "
+            f"{reason_of(body)}. The same command goes on where it was"
+        )
 
 
 def _result(line: FileLine, status: int, body: Any) -> str:

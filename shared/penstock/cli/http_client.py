@@ -79,27 +79,30 @@ class HttpClient:
         """As `get`."""
         return self._ask("POST", path, body)
 
+    def post_once(self, path: str, body: dict[str, Any]) -> tuple[int, Any, float | None]:
+        """As `post`, and the seconds of Retry-After; None: it says nothing of another time."""
+        with _Exchange(self, "POST", path, body) as response:
+            later = response.getheader("retry-after") or ""
+            return response.status, _whole(response), float(later) if later.isdigit() else None
+
     def post_form(self, path: str, form: bytes, content_type: str) -> bytes:
         """POSTs a form. Returns the answer's bytes. Raises Unreachable, and Refused for a status
         other than 200."""
         with _Exchange(self, "POST", path, form, content_type) as response:
             answer = response.read(MAX_ANSWER)
             if response.status != 200:
-                raise Refused(response.status, _reason(_json(answer)))
+                raise Refused(response.status, reason_of(_json(answer)))
             return answer
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         with _Exchange(self, method, path, body) as response:
-            answer = response.read(MAX_ANSWER)
-            if response.length and len(answer) < MAX_ANSWER:
-                raise http.client.IncompleteRead(answer, response.length)
-            return response.status, _json(answer)
+            return response.status, _whole(response)
 
     def first_model(self) -> str:
         """The first model's name. Raises Unreachable and Refused."""
         status, answer = self.get("/v1/models")
         if status != 200:
-            raise Refused(status, _reason(answer))
+            raise Refused(status, reason_of(answer))
         try:
             return str(answer["data"][0]["id"])
         except (LookupError, TypeError):
@@ -114,7 +117,7 @@ class HttpClient:
         with _Exchange(self, "POST", path, body) as response:
             if response.status != 200:
                 answer = _json(response.read(MAX_ANSWER))
-                raise Refused(response.status, _reason(answer))
+                raise Refused(response.status, reason_of(answer))
             while line := response.readline(MAX_LINE):
                 if not line.startswith(b"data:"):
                     continue
@@ -123,7 +126,7 @@ class HttpClient:
                     return
                 event = _json(data)
                 if isinstance(event, dict) and event.get("error"):
-                    raise Refused(_code(event), _reason(event))
+                    raise Refused(_code(event), reason_of(event))
                 yield event
 
     def connect(self) -> http.client.HTTPConnection:
@@ -187,6 +190,13 @@ class _Exchange:
         return Unreachable(f"nobody answers at {self._server.url}: {reason}")
 
 
+def _whole(response: http.client.HTTPResponse) -> Any:
+    answer = response.read(MAX_ANSWER)
+    if response.length and len(answer) < MAX_ANSWER:
+        raise http.client.IncompleteRead(answer, response.length)
+    return _json(answer)
+
+
 def _json(raw: bytes) -> Any:
     try:
         return json.loads(raw)
@@ -194,7 +204,8 @@ def _json(raw: bytes) -> Any:
         return None
 
 
-def _reason(answer: Any) -> str:
+def reason_of(answer: Any) -> str:
+    """What an error's body says."""
     error = answer.get("error") if isinstance(answer, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     return str(message) if message else "no reason was given"

@@ -22,9 +22,21 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Annotated[str, Meta(pattern=r"^(sqlite:///.+|postgresql\+psycopg://.+)$")] | None,
         Meta(
             description="Where the records of files and batches lie: `sqlite:///FILE`, or"
-            " `postgresql+psycopg://USER@HOST/NAME` (needs the package psycopg); default: a SQLite"
+            " `postgresql+psycopg://USER@HOST/NAME` (needs the extra `postgres`); default: a SQLite"
             " file in --data-dir."
         ),
+    ] = None
+    files_url: Annotated[
+        Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
+        Meta(
+            description="Where the contents of files lie: `s3://BUCKET/PREFIX`, whose keys and"
+            " region are in the environment (AWS_ACCESS_KEY_ID and the like; needs the extra `s3`);"
+            " --data-dir is then for what is on its way; default: in --data-dir."
+        ),
+    ] = None
+    s3_endpoint_url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://.+$")] | None,
+        Meta(description="Of an S3-compatible store; default: Amazon's."),
     ] = None
     max_file_bytes: Annotated[
         int, Meta(ge=1024, description="Largest file that is taken, bytes; more is a 413.")
@@ -36,6 +48,19 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_stored_files: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Files that a tenant may have here.")
     ] = 10_000
+    max_uploads: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_536,
+            description="Files that a gateway takes in at a time; what comes beyond is refused with"
+            " 503.",
+        ),
+    ] = 64
+    max_tenant_uploads: Annotated[
+        int,
+        Meta(ge=1, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
+    ] = 16
     max_batch_lines: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Requests in one batch.")
     ] = 50_000
@@ -58,6 +83,14 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         int,
         Meta(ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest makes way."),
     ] = 10_000
+    max_stored_response_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            description="Bytes of responses kept for a tenant, and of what they answered; the"
+            " oldest makes way.",
+        ),
+    ] = 1_073_741_824
     batch_result_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")
     ] = 30

@@ -146,6 +146,13 @@ def _dict(*items: Any) -> Mapping[str, Any]:
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
+def _overwritten(under: Any, over: Any) -> Any:
+    if not isinstance(under, dict) or not isinstance(over, dict):
+        return over
+    both = {key: _overwritten(under[key], over[key]) for key in under.keys() & over.keys()}
+    return {**under, **over, **both}
+
+
 def _any(*values: Any) -> Any:
     return next((value for value in values if value), values[-1])
 
@@ -163,6 +170,7 @@ def _eq(one: Any, other: Any) -> bool:
 FUNCTIONS = {
     "add": lambda *values: sum(values),
     "and": _all,
+    "deepCopy": copy.deepcopy,
     "default": lambda otherwise, value: value or otherwise,
     "dict": _dict,
     "div": lambda one, other: one // other,
@@ -170,17 +178,21 @@ FUNCTIONS = {
     "fail": _fail,
     "get": lambda mapping, name: mapping.get(name, ""),
     "gt": lambda one, other: one > other,
+    "has": lambda item, items: item in items,
     "indent": _indent,
     "int": int,
     "list": lambda *values: list(values),
+    "mergeOverwrite": _overwritten,
     "nindent": _nindent,
     "mul": lambda one, other: one * other,
     "not": lambda value: not value,
+    "omit": lambda mapping, *names: {k: v for k, v in mapping.items() if k not in names},
     "or": _any,
     "printf": _printf,
     "quote": lambda value: json.dumps(shown(value)),
     "required": _required,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
+    "splitList": lambda mark, text: text.split(mark),
     "sub": lambda one, other: one - other,
     "toYaml": _to_yaml,
     "trimSuffix": lambda suffix, text: text.removesuffix(suffix),

@@ -142,7 +142,8 @@ def test_arguments_are_penstocks_own(documents: list[Object], tmp_path: Path) ->
             arguments = BY_NAME[command].parser().parse_args(rest)
             assert callable(arguments.run)
             seen.add(command)
-    assert seen == {"gateway", "engine", "worker", "prepare"}
+    fronts = {_component(one) for one in of_kind(documents, "Deployment")}
+    assert seen == {*fronts, "engine", "worker", "prepare"}
 
 
 def test_services_lead_to_ports_of_pods_that_they_select(documents: list[Object]) -> None:
@@ -150,7 +151,7 @@ def test_services_lead_to_ports_of_pods_that_they_select(documents: list[Object]
     for service in services:
         workload, *ranks = selected(documents, service["spec"]["selector"])
         known = ports(workload)
-        assert all(ports(one) == known and _role(one) == "worker" for one in ranks)
+        assert all(ports(one) == known and _role(one).startswith("worker") for one in ranks)
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in known
             if service["spec"].get("clusterIP") == "None":
@@ -164,19 +165,21 @@ def test_services_lead_to_ports_of_pods_that_they_select(documents: list[Object]
 
 def test_what_processes_dial_and_listen_on_is_there(documents: list[Object]) -> None:
     objects = named(documents)
-    (gateway,) = of_kind(documents, "Deployment")
-    engine, *workers = sorted(
-        of_kind(documents, "StatefulSet"), key=lambda one: str(one["metadata"]["name"])
-    )
+    gateway = _gateway(documents)
+    first = _of_model(documents, "")
+    engine, *workers = first
     assert ports(gateway) == {"http": 8000, "metrics": 9102}
     assert ports(engine) == {"frontends": 5570, "workers": 5571, "metrics": 9100}
     assert all(ports(worker) == {"metrics": 9101} for worker in workers)
     own = containers(gateway)[-1]
-    kind, _, name = str(flag(own, "--engine-endpoint")).partition("://")
+    dialled = str(flag(own, "--engine-endpoint"))
+    kind, _, name = dialled.split(",")[0].rpartition("=")[2].partition("://")
     host, _, port = name.partition(":")
     assert kind == "dns"
     assert selected(documents, objects["Service", host]["spec"]["selector"]) == [engine]
     assert int(port) == ports(engine)["frontends"]
+    for front in of_kind(documents, "Deployment"):
+        assert flag(containers(front)[-1], "--engine-endpoint") == dialled
     assert flag(own, "--port") == str(ports(gateway)["http"])
     assert flag(own, "--admin-port") == str(ports(gateway)["metrics"])
     # A pod of a StatefulSet is called NAME-INDEX.SERVICE.
@@ -205,9 +208,25 @@ def test_what_processes_dial_and_listen_on_is_there(documents: list[Object]) -> 
         assert own["livenessProbe"]["httpGet"]["path"] == "/health/live"
 
 
+def _component(workload: Object) -> str:
+    return str(pod_of(workload)["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def _gateway(documents: list[Object]) -> Object:
+    return next(one for one in of_kind(documents, "Deployment") if _component(one) == "gateway")
+
+
+def _of_model(documents: list[Object], key: str) -> list[Object]:
+    """The engines, and each rank's workers. key: empty for the first model."""
+    names = [f"{role}-{key}" if key else role for role in ("engine", "worker")]
+    found = [one for one in of_kind(documents, "StatefulSet") if _component(one) in names]
+    return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+
+
 def test_volumes_and_what_they_are_made_of_exist(documents: list[Object]) -> None:
     objects = named(documents)
     from_outside = {"api-keys", "hub", "admin-key", "certificate", "registry", "models"}
+    from_outside |= {"database"}
     for workload in of_kind(documents, "Deployment", "StatefulSet", "Job"):
         mounted: set[str] = set()
         for container in containers(workload):
@@ -224,14 +243,15 @@ def test_volumes_and_what_they_are_made_of_exist(documents: list[Object]) -> Non
                 assert made or claim in from_outside
             elif "secret" in volume:
                 secret = volume["secret"]
-                role = _role(workload)
+                role = _role(workload).partition("-")[0]
+                role = "gateway" if role in ("grpc", "batches") else role
                 assert secret["secretName"] in from_outside | {_curve(documents, role)}
                 assert not secret["defaultMode"] & 0o007, "keys that everybody reads are refused"
 
 
 def _curve(documents: list[Object], role: str) -> str:
     """The Secret that this role gets, which a hook makes, or people who bring it along."""
-    (gateway,) = of_kind(documents, "Deployment")
+    gateway = _gateway(documents)
     return re.sub("-gateway$", f"-curve-{role}", gateway["metadata"]["name"])
 
 
@@ -239,7 +259,8 @@ def test_files_that_flags_name_are_mounted(documents: list[Object]) -> None:
     for workload in of_kind(documents, "Deployment", "StatefulSet"):
         for container in containers(workload):
             folders = [mount["mountPath"] for mount in container["volumeMounts"]]
-            for name in ("--config", "--api-keys", "--curve-dir", "--model-dir", "--link"):
+            files = ("--config", "--api-keys", "--curve-dir", "--model-dir", "--link", "--data-dir")
+            for name in files:
                 path = flag(container, name)
                 if path is not None:
                     assert any(path == f or path.startswith(f + "/") for f in folders), path
@@ -267,7 +288,8 @@ def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> N
             if "ports" not in rule:  # ranks, among themselves
                 (peer,) = rule["from"]
                 found = selected(documents, peer["podSelector"]["matchLabels"])
-                assert {_role(one) for one in (workload, *found)} == {"worker"}
+                assert {_role(one) for one in (workload, *found)} == {_role(workload)}
+                assert _role(workload).startswith("worker")
                 assert len(found) > 1
                 continue
             for port in rule["ports"]:
@@ -280,12 +302,19 @@ def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> N
                     assert found or not own
                     peers |= {("pod", _role(one)) for one in found} or {("other", str(peer))}
     if allowed:
-        assert allowed["engine:frontends"] == {("pod", "gateway")}
-        assert allowed["engine:workers"] == {("pod", "worker")}
-        metrics = allowed["engine:metrics"]
-        assert metrics == allowed["worker:metrics"] == allowed["gateway:metrics"]
-        assert all(kind == "other" for kind, _ in metrics)
-        assert len(allowed) == 6
+        fronts = {("pod", _component(one)) for one in of_kind(documents, "Deployment")}
+        engines = {one for one in allowed if one.endswith(":frontends")}
+        for name in engines:
+            model = name.removesuffix(":frontends").removeprefix("engine")
+            assert allowed[name] == fronts
+            assert allowed[f"engine{model}:workers"] == {("pod", f"worker{model}")}
+        metrics = [peers for name, peers in allowed.items() if name.endswith(":metrics")]
+        assert all(each == metrics[0] for each in metrics)
+        assert all(kind == "other" for kind, _ in metrics[0])
+        # Of gateways, batches and gRPC one each, of engines and workers one each, of every model.
+        assert len(metrics) == len(fronts) + 2 * len(engines)
+        assert ("grpc:grpc" in allowed) == (("pod", "grpc") in fronts)
+        assert "batches:http" not in allowed
     for one in of_kind(documents, "Deployment", "StatefulSet"):
         chosen = one["spec"]["selector"]["matchLabels"]
         assert selected(documents, chosen) == [one]
@@ -294,7 +323,8 @@ def test_policies_and_budgets_select_what_is_there(documents: list[Object]) -> N
 
 
 def _role(workload: Object) -> str:
-    return str(pod_of(workload)["metadata"]["labels"]["app.kubernetes.io/component"])
+    """As `_component`; of a job, too."""
+    return _component(workload)
 
 
 def test_pods_may_do_little(documents: list[Object]) -> None:
@@ -321,24 +351,28 @@ def test_leaving_has_its_time(documents: list[Object]) -> None:
         timeout = int(flag(main, "--shutdown-timeout") or 5)
         before = main.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         assert pod_of(workload)["spec"]["terminationGracePeriodSeconds"] >= timeout + before + 5
-    (gateway,) = of_kind(documents, "Deployment")
-    assert gateway["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    for front in of_kind(documents, "Deployment"):
+        assert front["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    gateway = _gateway(documents)
     assert containers(gateway)[0]["lifecycle"]["preStop"]["sleep"]["seconds"] > 0
 
 
 def test_monitors_find_metrics_and_name_the_jobs_of_the_rules() -> None:
     documents = rendered(VALUES["ingress and monitors"])
+    more = rendered(VALUES["gRPC, batches and a second model"])
     jobs = set()
-    for monitor in of_kind(documents, "ServiceMonitor"):
+    for found, monitor in (
+        (each, one) for each in (documents, more) for one in of_kind(each, "ServiceMonitor")
+    ):
         labels = monitor["spec"]["selector"]["matchLabels"].items()
         (service,) = (
-            one
-            for one in of_kind(documents, "Service")
-            if labels <= one["metadata"]["labels"].items()
+            one for one in of_kind(found, "Service") if labels <= one["metadata"]["labels"].items()
         )
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
-        jobs.add(service["metadata"]["labels"][monitor["spec"]["jobLabel"]])
+        job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+        assert ("authorization" in endpoint) == (job == "gateway")
+        jobs.add(job)
     assert jobs == {"gateway", "engine", "worker"}
 
 
@@ -406,6 +440,60 @@ def test_each_rank_has_its_own_pods_and_the_engine_waits_for_all() -> None:
     assert "penstock/rank" not in alone["spec"]["selector"]["matchLabels"]
     assert flag(containers(alone)[-1], "--rank-host") is None
     assert "prod-worker-0" in notes(VALUES["ranks"])
+
+
+def test_several_models_have_engines_and_workers_each_and_keep_apart() -> None:
+    documents = rendered(VALUES["gRPC, batches and a second model"])
+    objects = named(documents)
+    (first,) = containers(_of_model(documents, "")[0])[1:]
+    dialled = str(flag(containers(_gateway(documents))[-1], "--engine-endpoint")).split(",")
+    models = ("small", ""), ("Qwen/Qwen3-8B", "second"), ("vectors", "third")
+    for endpoint, (name, key) in zip(dialled, models, strict=True):
+        served, _, where = endpoint.partition("=")
+        assert served == name
+        host = where.removeprefix("dns://").partition(":")[0]
+        engine, *workers = _of_model(documents, key)
+        assert selected(documents, objects["Service", host]["spec"]["selector"]) == [engine]
+        prepare, own = containers(engine)
+        for each in (engine, *workers):
+            assert flag(containers(each)[-1], "--model-dir") == flag(own, "--model-dir")
+            assert each["spec"]["replicas"] == (2 if key == "second" else 1)
+            place = each["spec"]["template"]["spec"]["volumes"]
+            secrets = {one["secret"]["secretName"] for one in place if "secret" in one}
+            assert secrets == {f"prod-curve-{'engine' if each is engine else 'worker'}"}
+        assert len(workers) == (2 if key == "second" else 1)
+        assert (flag(own, "--model-dir") == flag(first, "--model-dir")) == (not key)
+        assert prepare["args"][1] == (name if key == "second" else prepare["args"][1])
+    # With one model, nothing is called anything else than it was.
+    assert flag(containers(_gateway(rendered()))[-1], "--engine-endpoint") == (
+        "dns://prod-engine-headless:5570"
+    )
+
+
+def test_storage_is_the_gateways_and_the_batches_alike() -> None:
+    documents = rendered(VALUES["gRPC, batches and a second model"])
+    fronts = of_kind(documents, "Deployment")
+    assert {_component(one) for one in fronts} == {"gateway", "grpc", "batches"}
+    (claim,) = (
+        one
+        for one in of_kind(documents, "PersistentVolumeClaim")
+        if one["metadata"]["name"] == "prod-data"
+    )
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    said = set()
+    for front in fronts:
+        main = containers(front)[-1]
+        flags = ("--data-dir", "--database-url", "--stored-response-hours", "--api-keys")
+        said.add(tuple(flag(main, name) for name in flags))
+        (password,) = (each for each in main["env"] if each["name"] == "PGPASSWORD")
+        assert password["valueFrom"]["secretKeyRef"] == {"name": "database", "key": "password"}
+        # The process that isn't a gateway of HTTP has its metrics behind the gateways'.
+        offset = 0 if _component(front) == "gateway" else 1
+        assert int(str(flag(main, "--admin-port"))) + offset == ports(front)["metrics"]
+    assert len(said) == 1
+    with pytest.raises(TemplateError, match="SQLite"):
+        rendered({"storage": {"enabled": True}})
 
 
 def test_only_what_concerns_a_pod_restarts_it() -> None:

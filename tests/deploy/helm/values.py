@@ -73,6 +73,32 @@ VALUES: dict[str, dict[str, Any]] = {
             "autoscaling": {"enabled": True, "matchLabels": {"service": "prod"}, "maxReplicas": 40}
         },
     },
+    "gRPC, batches and a second model": {
+        "apiKeys": {"existingSecret": "api-keys"},
+        "grpc": {"enabled": True, "service": {"headless": True}},
+        "storage": {
+            "enabled": True,
+            "databaseUrl": "postgresql+psycopg://penstock@database/penstock",
+            "databasePassword": {"existingSecret": "database", "key": "password"},
+            "responseHours": 24,
+        },
+        "batches": {"replicas": 2, "extraArgs": ["--batch-concurrency=64"]},
+        "model": {"served": "small"},
+        "moreModels": [
+            {
+                "key": "second",
+                "model": {"name": "Qwen/Qwen3-8B"},
+                "engines": 2,
+                "ranks": {"tensor": 2, "pipeline": 1},
+                "worker": {"gpu": {"count": 1}},
+            },
+            {"key": "third", "model": {"name": "all-minilm-l6-v2", "served": "vectors"}},
+        ],
+        "serviceMonitor": {
+            "enabled": True,
+            "gatewayKey": {"existingSecret": "admin-key", "key": "api-key"},
+        },
+    },
     "custom metric by pods": {
         "gateway": {"autoscaling": {"enabled": True, "metric": "Pods", "name": "waiting"}}
     },

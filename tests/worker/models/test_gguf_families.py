@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 
 Writer = gguf.GGUFWriter
+Made = Callable[[str, str], Writer]
+"""Of a path and an architecture."""
 
 
 @dataclass(frozen=True)
@@ -262,10 +264,10 @@ def unstacked(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield f"{name}.weight" if name.endswith("sinks") else name, tensor
 
 
-def write(path: Path, theirs: Any, how: Conversion) -> None:
+def write(path: Path, theirs: Any, how: Conversion, made: Made = Writer) -> None:
     config = theirs.config
     config.allow_global_per_layer_attribute_access = True  # of Gemma 4
-    writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
+    writer = made(str(path), gguf.MODEL_ARCH_NAMES[how.architecture])
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)

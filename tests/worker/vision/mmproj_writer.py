@@ -10,7 +10,7 @@ from typing import Any
 import gguf
 from torch import Tensor
 
-from tests.worker.models.test_gguf_families import CONVERSIONS, Conversion, adjacent, write
+from tests.worker.models.test_gguf_families import CONVERSIONS, Conversion, Made, adjacent, write
 
 Writer = gguf.GGUFWriter
 ARCH = gguf.MODEL_ARCH.MMPROJ
@@ -137,9 +137,9 @@ def _side(size: Any) -> int:
     return int(size if isinstance(size, int) else size[0])
 
 
-def write_mmproj(path: Path, theirs: Any) -> None:
+def write_mmproj(path: Path, theirs: Any, made: Made = Writer) -> None:
     config = theirs.config
-    writer = Writer(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
+    writer = made(str(path), gguf.MODEL_ARCH_NAMES[ARCH])
     write_keys(writer, config)
     names = gguf.get_tensor_name_map(ARCH, 128)
     for name, whole in theirs.state_dict().items():
@@ -267,13 +267,13 @@ class TextHalf:
         return self.weights
 
 
-def write_text_half(path: Path, theirs: Any) -> None:
+def write_text_half(path: Path, theirs: Any, made: Made = Writer) -> None:
     """The decoder's file."""
     config = theirs.config.text_config
     inner = getattr(theirs.model, "text_model", None) or theirs.model.language_model
     weights = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()}
     half = TextHalf(config, weights | {"lm_head.weight": theirs.lm_head.weight.detach()})
-    write(path, half, TEXT_HALVES[config.model_type])
+    write(path, half, TEXT_HALVES[config.model_type], made)
 
 
 def finish(writer: Writer) -> None:

@@ -9,15 +9,35 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{- /* Of an engine or worker, of each model: dict "Values" … "Release" … "Chart" … "Key" "". The first model's
+       key is empty, and its objects have the names that they always had. */ -}}
+{{- define "penstock.suffix" -}}
+{{- with .Key }}-{{ . }}{{ end -}}
+{{- end -}}
+
+{{- /* How gateways are told of all engines. */ -}}
+{{- define "penstock.endpoints" -}}
+{{- $name := include "penstock.name" . -}}
+{{- if .Values.moreModels -}}
+{{- printf "%s=dns://%s-engine-headless:5570" (default .Values.model.name .Values.model.served) $name -}}
+{{- range .Values.moreModels -}}
+{{- printf ",%s=dns://%s-engine-%s-headless:5570" (default .model.name (get .model "served")) $name .key -}}
+{{- end -}}
+{{- else -}}
+{{- printf "dns://%s-engine-headless:5570" $name -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "penstock.labels" -}}
 {{ include "penstock.selector" . }}
+penstock/role: {{ .role }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end -}}
 
 {{- define "penstock.image" -}}
-{{- printf "%s-%s:%s" .root.Values.image.repository .component (default .root.Chart.AppVersion .root.Values.image.tag) | quote -}}
+{{- printf "%s-%s:%s" .root.Values.image.repository .image (default .root.Chart.AppVersion .root.Values.image.tag) | quote -}}
 {{- end -}}
 
 {{- /* Where an init container puts the model, in the volume of each pod. Another model has another
@@ -50,7 +70,8 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- /* What a pod has whatever it runs: dict "root" $ "component" … "values" … */ -}}
+{{- /* What a pod has whatever it runs: dict "root" $ "component" … "role" … "image" … "values" …; role: gateway, engine
+       or worker, which says whose keys it has. */ -}}
 {{- define "penstock.placement" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -78,7 +99,7 @@ topologySpreadConstraints:
 {{- end -}}
 
 {{- define "penstock.annotations" -}}
-{{- if eq .component "gateway" }}
+{{- if eq .role "gateway" }}
 checksum/config: {{ toYaml .root.Values.config | sha256sum }}
 {{- else }}
 {{- /* What is the gateways' alone restarts no engine. */}}
@@ -105,12 +126,12 @@ checksum/config: {{ toYaml (get .root.Values.config "engine") | sha256sum }}
 {{- if .root.Values.curve.enabled }}
 - name: curve
   secret:
-    secretName: {{ include "penstock.name" .root }}-curve-{{ .component }}
+    secretName: {{ include "penstock.name" .root }}-curve-{{ .role }}
     # Secret keys that everybody may read are refused; the group is fsGroup.
     defaultMode: 0440
     items:
-      - {key: {{ .component }}.key_secret, path: {{ .component }}.key_secret}
-      {{- if eq .component "engine" }}
+      - {key: {{ .role }}.key_secret, path: {{ .role }}.key_secret}
+      {{- if eq .role "engine" }}
       - {key: frontends.gateway.key, path: frontends/gateway.key}
       - {key: workers.worker.key, path: workers/worker.key}
       {{- else }}
@@ -121,7 +142,7 @@ checksum/config: {{ toYaml (get .root.Values.config "engine") | sha256sum }}
 
 {{- define "penstock.prepare" -}}
 - name: prepare
-  image: {{ include "penstock.image" (dict "root" . "component" "prepare") }}
+  image: {{ include "penstock.image" (dict "root" . "image" "prepare") }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - prepare
@@ -190,4 +211,74 @@ readinessProbe:
 
 {{- define "penstock.rankSuffix" -}}
 {{- if gt .ranks 1 }}-{{ .rank }}{{ end -}}
+{{- end -}}
+
+{{- /* Who may ask, of all that clients' requests come to. */ -}}
+{{- define "penstock.access" -}}
+{{- if .Values.apiKeys.existingSecret -}}
+- --api-keys=/run/secrets/api-keys/{{ .Values.apiKeys.key }}
+{{- else -}}
+- --allow-open
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.accessMounts" -}}
+{{- if .Values.apiKeys.existingSecret }}
+- {name: api-keys, mountPath: /run/secrets/api-keys, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.accessVolumes" -}}
+{{- if .Values.apiKeys.existingSecret }}
+- name: api-keys
+  secret:
+    secretName: {{ .Values.apiKeys.existingSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{- /* Files, batches and kept responses: where they lie. */ -}}
+{{- define "penstock.storageArgs" -}}
+{{- if .Values.storage.enabled }}
+- --data-dir=/data
+- --database-url={{ required "storage.enabled needs storage.databaseUrl: SQLite's locks don't hold between nodes" .Values.storage.databaseUrl }}
+- --stored-response-hours={{ .Values.storage.responseHours }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.storageEnv" -}}
+{{- if .Values.storage.enabled }}
+{{- with .Values.storage.databasePassword }}
+{{- if .existingSecret }}
+- name: PGPASSWORD
+  valueFrom:
+    secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.storageMounts" -}}
+{{- if .Values.storage.enabled }}
+- {name: data, mountPath: /data}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.storageVolumes" -}}
+{{- if .Values.storage.enabled }}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ default (printf "%s-data" (include "penstock.name" .)) .Values.storage.existingClaim }}
+{{- end }}
+{{- end -}}
+
+{{- /* Components that dial engines. */ -}}
+{{- define "penstock.fronts" -}}
+gateway{{ if .Values.grpc.enabled }} grpc{{ end }}{{ if .Values.storage.enabled }} batches{{ end }}
+{{- end -}}
+
+{{- /* All components: what has pods. */ -}}
+{{- define "penstock.components" -}}
+{{- include "penstock.fronts" . }} engine worker
+{{- range .Values.moreModels }} engine-{{ .key }} worker-{{ .key }}{{ end }}
 {{- end -}}

@@ -1,0 +1,1 @@
+"""What pictures cost a server, those who show none, and other systems."""

@@ -1,0 +1,116 @@
+"""Pictures asked about all at once, and streams of text alone and beside pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from deploy.local import free_port
+from loadtest.pictures.asking import body, wait_of
+from loadtest.report.figures import distribution
+from loadtest.report.files import say
+from loadtest.streaming import beside
+from testing.serving import Server
+from testing.streams.reading import connected, events
+
+FLAGS = ("--max-model-len", "1024", "--max-num-seqs", "80", "--media-processes", "2")
+EVEN = ("--short-step-ms", "10")
+"""Further ones, for text that comes evenly beside prompts."""
+TEXTS = 4
+"""Streams of text at a time."""
+PACE = 0.25
+"""Seconds between two pictures beside the streams of text."""
+COUNTED = {
+    "prepared": "penstock:media_prepared_total",
+    "encoded": 'penstock:encoder_items_total{outcome="encoded"}',
+    "sent": "penstock:encoder_bytes_total",
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """requests: with a picture each, all at once.  distinct: pictures among them.  seconds: of text
+    streams, each way."""
+
+    requests: int
+    distinct: int
+    seconds: float
+
+
+def served(name: str, path: Path, more: Sequence[str], load: Load) -> dict[str, Any]:
+    say(f"{name}: {load.requests} requests, {load.distinct} pictures")
+    port = free_port()
+    with Server(str(path), *FLAGS, *more, "--engine-metrics-port", str(port)) as server:
+        metrics = f"{server.url}/metrics", f"http://127.0.0.1:{port}/metrics"
+        return asyncio.run(_measured(name, server.url, metrics, load))
+
+
+async def _measured(name: str, url: str, metrics: Sequence[str], load: Load) -> dict[str, Any]:
+    fresh = itertools.count()
+    async with connected(url, load.requests) as client:
+        await wait_of(client, body(next(fresh)))
+        shown = [next(fresh) for _ in range(load.distinct)]
+        bodies = [body(shown[number % load.distinct]) for number in range(load.requests)]
+        before, begun = await counts(client, metrics), time.perf_counter()
+        waits = await asyncio.gather(*(wait_of(client, each) for each in bodies))
+        seconds, after = time.perf_counter() - begun, await counts(client, metrics)
+        alone = await text_gaps(client, load.seconds)
+        async with beside([keep_showing(client, fresh)]):
+            crowded = await text_gaps(client, load.seconds)
+    moved = {key: after[key] - before[key] for key in COUNTED}
+    first = {"model": name, "requests": load.requests, "distinct": load.distinct, **moved}
+    first |= {"kib": moved["sent"] / 1024, "seconds": seconds, "waits": list(waits)}
+    # Of a hundred thousand gaps: what a reader asks of them.
+    gaps = {"alone": distribution(alone), "beside pictures": distribution(crowded)}
+    return {"first": first, "gaps": gaps}
+
+
+async def keep_showing(client: httpx.AsyncClient, fresh: itertools.count[int]) -> None:
+    """Pictures that nobody has shown before, one after the other, at a steady pace."""
+    for seed in fresh:
+        asked = await asyncio.to_thread(body, seed)
+        await asyncio.gather(wait_of(client, asked), asyncio.sleep(PACE))
+
+
+async def text_gaps(client: httpx.AsyncClient, seconds: float) -> list[float]:
+    """Seconds between two tokens of streams without pictures, several at a time."""
+    until = time.monotonic() + seconds
+    found = await asyncio.gather(*(_gaps(client, number, until) for number in range(TEXTS)))
+    return [gap for gaps in found for gap in gaps]
+
+
+async def _gaps(client: httpx.AsyncClient, number: int, until: float) -> list[float]:
+    gaps: list[float] = []
+    for salt in itertools.count(number, TEXTS):
+        if time.monotonic() > until:
+            return gaps
+        asked = {"prompt": f"Text {salt}", "max_tokens": 400, "ignore_eos": True, "seed": salt}
+        last = 0.0
+        async for _ in events(client, asked):
+            now = time.perf_counter()
+            if last:
+                gaps.append(now - last)
+            last = now
+    return gaps
+
+
+async def counts(client: httpx.AsyncClient, metrics: Sequence[str]) -> dict[str, float]:
+    """What gateway and engine core have counted so far."""
+    pages = [(await client.get(each)).text for each in metrics]
+    lines = "\n".join(pages).splitlines()
+    return {
+        key: sum(float(line.rpartition(" ")[2]) for line in lines if _is(line, metric))
+        for key, metric in COUNTED.items()
+    }
+
+
+def _is(line: str, metric: str) -> bool:
+    name, _, label = metric.partition("{")
+    return line.startswith((f"{name} ", f"{name}{{")) and label.removesuffix("}") in line

@@ -1,0 +1,73 @@
+"""Files, batches and kept responses, as Prometheus' families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock_gateway.metrics.engines import OURS
+
+if TYPE_CHECKING:
+    from penstock_gateway.service import Service
+
+_LABEL = ["model_name"]
+SHARED = "The database's; every process with it reports the same."
+STATUSES = ("validating", "in_progress", "finalizing", "cancelling")
+"""Of batches that are shown although there is none."""
+
+
+def storage_families(service: Service, label: list[str]) -> Iterator[Metric]:
+    """Nothing where nothing is stored. label: the model's name, or an empty one."""
+    if service.store is not None:
+        yield from _stock(service, label)
+        uploads = GaugeMetricFamily(
+            "penstock:open_uploads", f"Files on their way in. {OURS}", labels=_LABEL
+        )
+        uploads.add_metric(label, service.uploads.open)
+        yield uploads
+    if service.lines is not None:
+        yield from _lines(service, label)
+
+
+def _stock(service: Service, label: list[str]) -> Iterator[Metric]:
+    """What the last look found; the endpoint has it look before it collects."""
+    stock = None if service.store is None else service.store.stock.latest
+    if stock is None:
+        return
+    batches = GaugeMetricFamily(
+        "penstock:batches", f"Batches on record, by status. {SHARED}", labels=[*_LABEL, "status"]
+    )
+    for status, count in (dict.fromkeys(STATUSES, 0) | stock.batches).items():
+        batches.add_metric([*label, status], count)
+    yield batches
+    for name, words, value in (
+        ("batch_waiting_lines", "Lines of batches without an answer yet.", stock.waiting_lines),
+        ("stored_files", "Files that are stored.", stock.files),
+        ("stored_file_bytes", "Bytes of these files.", stock.file_bytes),
+        ("stored_responses", "Responses that are kept.", stock.responses),
+        ("stored_response_bytes", "Bytes of these responses.", stock.response_bytes),
+    ):
+        gauge = GaugeMetricFamily(f"penstock:{name}", f"{words} {SHARED}", labels=_LABEL)
+        gauge.add_metric(label, value)
+        yield gauge
+
+
+def _lines(service: Service, label: list[str]) -> Iterator[Metric]:
+    counts = service.lines
+    if counts is None:
+        return
+    ended = CounterMetricFamily(
+        "penstock:batch_lines",
+        f"Lines of batches answered, by outcome. {OURS}",
+        labels=[*_LABEL, "outcome"],
+    )
+    for outcome in ("completed", "failed", "refused"):
+        ended.add_metric([*label, outcome], getattr(counts, outcome))
+    yield ended
+    gauge = GaugeMetricFamily(
+        "penstock:batch_open_lines", f"Lines that are being answered. {OURS}", labels=_LABEL
+    )
+    gauge.add_metric(label, counts.open)
+    yield gauge
