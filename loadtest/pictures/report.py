@@ -104,8 +104,9 @@ def _peers(document: Document) -> str:
     shown = [row | {key: 1000 * row[key] for key in ("alone", "p50", "p99")} for row in systems]
     return (
         f"{table(PEERS, shown)}\n\nThe random model; medians of {len(document['peers'])} rounds in "
-        "turn, an answer of one token. llama.cpp has the same weights in float16 and prepares "
-        "pictures in its own way; transformers answers those that come at once in turn.\n\n"
+        "turn, an answer of one token. llama.cpp comes as a wheel that isn't compiled for this "
+        "machine, has the same weights in float16, and prepares pictures in its own way; "
+        "transformers answers those that come at once in turn.\n\n"
         "![Time to the first token](pictures.png)"
     )
 

@@ -109,3 +109,14 @@ def test_adapters_of_an_entry_have_names_that_nobody_else_has() -> None:
     broken = ModelEntry(model="one", settings={"lora_modules": "rhymes"})
     with pytest.raises(InvalidRequest, match="one: lora_modules: 'rhymes' is not NAME=PATH"):
         check_adapters(checked([broken], "here"))
+
+
+def test_recordings_of_models_keep_apart(tmp_path: Path) -> None:
+    base = replace_settings(ServeConfig(), {"record_dir": str(tmp_path)})
+    names = ("a/b", "a-b", "a%2Fb", "..", ".", "a b")
+    folders = {
+        config_of(ModelEntry(model="m", name=name), base, len(names)).engine.record.record_dir
+        for name in names
+    }
+    assert len(folders) == len(names)
+    assert {Path(str(folder)).resolve().parent for folder in folders} == {tmp_path}

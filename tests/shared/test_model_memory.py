@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,11 @@ def test_a_cache_without_bound_has_no_place_in_a_bound() -> None:
     assert counted(None, kv_memory_gib=0) == (2.0, 0.0)
     with pytest.raises(StartupError, match="kv_memory_gib is 0, which bounds no KV cache"):
         counted(None, kv_memory_gib=0, models_memory_gib=8)
+
+
+def test_a_draft_model_counts_too() -> None:
+    drafting = {"method": "draft_model", "model": "/prepared/small", "num_speculative_tokens": 3}
+    assert counted(None, kv_memory_gib=3, speculative_config=json.dumps(drafting)) == (7.0, 3.0)
+    assert counted(6.0, kv_memory_gib=3, speculative_config=json.dumps(drafting)) == (6.0, 2.0)
+    with pytest.raises(StartupError, match=r"weights take 4\.00 GiB, memory_gib is 4"):
+        counted(4.0, speculative_config=json.dumps(drafting))

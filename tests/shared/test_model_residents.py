@@ -15,7 +15,7 @@ from penstock.supervisor.models.actions import (
     StartModel,
     StopModel,
 )
-from penstock.supervisor.models.residents import Residents
+from penstock.supervisor.models.residents import LOST_SECONDS, Residents
 
 NAMES = ("a", "b", "c", "d")
 
@@ -238,3 +238,75 @@ def test_a_model_that_does_not_become_ready_is_ended_and_tried_again_later() -> 
     residents.stopped("a", 60.0)
     [state] = residents.states(60.0)
     assert (state.presence, state.reason) == ("failed", "it was not ready after 60 s")
+
+
+def ready(residents: Residents, model: str, now: float) -> None:
+    """Loads it for holder 1."""
+    residents.want(1, model, now)
+    for action in list(residents.decide(now)):
+        if isinstance(action, PrepareModel):
+            residents.prepared(action.model, 1.0)
+    assert GrantModel(1, model) in list(residents.decide(now))
+    residents.seen(model, now)
+
+
+def two() -> Residents:
+    """Of which there is room for one."""
+    return Residents(
+        [("a", False), ("b", False)], limit=1.5, idle=0.0, turn=60.0, load_timeout=600.0
+    )
+
+
+def test_a_broken_connection_loses_no_hold() -> None:
+    residents = two()
+    ready(residents, "a", 0.0)
+    residents.work(1, "a", 0.0, busy=True)
+    residents.lost(1, 1.0)
+    residents.want(2, "b", 1.0)
+    for action in list(residents.decide(1.0)):
+        assert isinstance(action, PrepareModel)
+        residents.prepared("b", 1.0)
+    list(residents.back(1, ["a"], ["a"], 2.0))
+    # Its turn is over, and it is asked for while the holder can't hear.
+    residents.lost(1, 100.0)
+    actions = list(residents.decide(101.0))
+    assert StopModel("a") not in actions
+    # It is there again, has heard nothing, and is asked again.
+    assert list(residents.back(1, ["a"], ["a"], 102.0)) == [ReclaimModel(1, "a")]
+    assert StopModel("a") not in list(residents.decide(103.0))
+    residents.leave(1, "a", 104.0)
+    assert StopModel("a") in list(residents.decide(104.0))
+
+
+def test_one_that_does_not_come_back_has_died() -> None:
+    residents = two()
+    ready(residents, "a", 0.0)
+    residents.work(1, "a", 0.0, busy=True)
+    residents.lost(1, 1.0)
+    residents.want(2, "b", 1.0)
+    list(residents.decide(1.0))
+    residents.prepared("b", 1.0)
+    assert StopModel("a") not in list(residents.decide(1.0 + LOST_SECONDS - 0.1))
+    assert StopModel("a") in list(residents.decide(1.0 + LOST_SECONDS))
+
+
+def test_what_was_said_while_a_connection_was_broken_is_made_up_for() -> None:
+    residents = two()
+    ready(residents, "a", 0.0)
+    residents.lost(1, 1.0)
+    # It left the model meanwhile; or was granted one, and never heard of it.
+    assert list(residents.back(1, [], [], 1.2)) == []
+    assert list(residents.unload("a")) == []
+    assert list(residents.decide(1.2)) == [StopModel("a")]
+    # It holds what was taken from it meanwhile.
+    residents.stopped("a", 2.0)
+    assert list(residents.back(1, ["a"], [], 2.0)) == [ReclaimModel(1, "a")]
+
+
+def test_what_nobody_wants_any_more_is_not_started() -> None:
+    residents = two()
+    residents.want(1, "a", 0.0)
+    assert list(residents.decide(0.0)) == [PrepareModel("a")]
+    residents.unwant(1, "a")
+    residents.prepared("a", 1.0)
+    assert list(residents.decide(0.1)) == []

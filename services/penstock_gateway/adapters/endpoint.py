@@ -75,7 +75,8 @@ class UnloadAdapterEndpoint(JsonEndpoint[UnloadAdapterRequest]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = await self.read(scope, receive)
         backend = self._service.models.with_adapter(request.lora_name)
-        backend.engine()
+        if not backend.on_demand:
+            backend.engine()  # One that comes and goes is told when it is back.
         backend.adapters.unload(request.lora_name)
         await _say(send, f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
 

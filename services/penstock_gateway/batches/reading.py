@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import msgspec
 
@@ -22,10 +22,13 @@ class NumberedLine(msgspec.Struct, frozen=True):
 
 
 class BatchFile:
-    """A file of requests for one endpoint. longest: bytes of a line."""
+    """A file of requests for one endpoint. open_it: from its first byte.  longest: bytes of a
+    line."""
 
-    def __init__(self, path: Path, endpoint: str, *, most_lines: int, longest: int) -> None:
-        self._path = path
+    def __init__(
+        self, open_it: Callable[[], BinaryIO], endpoint: str, *, most_lines: int, longest: int
+    ) -> None:
+        self._open = open_it
         self._endpoint = endpoint
         self._most_lines = most_lines
         self._longest = longest
@@ -63,7 +66,7 @@ class BatchFile:
                 yield NumberedLine(number, LINE.decode(raw))
 
     def _raw(self) -> Iterator[tuple[int, bytes]]:
-        with self._path.open("rb") as file:
+        with self._open() as file:
             number = 0
             # One byte more than is allowed is enough to see that a line is too long.
             while raw := file.readline(self._longest + 2):

@@ -84,7 +84,7 @@ class BatchRun:
         self._counts = counts
         self._own_room = asyncio.Semaphore(at_once)
         self._file = BatchFile(
-            store.contents.path(work.record.input_file_id),
+            lambda: store.contents.open(work.record.input_file_id),
             work.record.endpoint,
             most_lines=store.settings.max_batch_lines,
             longest=longest_line,
@@ -152,7 +152,7 @@ class BatchRun:
     def _checked(self) -> tuple[int, list[BatchError]]:
         try:
             return self._file.check()
-        except OSError:
+        except FileNotFoundError:
             return 0, [_GONE]
 
     async def _answer_all(self, answered: set[int]) -> bool:
@@ -225,7 +225,7 @@ class BatchRun:
         finally:
             if not ended:
                 for file in files:
-                    self._store.contents.remove(file.id)
+                    await asyncio.to_thread(self._store.contents.remove, file.id)
         log.info(
             f"batch {status}",
             batch=self._record.id,
@@ -280,7 +280,7 @@ def _some(lines: Iterator[NumberedLine]) -> list[NumberedLine]:
             size += len(bytes(line.line.body))
             if size >= READ_BYTES:
                 break
-    except OSError as error:
+    except FileNotFoundError as error:
         raise FileGone(error.strerror) from error
     return found
 

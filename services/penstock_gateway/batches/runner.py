@@ -125,5 +125,4 @@ class Runner:
         if not await asyncio.to_thread(self._store.mark.holds):
             log.error("--data-dir is another database's folder now; nothing there is removed")
             return
-        for path in await asyncio.to_thread(self._store.contents.abandoned, known):
-            path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._store.contents.remove_abandoned, known)

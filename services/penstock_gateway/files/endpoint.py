@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock import logs
 from penstock_gateway.files.upload import FileForm, receive_file
-from penstock_gateway.http.errors import HTTPError, clip, leaving
+from penstock_gateway.http.errors import HTTPError, clip, leaving, unavailable
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.terms import tenant_of
@@ -34,6 +34,8 @@ MOST, USUAL = 10_000, 10_000
 """Files of one page."""
 UPLOAD_SECONDS = 600.0
 """That a file may take on its way in."""
+RETRY_AFTER = 30.0
+"""Seconds after which a disk or a store may have an answer again."""
 PURPOSES = ("batch", "batch_output", "batch_error")
 
 
@@ -134,6 +136,11 @@ def routes(service: Service) -> list[OperationRoute]:
             # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
             log.error("a file's contents are not there", file=record.id)
             raise not_there(record.id) from None
+        except OSError as error:
+            log.error("a file can't be read", file=record.id, reason=str(error))
+            raise unavailable(
+                "the file can't be read now", "storage_unavailable", RETRY_AFTER
+            ) from None
 
         async def parts() -> AsyncIterator[bytes]:
             yield first

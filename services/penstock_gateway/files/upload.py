@@ -67,7 +67,7 @@ async def receive_file(
         record = _record(file_id, read_form(reader.finish()), writer.size)
         await asyncio.to_thread(writer.keep)
     except OSError as error:
-        log.error("a file can't be written", reason=error.strerror)
+        log.error("a file can't be written", reason=str(error))
         raise unavailable("the file can't be stored now", "storage_unavailable", 30.0) from None
     finally:
         writer.close()
@@ -81,7 +81,7 @@ async def receive_file(
         )
     finally:
         if not kept:
-            store.contents.remove(file_id)
+            await asyncio.to_thread(store.contents.remove, file_id)
     if not kept:
         raise no_room("files that came meanwhile took the room that was left")
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,9 +12,9 @@ import msgspec
 
 from penstock import logs
 from penstock.protocol.from_supervisor import FromSupervisor, Granted, ModelStates, Reclaimed
+from penstock.protocol.to_supervisor import Introduce, ToSupervisor
 
 if TYPE_CHECKING:
-    from penstock.protocol.to_supervisor import ToSupervisor
     from penstock_gateway.models.residence import Residence
 
 log = logs.get(__name__)
@@ -32,6 +33,7 @@ class SupervisorLink:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._name = os.urandom(16).hex()
         self._residences: dict[str, Residence] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -42,8 +44,8 @@ class SupervisorLink:
         self._residences[residence.model] = residence
 
     def tell(self, message: ToSupervisor) -> bool:
-        """Sends it; False while there is no connection, and after one is there everything is asked
-        for anew."""
+        """Sends it; False while there is no connection. The next one begins with what is held, and
+        what is wanted is asked for anew."""
         if self._writer is None or self._writer.is_closing():
             return False
         self._writer.write(msgspec.json.encode(message) + b"\n")
@@ -67,6 +69,9 @@ class SupervisorLink:
         reader, writer = await asyncio.open_unix_connection(self._path, limit=LONGEST_LINE)
         self._writer = writer
         try:
+            held = [each for each in self._residences.values() if each.held]
+            busy = [each.model for each in held if each.busy]
+            self.tell(Introduce(self._name, [each.model for each in held], busy))
             for residence in self._residences.values():
                 residence.connected()
             while line := await reader.readline():

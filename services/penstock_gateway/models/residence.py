@@ -15,7 +15,16 @@ from contextlib import asynccontextmanager
 from penstock.errors import DeadlineExceeded, EngineUnavailable, ModelFailed, Overloaded
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.from_supervisor import ModelState
-from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSupervisor, Unload, Want
+from penstock.protocol.to_supervisor import (
+    Busy,
+    Idle,
+    Leave,
+    Seen,
+    ToSupervisor,
+    Unload,
+    Unwant,
+    Want,
+)
 
 MOST_WAITING = 4096
 """Requests of one gateway that wait for one model."""
@@ -58,6 +67,16 @@ class Residence:
     def waiting(self) -> int:
         """Requests that wait for it."""
         return self._waiting
+
+    @property
+    def held(self) -> bool:
+        """Whether it was granted, and hasn't been left."""
+        return self._granted
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work for it."""
+        return self._open > 0 or self._waiting > 0
 
     def why_absent(self) -> str | None:
         """Why there is no engine core with it, as far as the supervisor has said."""
@@ -110,6 +129,9 @@ class Residence:
             self._leave()
         elif self._granted:
             self._tell(Idle(self.model))
+        elif self._wanted and not self._waiting:
+            self._wanted = False
+            self._tell(Unwant(self.model))
 
     def _leave(self) -> None:
         self._granted = self._reclaimed = False
@@ -145,7 +167,7 @@ class Residence:
                     )
         except BaseException:
             self._waiting -= 1
-            if self._granted and not self._waiting and not self._open:
+            if not self._waiting and not self._open:
                 self._rest()
             raise
         self._waiting -= 1
@@ -196,9 +218,10 @@ class Residence:
             self._leave()
 
     def connected(self) -> None:
-        """There is a supervisor that knows nothing of what was: what is in use is asked for."""
-        self._granted = self._reclaimed = self._wanted = self._was_up = False
-        if self._open or self._waiting:
+        """There is a supervisor again, which was told what is held: the rest that is in use is
+        asked for. What it said meanwhile it says once more."""
+        self._wanted = self._was_up = False
+        if self.busy:
             self._want()
 
     def look(self) -> None:

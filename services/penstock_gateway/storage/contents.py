@@ -1,13 +1,15 @@
-"""Contents of files: each under its id, in one folder that is nobody else's."""
+"""Contents of files: each under its id, in a place that is nobody else's."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.errors import StartupError
 
@@ -19,26 +21,45 @@ CHUNK = 1 << 18
 """Bytes that are read at once."""
 
 
-class Contents:
-    """A folder. Names in it are ids that we made: what a client calls its file is a record's
-    business."""
+def checked_id(file_id: str) -> str:
+    """Raises ValueError for what is no id of ours."""
+    if not _ID.fullmatch(file_id):
+        raise ValueError(f"not the id of a file: {file_id[:100]!r}")
+    return file_id
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StartupError(f"--data-dir: {folder} can't be made: {error.strerror}") from None
 
-    def path(self, file_id: str) -> Path:
-        """Raises ValueError for what is no id of ours."""
-        if not _ID.fullmatch(file_id):
-            raise ValueError(f"not the id of a file: {file_id[:100]!r}")
-        return self._folder / file_id
+def is_id(name: str) -> bool:
+    """Whether a file in the place is a client's."""
+    return _ID.fullmatch(name) is not None
 
+
+class Contents(ABC):
+    """Names in it are ids that we made: what a client calls its file is a record's business.
+    Methods wait for disks and networks, and raise OSError: they are for threads."""
+
+    @abstractmethod
     def writer(self, file_id: str) -> ContentsWriter:
         """A file that is there once it is kept, and not before."""
-        return ContentsWriter(self.path(file_id))
+
+    @abstractmethod
+    def open(self, file_id: str) -> BinaryIO:
+        """All of it, to be read by lines. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def read(self, file_id: str) -> Iterator[bytes]:
+        """Its bytes in pieces. Raises FileNotFoundError."""
+
+    @abstractmethod
+    def remove(self, file_id: str) -> None:
+        """No error where it is gone."""
+
+    @abstractmethod
+    def ids(self) -> Iterator[str]:
+        """Of all files there."""
+
+    @abstractmethod
+    def remove_abandoned(self, known: Iterable[str]) -> None:
+        """Removes what no record leads to, for a day."""
 
     def write(self, file_id: str, parts: Iterable[bytes]) -> int:
         """Writes a whole file, in place of the one there may be; its length in bytes."""
@@ -51,31 +72,56 @@ class Contents:
             writer.close()
         return writer.size
 
+
+class FolderContents(Contents):
+    """A folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        make_folder(folder)
+
+    def path(self, file_id: str) -> Path:
+        """Raises ValueError for what is no id of ours."""
+        return self._folder / checked_id(file_id)
+
+    def writer(self, file_id: str) -> ContentsWriter:
+        return ContentsWriter(self.path(file_id))
+
+    def open(self, file_id: str) -> BinaryIO:
+        return self.path(file_id).open("rb")
+
     def read(self, file_id: str) -> Iterator[bytes]:
-        """Its bytes in pieces. Raises FileNotFoundError."""
-        with self.path(file_id).open("rb") as file:
+        with self.open(file_id) as file:
             while part := file.read(CHUNK):
                 yield part
 
     def remove(self, file_id: str) -> None:
-        """No error where it is gone."""
         self.path(file_id).unlink(missing_ok=True)
 
     def ids(self) -> Iterator[str]:
-        """Of all files there."""
         for path in self._folder.iterdir():
-            if _ID.fullmatch(path.name):
+            if is_id(path.name):
                 yield path.name
 
-    def abandoned(self, known: Iterable[str]) -> list[Path]:
-        """What no record leads to, for a day."""
-        leads, limit = set(known), time.time() - ABANDONED_SECONDS
-        found: list[Path] = []
-        for path in self._folder.iterdir():
-            with suppress(OSError):
-                if path.name not in leads and path.stat().st_mtime < limit:
-                    found.append(path)
-        return found
+    def remove_abandoned(self, known: Iterable[str]) -> None:
+        sweep_folder(self._folder, known)
+
+
+def make_folder(folder: Path) -> None:
+    """For this user alone. Raises StartupError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(f"--data-dir: {folder} can't be made: {error.strerror}") from None
+
+
+def sweep_folder(folder: Path, known: Iterable[str]) -> None:
+    """Removes files that aren't among `known`, and haven't been touched for a day."""
+    leads, limit = set(known), time.time() - ABANDONED_SECONDS
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path.name not in leads and path.stat().st_mtime < limit:
+                path.unlink(missing_ok=True)
 
 
 class ContentsWriter:
@@ -98,7 +144,11 @@ class ContentsWriter:
         """The file is there from now on."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        os.replace(self._part, self._path)
+        self._settle(self._part)
+
+    def _settle(self, part: Path) -> None:
+        """Brings what is written whole to its place."""
+        os.replace(part, self._path)
 
     def close(self) -> None:
         """What wasn't kept is gone."""

@@ -1,4 +1,4 @@
-"""Whose a folder of contents is: what no record of its database leads to gets removed from it, so
+"""Whose a place of contents is: what no record of its database leads to gets removed from it, so
 it is never swept by the records of another one."""
 
 from __future__ import annotations
@@ -6,8 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import StartupError
+
+if TYPE_CHECKING:
+    from penstock_gateway.storage.bucket_contents import Bucket
 
 MARK = "database-id"
 """The file beside the contents that names their database."""
@@ -18,9 +22,16 @@ LONGEST_ID = 100
 class FolderMark:
     """The mark in `folder`, as the database `database_id` finds it."""
 
+    flag = "--data-dir"
+
     def __init__(self, folder: Path, database_id: str) -> None:
         self._path = folder / MARK
         self._id = database_id
+
+    @property
+    def where(self) -> str:
+        """The place, for people."""
+        return str(self._path.parent)
 
     def holds(self) -> bool:
         """Whether the folder is this database's now: another one may be mounted there meanwhile,
@@ -42,11 +53,11 @@ class FolderMark:
                 found = self._read()
         except OSError as error:
             raise StartupError(
-                f"--data-dir: {self._path} can't be used: {error.strerror}"
+                f"{self.flag}: {self.where}/{MARK} can't be used: {error.strerror}"
             ) from None
         if found != self._id:
             raise StartupError(
-                f"--data-dir: {self._path.parent} holds the files of the database {found}, and "
+                f"{self.flag}: {self.where} holds the files of the database {found}, and "
                 f"--database-url names the database {self._id}; allowed is a folder of that "
                 f"database, or an empty one. If {found} is gone for good, its files are of no use "
                 "any more: empty the folder"
@@ -55,10 +66,10 @@ class FolderMark:
     def _check_unmarked(self, contents: set[str], known: Callable[[], Iterable[str]]) -> None:
         if contents and contents.isdisjoint(known()):
             raise StartupError(
-                f"--data-dir: {self._path.parent} holds {len(contents)} files, and the database "
+                f"{self.flag}: {self.where} holds {len(contents)} files, and the database "
                 f"that --database-url names knows none of them; allowed is a folder of that "
                 f"database, or an empty one. If they are its own, write {self._id} into "
-                f"{self._path}"
+                f"{self.where}/{MARK}"
             )
 
     def _read(self) -> str | None:
@@ -80,3 +91,27 @@ class FolderMark:
             os.replace(part, self._path)
         finally:
             part.unlink(missing_ok=True)
+
+
+class BucketMark(FolderMark):
+    """The same in a bucket."""
+
+    flag = "--files-url"
+
+    def __init__(self, bucket: Bucket, database_id: str) -> None:
+        self._bucket = bucket
+        self._id = database_id
+
+    @property
+    def where(self) -> str:
+        return self._bucket.url.rstrip("/")
+
+    def _read(self) -> str | None:
+        try:
+            text = b"".join(self._bucket.read(MARK))
+        except FileNotFoundError:
+            return None
+        return text[:LONGEST_ID].decode("ascii", "replace").strip()
+
+    def _write(self) -> None:
+        self._bucket.put_bytes(MARK, f"{self._id}\n".encode())

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import StartupError
-from penstock_gateway.storage.contents import Contents
-from penstock_gateway.storage.folder_mark import FolderMark
+from penstock_gateway.storage.bucket_contents import Bucket, BucketContents
+from penstock_gateway.storage.contents import Contents, FolderContents
+from penstock_gateway.storage.folder_mark import BucketMark, FolderMark
 
-FILES = "files"
+FILES, SCRATCH = "files", "scratch"
 DATABASE = "penstock.db"
 
 
@@ -31,9 +32,16 @@ class Store:
             ) from None
         folder = Path(data_dir).expanduser().absolute()
         self.settings = settings
-        self.contents = Contents(folder / FILES)
+        bucket = None
+        if settings.files_url is not None:
+            bucket = Bucket(settings.files_url, settings.s3_endpoint_url)
+        self.contents: Contents = FolderContents(folder / FILES)
+        if bucket is not None:
+            self.contents = BucketContents(bucket, folder / SCRATCH)
         self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
         self.mark = FolderMark(folder, self._database.id)
+        if bucket is not None:
+            self.mark = BucketMark(bucket, self._database.id)
         try:
             self.mark.claim(self.contents.ids(), lambda: self._database.transaction(all_ids))
         except BaseException:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -133,13 +134,19 @@ def config_of(entry: ModelEntry, base: ServeConfig, count: int) -> ServeConfig:
         raise InvalidRequest(f"{entry.name}: {error}", param=error.param) from None
 
 
+def _folder_of(name: str) -> str:
+    """A model's own below a folder of all: other names have others."""
+    quoted = quote(name, safe="")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
+
+
 def _own_part(engine: EngineConfig, entry: ModelEntry, count: int) -> EngineConfig:
     worker, record = engine.worker, engine.record
     if worker.threads is None:
         threads = max(1, int(usable_cores()) // count)
         worker = msgspec.structs.replace(worker, threads=threads)
     if record.record_dir is not None:
-        folder = str(Path(record.record_dir) / entry.name.replace("/", "-"))
+        folder = str(Path(record.record_dir) / _folder_of(entry.name))
         record = msgspec.structs.replace(record, record_dir=folder)
     parts = {name: getattr(engine.cache, name) / count for name in _SHARED_OUT}
     return msgspec.structs.replace(

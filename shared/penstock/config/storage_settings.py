@@ -26,6 +26,18 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             " file in --data-dir."
         ),
     ] = None
+    files_url: Annotated[
+        Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
+        Meta(
+            description="Where the contents of files lie: `s3://BUCKET/PREFIX`, whose keys and"
+            " region are in the environment (AWS_ACCESS_KEY_ID and the like; needs the extra `s3`);"
+            " --data-dir is then for what is on its way; default: in --data-dir."
+        ),
+    ] = None
+    s3_endpoint_url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://.+$")] | None,
+        Meta(description="Of an S3-compatible store; default: Amazon's."),
+    ] = None
     max_file_bytes: Annotated[
         int, Meta(ge=1024, description="Largest file that is taken, bytes; more is a 413.")
     ] = 209_715_200

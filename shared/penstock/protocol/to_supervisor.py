@@ -5,8 +5,26 @@ from __future__ import annotations
 import msgspec
 
 
+class Introduce(msgspec.Struct, frozen=True, tag="introduce"):
+    """The first message of a connection."""
+
+    name: str
+    """Drawn by the sender when it began: of a connection that takes the place of a broken one, the
+    same."""
+    holding: list[str] = []
+    """Models that were granted, and haven't been left."""
+    busy: list[str] = []
+    """Those that the sender has work for."""
+
+
 class Want(msgspec.Struct, frozen=True, tag="want"):
     """Somebody asks for a model: it is to be started, and to stay until it is left."""
+
+    model: str
+
+
+class Unwant(msgspec.Struct, frozen=True, tag="unwant"):
+    """Who asked for a model that hasn't been granted doesn't want it any more."""
 
     model: str
 
@@ -41,4 +59,4 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     model: str
 
 
-ToSupervisor = Want | Busy | Idle | Leave | Seen | Unload
+ToSupervisor = Introduce | Want | Unwant | Busy | Idle | Leave | Seen | Unload

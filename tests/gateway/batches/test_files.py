@@ -17,7 +17,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import PenstockError, StartupError
 from penstock_gateway.app import create_app
 from penstock_gateway.storage import database
-from penstock_gateway.storage.contents import Contents
+from penstock_gateway.storage.contents import FolderContents
 from penstock_gateway.storage.database import Database
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import FakeEngineClient
@@ -151,7 +151,7 @@ async def test_ids_are_no_paths(gateway: Storing, name: str) -> None:
 
 
 def test_contents_take_no_other_names(tmp_path: Path) -> None:
-    contents = Contents(tmp_path)
+    contents = FolderContents(tmp_path)
     for name in ("", ".", "..", "../x", "file-" + "0" * 31, "file-" + "0" * 32 + "/x", "a/b"):
         with pytest.raises(ValueError, match="not the id of a file"):
             contents.path(name)
@@ -227,7 +227,7 @@ def test_a_database_of_another_layout_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupError, match="--data-dir"):
-        Contents(tmp_path / "file" / "files")
+        FolderContents(tmp_path / "file" / "files")
     with pytest.raises(StartupError, match="--data-dir"):
         Database(f"sqlite:///{tmp_path / 'file' / 'penstock.db'}")
 

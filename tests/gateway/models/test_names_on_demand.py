@@ -12,7 +12,8 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock.protocol.common import AdapterFile, NamedAdapter
-from penstock.protocol.to_supervisor import ToSupervisor, Unload, Want
+from penstock.protocol.to_supervisor import ToSupervisor, Unload, Unwant, Want
+from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.models.residence import Residence
@@ -50,6 +51,7 @@ class Demanded:
             CONFIG,
             (name,),
             self.adapters.get(name, ()),  # type: ignore[arg-type]
+            AdapterFolders("/adapters"),
         )
         backend.residence = Residence(
             name, pinned=False, is_up=lambda: False, tell=self._tell, patience=0.01
@@ -104,7 +106,22 @@ async def test_an_adapter_of_a_model_that_was_never_loaded_has_it_started() -> N
         assert reply.status_code == 503
         reply = await client.post("/v1/completions", json=body("prose"))
         assert reply.status_code == 404
-    assert demanded.told == [Want("blue")]
+    assert demanded.told == [Want("blue"), Unwant("blue")]
+
+
+async def test_an_adapter_is_unloaded_while_its_model_is_away() -> None:
+    demanded = Demanded(("red", "blue"))
+    async with demanded.app() as client:
+        rhymes = NamedAdapter("rhymes", AdapterFile("0" * 64, "/adapters/rhymes"), 1, 8)
+        demanded.clients[1].welcome = welcome(model="blue", max_lora_rank=8)
+        demanded.clients[1].name_adapters([rhymes])
+        told = {"lora_name": "rhymes"}
+        assert (await client.post("/v1/unload_lora_adapter", json=told)).status_code == 200
+        # An engine core that is there again is told.
+        (gone,) = demanded.clients[1].adapters.changes()
+        assert (gone.name, gone.file) == ("rhymes", None)
+        assert (await client.post("/v1/completions", json=body("rhymes"))).status_code == 404
+    assert demanded.told == []
 
 
 async def test_names_that_the_operator_gave_come_before_those_that_engine_cores_tell(

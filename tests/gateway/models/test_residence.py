@@ -10,7 +10,16 @@ import pytest
 
 from penstock.errors import DeadlineExceeded, EngineUnavailable, ModelFailed
 from penstock.protocol.from_supervisor import ModelState, Presence
-from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSupervisor, Unload, Want
+from penstock.protocol.to_supervisor import (
+    Busy,
+    Idle,
+    Leave,
+    Seen,
+    ToSupervisor,
+    Unload,
+    Unwant,
+    Want,
+)
 from penstock_gateway.models.residence import Residence
 
 
@@ -162,6 +171,49 @@ async def test_a_new_supervisor_is_asked_for_what_is_in_use() -> None:
     place.bring()
     done.set()
     await task
+
+
+async def test_what_is_held_stays_held_while_the_connection_is_broken() -> None:
+    place, done = Place(), asyncio.Event()
+    task = asyncio.create_task(work(place, done))
+    await turns()
+    place.bring()
+    await turns()
+    place.take()
+    place.reached = False
+    assert place.residence.held
+    assert place.residence.busy
+    place.reached = True
+    place.residence.connected()
+    assert place.take() == []
+    assert await work(place, done_at_once()) == 0.0
+    done.set()
+    await task
+    assert place.take() == [Idle]
+
+
+def done_at_once() -> asyncio.Event:
+    done = asyncio.Event()
+    done.set()
+    return done
+
+
+async def test_nobody_waits_any_more_before_it_was_granted() -> None:
+    place = Place()
+    waiting = [asyncio.create_task(work(place, asyncio.Event())) for _ in range(2)]
+    await turns()
+    assert place.take() == [Want]
+    waiting[0].cancel()
+    await turns()
+    assert place.take() == []
+    waiting[1].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert place.take() == [Unwant]
+    again = asyncio.create_task(work(place, done_at_once()))
+    await turns()
+    assert place.take() == [Want]
+    place.bring()
+    await again
 
 
 async def test_a_client_may_have_it_unloaded() -> None:

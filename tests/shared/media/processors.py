@@ -26,9 +26,12 @@ from transformers.models.llava_onevision.image_processing_pil_llava_onevision im
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.smolvlm import processing_smolvlm
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from tests.shared.media.llama4_pictures import Llama4Pictures
 
@@ -120,6 +123,15 @@ def _unchecked(processor: Any) -> Any:
     )
 
 
+def _smolvlm(fast: PreTrainedTokenizerFast) -> Any:
+    """Its processor asks for a package that writes out numbers, for videos."""
+    processing_smolvlm.num2words = processing_smolvlm.num2words or str
+    pictures = SmolVLMImageProcessorPil(
+        size={"longest_edge": 64}, max_image_size={"longest_edge": 16}
+    )
+    return _without_videos(processing_smolvlm.SmolVLMProcessor)(pictures, fast, None, 4)
+
+
 def _internvl(fast: PreTrainedTokenizerFast) -> Any:
     names = {
         "start_image_token": "<img>",
@@ -199,6 +211,16 @@ FAMILIES: dict[str, Family] = {
         ),
         "<image>",
     ),
+    "smolvlm": Family(
+        "SmolVLMForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<image>"],
+            "scale_factor": 2,
+            "vision_config": {"patch_size": 4, "image_size": 16},
+        },
+        _smolvlm,
+        "<image>",
+    ),
     "qwen2_vl": Family(
         "Qwen2VLForConditionalGeneration",
         lambda ids: {
@@ -206,6 +228,18 @@ FAMILIES: dict[str, Family] = {
             "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
         },
         lambda fast: _without_videos(Qwen2VLProcessor)(
+            Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+            fast,
+        ),
+        "<|vision_start|><|image_pad|><|vision_end|>",
+    ),
+    "qwen2_5_vl": Family(
+        "Qwen2_5_VLForConditionalGeneration",
+        lambda ids: {
+            "image_token_id": ids["<|image_pad|>"],
+            "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+        },
+        lambda fast: _without_videos(Qwen2_5_VLProcessor)(
             Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
             fast,
         ),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import InvalidRequest, UnsupportedModel
+from penstock.families.vision import VISION_FAMILIES
 from penstock.formats.fields import Fields
 from penstock.media.changes import facts_with
 from penstock.media.expansion import ids_with_runs, with_rows, with_runs
@@ -62,6 +63,12 @@ def test_ids_pixels_and_spans(name: str, tmp_path: Path) -> None:
         check_spans(ids, spans, facts, [one.rows for one in layouts])
         ours = [inputs(image_preparation, prepare(image_preparation, image)) for image in images]
         check_pixels(ours, theirs)
+
+
+def test_every_family_is_compared() -> None:
+    compared = {family.architecture for family in FAMILIES.values()}
+    for name, family in VISION_FAMILIES.items():
+        assert compared & set(family.hub_classes), name
 
 
 def test_crops_of_a_long_picture_follow_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from testing.recordings import tones, wav
 from testing.serving import Server
+from tests.shared.media.videos import movie
 from tests.system.page.attaching import (
     CIRCLE,
     DROPPED,
@@ -227,6 +228,67 @@ def test_sounds_are_attached_where_the_model_hears(
             ],
         }
     ]
+
+
+def test_videos_are_attached_where_the_model_watches(
+    open_tab: Callable[..., Tab], server: Server
+) -> None:
+    """And what a model takes that isn't loaded is known once it is. The server's part is played."""
+    sent: list[dict[str, Any]] = []
+
+    def model(route: Any) -> None:
+        found = route.fetch().json()
+        if sent:
+            found["data"][0]["media"] = {"image": 2, "video": 1}
+        else:
+            found["data"][0] |= {"max_model_len": None, "state": "absent"}
+        route.fulfill(json=found)
+
+    def asked(route: Any) -> None:
+        sent.append(route.request.post_data_json)
+        said = {"choices": [{"delta": {"content": "It moves."}, "finish_reason": "stop"}]}
+        body = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n"
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    tab = open_tab(server.url)
+    tab.page.route("**/v1/models", model)
+    tab.page.route("**/v1/chat/completions", asked)
+    tab.load(tab.page.reload)
+    chat, file = Shown(tab), movie("libvpx-vp9", "webm", 10)
+    chat.page.get_by_role("button", name=f"{server.model} is not loaded").wait_for()
+    chat.attach("clip.webm", file, "video/webm")
+    chat.notice("is not loaded: what can be attached is known after a first message.")
+    chat.send("Hello")
+    chat.page.get_by_role("button", name="Attach pictures or videos").wait_for()
+    chat.attach("clip.webm", file, "video/webm")
+    chat.attach("clip.webm", file, "video/webm")
+    chat.notice("This conversation has 1 video, and the model takes no more in a prompt.")
+    chat.page.locator("#attached").get_by_label("clip.webm", exact=True).wait_for()
+    chat.send("What happens?")
+    tab.until("(place) => document.querySelector(place)?.readyState >= 1", ".message video")
+    url = f"data:video/webm;base64,{base64.b64encode(file).decode()}"
+    assert sent[1]["messages"][-1]["content"] == [
+        {"type": "video_url", "video_url": {"url": url}},
+        {"type": "text", "text": "What happens?"},
+    ]
+
+
+def test_what_is_attached_and_another_model_does_not_take_is_said(shown: Shown) -> None:
+    shown.attach("stars.png", png(STARS))
+    shown.attached("stars.png")
+
+    def blind(route: Any) -> None:
+        found = route.fetch().json()
+        found["data"][0]["media"] = {}
+        route.fulfill(json=found)
+
+    shown.page.route("**/v1/models", blind)
+    # Another key: the models are asked for again.
+    shown.page.get_by_role("button", name="API key").click()
+    shown.page.get_by_role("button", name="Save").click()
+    shown.page.locator("#cannot", has_text="can't see: it can't go on with the pictures").wait_for()
+    shown.page.get_by_role("button", name="Remove stars.png").click()
+    shown.page.locator("#cannot").wait_for(state="hidden")
 
 
 def test_what_was_kept_before_there_were_pictures_is_kept(

@@ -54,6 +54,11 @@ def test_sounds_become_text(chat: Shown, spoken: SpokenText, tmp_path: Path) -> 
     page.locator("#attached audio").wait_for()
     chat.attach("more.wav", wav(spoken.samples), "audio/wav")
     chat.notice("This message has 1 sound, and the model takes no more in a prompt.")
+    # Nobody speaks for two minutes and is told then.
+    page.locator(".notice").get_by_role("button").click()
+    page.get_by_role("button", name="Record a sound").click()
+    chat.notice("This message has 1 sound, and the model takes no more in a prompt.")
+    assert page.locator("#record").get_attribute("aria-pressed") == "false"
     send.click()
     chat.ended()
     attached = chat.bodies()[-1]

@@ -2,6 +2,9 @@
 #pragma once
 #include "types.h"
 
+// A loop over rows is written out, so that their sums stay in registers.
+#define PK_UNROLLED _Pragma("GCC unroll 16")
+
 namespace {
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and

@@ -5,9 +5,6 @@
 #pragma once
 #include "activations.h"
 
-// The loop over rows is written out, so that their sums stay in registers.
-#define PK_UNROLLED _Pragma("GCC unroll 16")
-
 namespace {
 
 // Group g of a row, then of the next ones. Addresses are made of the ones before: those of all rows would not fit into

@@ -16,7 +16,7 @@ constexpr int FLOAT_ROWS = 12;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 16;
 // The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 2;
+constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
@@ -145,13 +145,17 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   const V a1 = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(two & 0xffff0000u)));
   return fma(load_odd(w), a1, fma(load_even(w), a0, sums));
 }
-inline void store_bf16(uint16_t* p, V x) {
+// 16 floats rounded to bfloat16, each in the high half of its lane.
+inline __m512i rounded_bits(V x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(64));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet)));
+  return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(64 << 16));
+}
+inline V round_bf16(V x) { return _mm512_castsi512_ps(_mm512_and_si512(rounded_bits(x), _mm512_set1_epi32(static_cast<int>(0xffff0000u)))); }
+inline void store_bf16(uint16_t* p, V x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(x), 16)));
 }
 #endif
 // 16 pairs (even, odd) of numbers that are bfloat16 already.

@@ -106,14 +106,15 @@ inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   return sums;
 }
 
-// 16 floats, rounded to nearest even.
-inline void store_bf16(uint16_t* p, V a) {
-  PK_LANES {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &a.x[i], 4);
-    p[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 64 : (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-  }
+// The bits of a float, rounded to the bfloat16 in their high half.
+inline uint32_t rounded_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? bits | 64u << 16 : bits + 0x7fffu + ((bits >> 16) & 1);
 }
+inline V round_bf16(V a) { PK_LANES a.x[i] = bits_to_float(rounded_bits(a.x[i]) & 0xffff0000u); return a; }
+// 16 floats, rounded to nearest even.
+inline void store_bf16(uint16_t* p, V a) { PK_LANES p[i] = static_cast<uint16_t>(rounded_bits(a.x[i]) >> 16); }
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline uint16_t upper_half(float x) { uint32_t bits; __builtin_memcpy(&bits, &x, 4); return static_cast<uint16_t>(bits >> 16); }
 inline void store_bf16_pairs(uint16_t* p, V even, V odd) {

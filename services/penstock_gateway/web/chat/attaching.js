@@ -1,7 +1,7 @@
 /** What is attached to the message that is being written: by button, paste and drop. */
 
 import { at, icon, iconButton, make } from "./dom.js";
-import { describe, KINDS, refusal } from "./media.js";
+import { describe, KINDS, obstacle, refusal, unknown } from "./media.js";
 import { notify, speak } from "./notices.js";
 import { pictureOf } from "./pictures.js";
 import { Recorder } from "./recorder.js";
@@ -13,6 +13,7 @@ export class Attaching {
   #open = false;
   /** Whether each message is asked by itself. */
   #each = false;
+  #away = false;
 
   /** kept: returns the descriptions of what the conversation has.  changed: called after each change. */
   constructor({ kept, changed }) {
@@ -31,20 +32,26 @@ export class Attaching {
       this.input.value = "";
       at("message").focus();
     });
-    this.recorder = new Recorder({ take: (file) => this.take([file]), refuse: (words) => notify(words, { one: "record", bad: true }) });
+    this.recorder = new Recorder({
+      may: () => this.#wrong({ type: "audio/wav", name: "", size: 1 }),
+      take: (file) => this.take([file]),
+      refuse: (words) => notify(words, { one: "record", bad: true }),
+    });
     at("message").addEventListener("paste", (event) => this.#pasted(event));
     this.#listenForDrops(at("chat"));
   }
 
   /** media: kind -> most items, of the model with this name.  open: whether it can be asked at all. */
-  known({ name, media, chats, transcribes }) {
+  known({ name, media, chats, transcribes, away }) {
     this.#model = name;
     this.#takes = media;
     this.#open = chats || transcribes;
     this.#each = transcribes;
+    this.#away = away;
     this.button.hidden = !this.#open;
     this.button.setAttribute("aria-disabled", String(!this.#able()));
-    const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : `${name || "This model"} can't see or hear`;
+    const cannot = away ? `${name} is not loaded` : `${name || "This model"} can't see or hear`;
+    const words = this.#able() ? `Attach ${this.#kinds().map((kind) => KINDS[kind].many).join(" or ")}` : cannot;
     this.button.setAttribute("aria-label", words);
     this.button.title = words;
     this.recorder.known(this.#open && Boolean(media.audio));
@@ -79,9 +86,7 @@ export class Attaching {
   take(files) {
     const names = [];
     for (const file of files) {
-      const wrong = refusal(file, {
-        takes: this.#takes, model: this.#model, attached: this.descriptions, kept: this.#each ? [] : this.kept(), each: this.#each,
-      });
+      const wrong = this.#wrong(file);
       if (wrong) {
         notify(wrong, { one: "attach", bad: true });
         continue;
@@ -95,12 +100,21 @@ export class Attaching {
     speak(`Attached: ${names.join(", ")}`);
   }
 
-  /** Says beside the box where the conversation has media that the model doesn't take. */
+  /** Says beside the box where there are media that the model doesn't take. */
   note() {
-    const kinds = new Set((this.#each ? [] : this.kept()).map(({ kind }) => kind));
-    const lost = this.#open ? [...kinds].find((kind) => !this.#takes[kind]) : undefined;
-    at("cannot").hidden = !lost;
-    at("cannot").textContent = lost ? `${this.#model} ${KINDS[lost].cannot}: it can't go on with the ${KINDS[lost].many} of this conversation.` : "";
+    const words = this.#open ? obstacle(this.#state()) : "";
+    at("cannot").hidden = !words;
+    at("cannot").textContent = words;
+  }
+
+  #state() {
+    const kept = this.#each ? [] : this.kept();
+    return { takes: this.#takes, model: this.#model, attached: this.descriptions, kept, each: this.#each, away: this.#away };
+  }
+
+  /** Why a file can't be attached now; "" where it can. */
+  #wrong(file) {
+    return refusal(file, this.#state());
   }
 
   #kinds() {
@@ -112,7 +126,7 @@ export class Attaching {
   }
 
   #refuse() {
-    notify(`${this.#model || "This model"} can't see or hear: it takes text only.`, { one: "attach" });
+    notify(this.#away ? unknown(this.#model) : `${this.#model || "This model"} can't see or hear: it takes text only.`, { one: "attach" });
   }
 
   #pasted(event) {
@@ -150,6 +164,7 @@ export class Attaching {
     });
     this.list.replaceChildren(...items);
     this.list.hidden = items.length === 0;
+    this.note();
     this.changed();
   }
 

@@ -259,6 +259,7 @@ export class Chat {
     if (node.problem) speak(`Error: ${node.problem.message}`);
     else speak(`${node.state === "stopped" ? "Stopped" : "Answer"}: ${node.content.slice(0, 1000)}`);
     if (node.problem?.status === 401) this.key.open();
+    else if (this.model.away) this.model.load();
   }
 
   // --- conversations

@@ -18,9 +18,10 @@ export function showExamples(take) {
 
 /** What the model that is served is for. */
 export function showPurpose({ name, chats, transcribes }) {
-  const writes = transcribes ? "What was said? Record it, or attach a sound" : "This model makes vectors, not text";
+  const writes = transcribes ? "What was said?" : "This model makes vectors, not text";
   at("empty-title").textContent = chats ? "What shall we look into?" : writes;
   at("examples").hidden = !chats;
+  at("to-hear").hidden = !transcribes;
   at("empty-note").hidden = !chats && !transcribes;
   at("no-chat").hidden = chats || transcribes;
   at("no-chat-name").textContent = name;

@@ -93,7 +93,7 @@ function attached(value, where, files) {
   return value.map((each, index) => {
     const here = `${where}[${index}]`;
     const type = words(plain(each, here).type, `${here}.type`);
-    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, and no picture or sound that is taken`);
+    if (!kindOf(type)) throw new Error(`${here}.type is ${type.slice(0, 40)}, and no kind of media that is taken`);
     const found = { id: newId(), kind: kindOf(type), type, name: words(each.name ?? "", `${here}.name`).slice(0, 120), size: 0 };
     if (each.data == null) return found; // It wasn't there any more when the file was written.
     let blob;

@@ -24,6 +24,12 @@ export const KINDS = {
     one: "sound", many: "sounds", cannot: "can't hear",
     part: (url) => ({ type: "audio_url", audio_url: { url } }),
   },
+  video: {
+    types: ["video/mp4", "video/webm", "video/quicktime", "video/x-matroska", "video/matroska", "video/x-msvideo", "video/avi", "video/mpeg"],
+    formats: "MP4, WebM, QuickTime, Matroska, AVI and MPEG",
+    one: "video", many: "videos", cannot: "can't watch",
+    part: (url) => ({ type: "video_url", video_url: { url } }),
+  },
 };
 
 /** A file's kind; undefined where it is none that is taken. */
@@ -38,15 +44,17 @@ export function describe(file) {
 /**
  * Why a file can't be attached to what is attached already; "" where it can. takes: kind -> most
  * items, of the model.  model: its name.  attached, kept: descriptions of what the message and the
- * conversation before it have.  each: whether each message is asked by itself.
+ * conversation before it have.  each: whether each message is asked by itself.  away: whether the
+ * model isn't loaded, so that nobody knows what it takes.
  */
-export function refusal(file, { takes, model, attached, kept, each = false }) {
+export function refusal(file, { takes, model, attached, kept, each = false, away = false }) {
   const kind = kindOf(file.type);
   const what = file.name ? `“${file.name.slice(0, MOST_NAME)}”` : "What was given";
   if (!kind) {
     const formats = Object.keys(KINDS).filter((each) => takes[each]).map((each) => KINDS[each].formats);
     return `${what} is ${file.type || "of no known kind"}; ${formats.join(", ") || "nothing"} can be attached.`;
   }
+  if (away) return unknown(model);
   const { many, cannot } = KINDS[kind];
   if (!takes[kind]) return `${model || "This model"} ${cannot}: ${many} can't be attached.`;
   if (!file.size) return `${what} is empty.`;
@@ -57,6 +65,20 @@ export function refusal(file, { takes, model, attached, kept, each = false }) {
   }
   if (all.reduce((sum, each) => sum + each.size, file.size) > MOST_BYTES) {
     return `With ${what} this conversation would have more than ${mib(MOST_BYTES)} of media.`;
+  }
+  return "";
+}
+
+export const unknown = (model) => `${model} is not loaded: what can be attached is known after a first message.`;
+
+/** Why the model can't go on with what there is; "" where it can. As `refusal`'s. */
+export function obstacle({ takes, model, attached, kept, each, away }) {
+  if (away) return "";
+  for (const [kind, { one, many, cannot }] of Object.entries(KINDS)) {
+    const count = [...kept, ...attached].filter((item) => item.kind === kind).length;
+    const most = takes[kind] ?? 0;
+    if (count > most && !most) return `${model} ${cannot}: it can't go on with the ${many} of this ${each ? "message" : "conversation"}.`;
+    if (count > most) return `${model} takes ${most} ${most === 1 ? one : many}, and this ${each ? "message" : "conversation"} has ${count}.`;
   }
   return "";
 }

@@ -99,7 +99,8 @@ export class MessageView {
     const [place, number] = this.siblings;
     if (number > 1) buttons.append(this.#switch(place, number));
     const copier = iconButton("copy", "Copy", () => copy(node.content, copier));
-    buttons.append(copier, iconButton("edit", "Edit", () => this.edit()));
+    if (node.content) buttons.append(copier);
+    buttons.append(iconButton("edit", "Edit", () => this.edit()));
     if (node.role === "assistant") {
       buttons.append(iconButton("again", "Regenerate", () => acts.regenerate(node)));
       const unfinished = node.content && (node.finish === "length" || ENDED[node.state]);

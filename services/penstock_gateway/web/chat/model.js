@@ -39,6 +39,8 @@ export class Model {
   chats = true;
   /** Whether it writes down what is said, and does nothing else. */
   transcribes = false;
+  /** Whether it isn't loaded: what it takes is known once a message has had it loaded. */
+  away = false;
   /** Kinds of media that a prompt may hold, and how many of each. */
   media = {};
   /** Its own values of parameters that a request leaves out. */
@@ -56,7 +58,8 @@ export class Model {
     try {
       // Of the names of one model, its own is enough.
       this.#all = (await models()).filter((each) => each.parent || !each.root || each.id === each.root);
-      this.#take(this.#all.find((each) => each.id === remembered()) ?? this.#all.find(chats) ?? this.#all[0]);
+      const wanted = [this.name, remembered()].find((name) => this.#all.some((each) => each.id === name));
+      this.#take(this.#all.find((each) => each.id === wanted) ?? this.#all.find(chats) ?? this.#all[0]);
     } catch (error) {
       this.name = "";
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
@@ -73,6 +76,7 @@ export class Model {
     this.name = model?.id ?? "";
     this.limit = model?.max_model_len ?? 0;
     this.chats = !model || chats(model);
+    this.away = model?.max_model_len === null;
     this.transcribes = Boolean(model?.tasks?.includes("transcription"));
     this.media = this.transcribes ? { audio: 1 } : model?.media ?? {};
     this.defaults = model?.default_sampling_params ?? {};
@@ -112,7 +116,7 @@ export class Model {
   used(tokens) {
     this.#tokens = tokens ?? 0;
     const limit = this.limit.toLocaleString("en");
-    if (!this.limit) at("used").textContent = "";
+    if (!this.limit || this.transcribes) at("used").textContent = "";
     else if (!this.#tokens) at("used").textContent = `Context of ${limit} tokens`;
     else at("used").textContent = `${this.#tokens.toLocaleString("en")} of ${limit} tokens`;
   }

@@ -7,15 +7,15 @@ import { make } from "./dom.js";
  * promise of it; undefined where it is kept no more.
  */
 export function pictureOf({ kind, name }, load) {
-  const sound = kind === "audio";
-  const shown = sound ? make("audio", { controls: true, "aria-label": name }) : make("img", { alt: name, title: name });
+  const still = kind === "image";
+  const shown = still ? make("img", { alt: name, title: name }) : make(kind, { controls: true, preload: "metadata", "aria-label": name });
   const box = make("figure", { class: "medium" }, shown);
   const missing = () => box.replaceChildren(make("span", { class: "muted", text: name, title: "Can't be shown" }));
   Promise.resolve(load()).then((blob) => {
     if (!blob) return missing();
     // Freed once it is drawn: a long conversation doesn't hold its files in memory.
     const address = URL.createObjectURL(blob);
-    if (!sound) shown.addEventListener("load", () => URL.revokeObjectURL(address));
+    if (still) shown.addEventListener("load", () => URL.revokeObjectURL(address));
     shown.addEventListener("error", () => {
       URL.revokeObjectURL(address);
       missing();

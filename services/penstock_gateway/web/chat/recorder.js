@@ -15,10 +15,10 @@ export class Recorder {
   #timer = 0;
   #number = 0;
 
-  /** take: is given the file.  refuse: is given words where there is none. */
-  constructor({ take, refuse }) {
-    this.take = take;
-    this.refuse = refuse;
+  /** may: says why nothing can be recorded now; "" where it can.  take: is given the file.  refuse:
+   * is given words where there is none. */
+  constructor({ may, take, refuse }) {
+    [this.may, this.take, this.refuse] = [may, take, refuse];
     this.button = at("record");
     this.button.addEventListener("click", () => (this.#context ? this.stop() : this.#start()));
     this.#show();
@@ -33,7 +33,7 @@ export class Recorder {
 
   /** Ends the recording, and hands it over. */
   stop() {
-    const parts = this.#parts;
+    const [parts, rate] = [this.#parts, this.#context.sampleRate];
     this.#end();
     const samples = parts.reduce((sum, part) => sum + part.length, 0);
     if (!samples) {
@@ -41,10 +41,15 @@ export class Recorder {
       return;
     }
     this.#number += 1;
-    this.take(new File([wav(parts, samples)], `recording ${this.#number}.wav`, { type: "audio/wav" }));
+    this.take(new File([wav(parts, samples, rate)], `recording ${this.#number}.wav`, { type: "audio/wav" }));
   }
 
   async #start() {
+    const wrong = this.may();
+    if (wrong) {
+      this.refuse(wrong);
+      return;
+    }
     if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorkletNode) {
       this.refuse("Browsers give a page a microphone only over HTTPS, and on this machine itself.");
       return;
@@ -61,9 +66,19 @@ export class Recorder {
       stopped(stream);
       return;
     }
-    const context = new AudioContext({ sampleRate: RATE });
+    let context;
+    let source;
+    try {
+      [context, source] = heard(stream);
+    } catch {
+      stopped(stream);
+      this.refuse("The recording could not begin.");
+      return;
+    }
     [this.#context, this.#stream, this.#parts] = [context, stream, []];
     this.#show();
+    // A microphone that is pulled out: what it heard is there.
+    for (const track of stream.getTracks()) track.addEventListener("ended", () => this.#context === context && this.stop());
     try {
       await context.audioWorklet.addModule(new URL("./listener.js", import.meta.url));
     } catch {
@@ -78,9 +93,9 @@ export class Recorder {
     listener.port.onmessage = ({ data }) => {
       parts.push(data);
       samples += data.length;
-      this.button.dataset.seconds = (samples / RATE).toFixed(1);
+      this.button.dataset.seconds = (samples / context.sampleRate).toFixed(1);
     };
-    context.createMediaStreamSource(stream).connect(listener);
+    source.connect(listener);
     this.#timer = setTimeout(() => this.stop(), 1000 * LONGEST);
     speak("Recording");
   }
@@ -103,6 +118,21 @@ export class Recorder {
     this.button.dataset.seconds = "";
     this.button.replaceChildren(icon(runs ? "stop" : "microphone"));
   }
+}
+
+/** [context, source]: at the microphone's own rate where the browser can't bring it to ours. */
+function heard(stream) {
+  let wrong = null;
+  for (const options of [{ sampleRate: RATE }, {}]) {
+    const context = new AudioContext(options);
+    try {
+      return [context, context.createMediaStreamSource(stream)];
+    } catch (error) {
+      context.close();
+      wrong = error;
+    }
+  }
+  throw wrong;
 }
 
 function stopped(stream) {

@@ -10,8 +10,8 @@ const SHARED = ["temperature", "seed"];
  * conversation's parameters.  load: id -> blob.  Throws an Error.
  */
 export async function formOf({ attached, content }, model, fields, load) {
-  const sound = attached?.find(({ kind }) => kind === "audio");
-  if (!sound) throw new Error("the message has no sound");
+  const [sound, ...more] = attached ?? [];
+  if (sound?.kind !== "audio" || more.length) throw new Error("a message to this model has one sound, and nothing else attached");
   const blob = await load(sound.id);
   if (!blob) throw new Error(`“${sound.name}” is no longer kept in this browser`);
   const form = new FormData();

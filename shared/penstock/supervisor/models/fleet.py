@@ -10,10 +10,20 @@ from typing import Any
 from penstock import logs
 from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.protocol.from_supervisor import Granted, Reclaimed
-from penstock.protocol.to_supervisor import Busy, Idle, Leave, Seen, ToSupervisor, Unload, Want
+from penstock.protocol.to_supervisor import (
+    Busy,
+    Idle,
+    Introduce,
+    Leave,
+    Seen,
+    ToSupervisor,
+    Unload,
+    Unwant,
+    Want,
+)
 from penstock.supervisor.models.actions import (
     Action,
     GrantModel,
@@ -23,7 +33,8 @@ from penstock.supervisor.models.actions import (
     StopModel,
 )
 from penstock.supervisor.models.processes import ModelProcesses
-from penstock.supervisor.models.residents import Mark, Residents
+from penstock.supervisor.models.resident import Mark
+from penstock.supervisor.models.residents import Residents
 from penstock.supervisor.models.socket import ModelsSocket
 from penstock.supervisor.preparing import Stopped
 
@@ -76,8 +87,13 @@ class ModelFleet:
         )
 
     async def settled(self) -> None:
-        """Returns once every pinned model is ready, or has failed."""
+        """Returns once every pinned model is ready, or has failed. Raises StartupError where there
+        is no other model, and all have failed."""
         await self._settled.wait()
+        failures = self._residents.failures()
+        if len(failures) == len(self._processes):
+            words = "; ".join(f"{model}: {reason}" for model, reason in failures.items())
+            raise StartupError(f"no model can be served: {words}")
 
     async def run(self) -> None:
         """Starts and ends models until it is stopped."""
@@ -122,7 +138,12 @@ class ModelFleet:
         residents, now = self._residents, time.monotonic()
         match message:
             case None:
-                residents.gone(holder)
+                residents.lost(holder, now)
+            case Introduce():
+                for action in residents.back(holder, message.holding, message.busy, now):
+                    self._do(action)
+            case Unwant():
+                residents.unwant(holder, message.model)
             case Want():
                 residents.want(holder, message.model, now)
             case Busy():
@@ -140,9 +161,10 @@ class ModelFleet:
 
     def _seen(self, model: str, now: float) -> None:
         processes = self._processes.get(model)
-        if processes is not None and not processes.was_ready and model in self._tasks:
-            processes.was_ready = True
-            log.info("model ready", model=model)
+        if processes is not None and model in self._tasks:
+            if not processes.was_ready:
+                log.info("model ready", model=model)
+            processes.seen_ready()
         self._residents.seen(model, now)
 
     def _do(self, action: Action) -> None:

@@ -10,6 +10,7 @@ from penstock.config.model_list import ModelEntry
 from penstock.config.settings import ServeConfig
 from penstock.errors import StartupError
 from penstock.prepare import load_manifest
+from penstock.speculation import WITH_MODEL
 
 GIB = 1 << 30
 LEAST_KV_GIB = 0.001
@@ -29,8 +30,13 @@ def within_memory(
     entry: ModelEntry, config: ServeConfig, folder: Path
 ) -> tuple[ServeConfig, float]:
     """The model's settings, with a KV cache that keeps to what the entry says, and the GiB that it
-    counts for. Raises StartupError where its weights alone take more."""
+    counts for. A draft model's weights count too. Raises StartupError where weights alone take
+    more."""
     weights, cache = weights_gib(folder), config.engine.cache
+    drafting = config.engine.speculation.config
+    if drafting is not None and drafting.method in WITH_MODEL:
+        # By its prepared folder, see `with_draft_folder`.
+        weights += weights_gib(Path(drafting.model))
     if entry.memory_gib is None:
         if not cache.kv_memory_gib and config.models.models_memory_gib is not None:
             raise StartupError(

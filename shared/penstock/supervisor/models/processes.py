@@ -16,6 +16,45 @@ from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.models.memory import within_memory
 from penstock.supervisor.preparing import Preparation, with_draft_folder
 from penstock.supervisor.replicas import EngineAddresses, Replica, make_replicas
+from penstock.supervisor.restarts import GiveUp, Restart, RestartPolicy, describe
+
+MOST_DEATHS = 6
+"""Deaths of a model's processes since it was last ready, after which starting them again doesn't
+help: the model has failed then, which requests are told, and is tried again ever more seldom."""
+FORGIVEN_AFTER = 600.0
+"""Seconds without a death, after which those before don't count."""
+
+
+@dataclass
+class Deaths:
+    """Of all processes of a model since it was last ready. last: when the latest was."""
+
+    count: int = 0
+    last: float = 0.0
+
+    def add(self, now: float) -> int:
+        """How many there are with this one."""
+        self.count = 1 if now - self.last >= FORGIVEN_AFTER else self.count + 1
+        self.last = now
+        return self.count
+
+
+class BoundedRestarts(RestartPolicy):
+    """As of any child, but not for ever. deaths: which the model's processes have in common."""
+
+    def __init__(self, deaths: Deaths) -> None:
+        super().__init__()
+        self._deaths = deaths
+
+    def died(self, code: int, now: float, *, system_was_ready: bool) -> Restart | GiveUp:
+        """As RestartPolicy's."""
+        count = self._deaths.add(now)
+        if system_was_ready and count >= MOST_DEATHS:
+            return GiveUp(
+                f"its processes died {count} times since it was last ready, the last time "
+                f"{describe(code)}"
+            )
+        return super().died(code, now, system_was_ready=system_was_ready)
 
 
 @dataclass
@@ -30,7 +69,9 @@ class ModelProcesses:
     runtime: RuntimeDir
     grace: float
     was_ready: bool = False
-    """Whether it has been, since it was started: its processes are then started again for ever."""
+    """Whether it has been, since it was started: its processes are then started again, as long as
+    that helps."""
+    _deaths: Deaths = field(default_factory=Deaths)
     _config: ServeConfig | None = None
     _folder: Path | None = None
     _preparation: Preparation | None = None
@@ -64,6 +105,7 @@ class ModelProcesses:
         """Starts what was prepared, and keeps it running. Returns why it can't go on, or None when
         it was stopped; the processes are gone then."""
         self.was_ready = False
+        self._deaths = Deaths()
         try:
             replicas = self._replicas()
         except (OSError, PenstockError) as error:
@@ -97,7 +139,13 @@ class ModelProcesses:
             name=f"{spec.name} of {self.entry.name}",
             arguments=(*spec.arguments, "--of", self.entry.name),
         )
-        return Child(named, failure, system_was_ready=lambda: self.was_ready)
+        policy = BoundedRestarts(self._deaths)
+        return Child(named, failure, system_was_ready=lambda: self.was_ready, policy=policy)
+
+    def seen_ready(self) -> None:
+        """Somebody finds its engine core ready."""
+        self.was_ready = True
+        self._deaths.count = 0
 
     def _place(self) -> Path:
         """A folder for its files."""

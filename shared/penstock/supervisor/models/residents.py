@@ -8,9 +8,8 @@ once all of them have left it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from penstock.protocol.from_supervisor import ModelState, Presence
+from penstock.protocol.from_supervisor import ModelState
 from penstock.supervisor.models.actions import (
     Action,
     GrantModel,
@@ -19,41 +18,14 @@ from penstock.supervisor.models.actions import (
     StartModel,
     StopModel,
 )
+from penstock.supervisor.models.resident import LOADED, Mark, Resident
 
 FIRST_RETRY = 5.0
 """Seconds after which a model that failed is tried again; they double with each failure."""
 LAST_RETRY = 300.0
-
-Mark = tuple[str, Presence, int]
-"""A model, its presence, and how often it has failed."""
-
-LOADED: frozenset[Presence] = frozenset(("starting", "ready", "closing", "stopping"))
-"""Where a model has memory."""
-
-
-@dataclass
-class Resident:
-    """One model. Times in seconds, on the caller's clock."""
-
-    model: str
-    pinned: bool
-    presence: Presence = "absent"
-    gib: float | None = None
-    """That it counts for; None: not known before it is prepared."""
-    reason: str = ""
-    failures: int = 0
-    retry_at: float = 0.0
-    begun_at: float = 0.0
-    ready_at: float = 0.0
-    used_at: float = 0.0
-    wanted_since: float | None = None
-    wanting: set[int] = field(default_factory=set)
-    holding: set[int] = field(default_factory=set)
-    busy: set[int] = field(default_factory=set)
-
-    @property
-    def evictable(self) -> bool:
-        return not self.pinned and self.presence in ("starting", "ready")
+LOST_SECONDS = 5.0
+"""For which a holder whose connection broke keeps what it holds: it is there, and comes back; or it
+has died."""
 
 
 class Residents:
@@ -76,7 +48,7 @@ class Residents:
         self._idle = idle
         self._turn = turn
         self._load_timeout = load_timeout
-        self._order = 0
+        self._lost: dict[int, float] = {}
         for resident in self._all.values():
             if resident.pinned:
                 resident.wanted_since = -1.0  # Before anybody else's.
@@ -105,6 +77,11 @@ class Residents:
             each.presence in ("ready", "failed") for each in self._all.values() if each.pinned
         )
 
+    def failures(self) -> dict[str, str]:
+        """Why models failed that have."""
+        failed = [each for each in self._all.values() if each.presence == "failed"]
+        return {each.model: each.reason for each in failed}
+
     # What holders say. A model that isn't known is theirs to be wrong about.
 
     def want(self, holder: int, model: str, now: float) -> None:
@@ -114,6 +91,11 @@ class Residents:
         resident.wanting.add(holder)
         if resident.wanted_since is None:
             resident.wanted_since = now
+
+    def unwant(self, holder: int, model: str) -> None:
+        resident = self._all.get(model)
+        if resident is not None:
+            resident.wanting.discard(holder)
 
     def work(self, holder: int, model: str, now: float, *, busy: bool) -> None:
         resident = self._all.get(model)
@@ -131,8 +113,29 @@ class Residents:
             resident.holding.discard(holder)
             resident.busy.discard(holder)
 
+    def lost(self, holder: int, now: float) -> None:
+        """A holder's connection broke: it may come back."""
+        self._lost[holder] = now
+
+    def back(
+        self, holder: int, holding: Sequence[str], busy: Sequence[str], now: float
+    ) -> Iterator[Action]:
+        """A holder is there, for the first time or again. holding, busy: as it knows them; what was
+        told since its connection broke it hasn't heard."""
+        self._lost.pop(holder, None)
+        for resident in self._all.values():
+            resident.wanting.discard(holder)
+            if resident.model not in holding:
+                self.leave(holder, resident.model, now)
+                continue
+            if holder in resident.holding:
+                self.work(holder, resident.model, now, busy=resident.model in busy)
+            if holder not in resident.holding or resident.presence == "closing":
+                yield ReclaimModel(holder, resident.model)
+
     def gone(self, holder: int) -> None:
         """A holder has ended, with all its work."""
+        self._lost.pop(holder, None)
         for resident in self._all.values():
             for members in (resident.wanting, resident.holding, resident.busy):
                 members.discard(holder)
@@ -187,6 +190,8 @@ class Residents:
 
     def decide(self, now: float) -> Iterator[Action]:
         """What is to be done now. To be asked after whatever was told, and every second or so."""
+        for holder in [one for one, at in self._lost.items() if now - at >= LOST_SECONDS]:
+            self.gone(holder)
         for resident in self._all.values():
             yield from self._look(resident, now)
         yield from self._make_room(now)

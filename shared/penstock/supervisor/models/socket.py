@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import logs
 from penstock.protocol.from_supervisor import FromSupervisor, ModelState, ModelStates
-from penstock.protocol.to_supervisor import ToSupervisor
+from penstock.protocol.to_supervisor import Introduce, ToSupervisor
 
 log = logs.get(__name__)
 
@@ -20,11 +20,14 @@ LONGEST_LINE = 65_536
 """Bytes of a message to the supervisor."""
 MOST_UNREAD = 1 << 20
 """Bytes that may wait for one who doesn't read; then the connection ends, and begins anew."""
+MOST_NAMES = 1024
+"""Of holders that are remembered."""
 
 
 class ModelsSocket:
     """path: in the private folder of the system.  heard: gets what holders say, by their number;
-    None: the holder has gone.  states: what a new one is told first."""
+    None: its connection has ended. One that comes back has the same number.  states: what one is
+    told first."""
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class ModelsSocket:
         self._heard = heard
         self._states = states
         self._numbers = itertools.count(1)
+        self._known: dict[str, int] = {}
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
         self._decoder = msgspec.json.Decoder(ToSupervisor)
@@ -70,16 +74,31 @@ class ModelsSocket:
             self.tell(holder, states)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        holder = next(self._numbers)
-        self._writers[holder] = writer
+        holder: int | None = None
         try:
-            self.tell(holder, ModelStates(list(self._states())))
             with suppress(OSError, ValueError):
+                first = self._decoder.decode(await reader.readline())
+                if not isinstance(first, Introduce):
+                    raise msgspec.DecodeError("it doesn't begin with an introduction")
+                holder = self._number_of(first.name)
+                if (before := self._writers.get(holder)) is not None:
+                    before.close()
+                self._writers[holder] = writer
+                self.tell(holder, ModelStates(list(self._states())))
+                self._heard(holder, first)
                 while line := await reader.readline():
                     self._heard(holder, self._decoder.decode(line))
         except msgspec.DecodeError as error:
             log.error("a gateway's message can't be read", reason=str(error))
         finally:
-            del self._writers[holder]
             writer.close()
-            self._heard(holder, None)
+            if holder is not None and self._writers.get(holder) is writer:
+                del self._writers[holder]
+                self._heard(holder, None)
+
+    def _number_of(self, name: str) -> int:
+        if name not in self._known and len(self._known) >= MOST_NAMES:
+            self._known = {
+                each: number for each, number in self._known.items() if number in self._writers
+            }
+        return self._known.setdefault(name, next(self._numbers))
