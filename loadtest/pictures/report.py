@@ -22,6 +22,7 @@ FIRST = {
     "s until all have ended": "{seconds:.2f}",
     "ms to the first token, p50": "{p50:.0f}",
     "p99": "{p99:.0f}",
+    "commit": "{commit}",
 }
 BESIDE = {
     "model": "{model}",
@@ -77,7 +78,10 @@ def by_system(document: Document) -> list[dict[str, Any]]:
 
 def markdown(document: Document) -> str:
     rows = document["rows"]
-    first = [row["first"] | distribution(row["first"]["waits"], 1000) for row in rows.values()]
+    first = [
+        {"commit": row["commit"], **row["first"], **distribution(row["first"]["waits"], 1000)}
+        for row in rows.values()
+    ]
     gaps = [
         {"model": model, "name": name} | {key: kept[key] * unit for key, unit in UNITS.items()}
         for model, row in rows.items()
@@ -104,8 +108,9 @@ def _peers(document: Document) -> str:
     shown = [row | {key: 1000 * row[key] for key in ("alone", "p50", "p99")} for row in systems]
     return (
         f"{table(PEERS, shown)}\n\nThe random model; medians of {len(document['peers'])} rounds in "
-        "turn, an answer of one token. llama.cpp has the same weights in float16 and prepares "
-        "pictures in its own way; transformers answers those that come at once in turn.\n\n"
+        "turn, an answer of one token. llama.cpp comes as a wheel that isn't compiled for this "
+        "machine, has the same weights in float16, and prepares pictures in its own way; "
+        "transformers answers those that come at once in turn.\n\n"
         "![Time to the first token](pictures.png)"
     )
 

@@ -31,6 +31,8 @@ from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.observer import CountingObserver
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.plugged.endpoints import plugged_routes
+from penstock_gateway.plugged.loggers import plugged_loggers
 from penstock_gateway.service import Patience, Service
 from penstock_gateway.system import health
 from penstock_gateway.tracing.layer import TraceLayer
@@ -59,7 +61,8 @@ def create_app(
     runs, for the one model.  store: files and batches; the caller closes it.  more: routes beside
     those of the HTTP API.
 
-    Raises StartupError for a file of API keys that is wrong, and for traces without their extra.
+    Raises StartupError for a file of API keys that is wrong, for traces without their extra, and
+    for a plug-in that `--plugins` names and that can't be used.
     """
     ring = KeyRing.of(config, gateways)
     if not isinstance(models, Sequence):
@@ -78,6 +81,7 @@ def create_app(
         backend.spend = None if ring is None else SpendObserver()
         backend.client.observe(_observer(service, backend))
     routes = routes_of(service)
+    routes += plugged_routes(service, routes)
     skips = config.unknown_fields == "ignore"
     routes.append(openapi.route([route.operation for route in routes], skips_unknown=skips))
     routes += [] if more is None else more(service)
@@ -99,6 +103,7 @@ def _observer(service: Service, backend: ModelBackend) -> Observer:
         observers.append(TraceObserver())
     if service.config.access_log != "off":
         observers.append(AccessObserver(lambda: backend.name))
+    observers += plugged_loggers(service.config.plugins, lambda: backend.name)
     return Observers(observers)
 
 

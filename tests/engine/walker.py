@@ -10,7 +10,6 @@ from penstock.config.settings import SchedulingPolicy
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_frontend import KVArrived, MediaLost
 from penstock.protocol.from_worker import Progress, Result
-from penstock_engine.policies.registry import known_policies
 from tests.engine.fake_media import drawn_media
 from tests.engine.fake_worker import EOS, VOCAB
 from tests.engine.harness import Front, Harness, RequestScore, SequenceScore
@@ -131,8 +130,7 @@ class Walker:
     def _terms(self) -> dict[str, Any]:
         """For whom, how soon, until when; sometimes what may not be asked for."""
         whole = self.choose.whole
-        policy = self.h.facts.config.scheduler.scheduling_policy
-        asks = known_policies()[policy].ages or whole(0, 30) == 0
+        asks = self.h.core.state.scheduling.policy.ages or whole(0, 30) == 0
         return {
             "tenant": ("", "a", "b", "c")[whole(0, 3)],
             "priority": whole(-2, 3) if asks and whole(0, 1) else 0,

@@ -24,7 +24,7 @@ from penstock.client.routing import (
     prefix_key,
     rendezvous,
 )
-from penstock.errors import InvalidRequest
+from penstock.errors import StartupError
 
 
 @dataclass(frozen=True)
@@ -182,5 +182,5 @@ def test_a_policy_that_does_not_exist() -> None:
         LeastLoaded,
         RoundRobin,
     }
-    with pytest.raises(InvalidRequest, match="'best'; there are prefix, least-loaded, round-robin"):
+    with pytest.raises(StartupError, match="best; allowed: prefix, least-loaded, round-robin"):
         make_routing("best")

@@ -13,8 +13,8 @@ from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSamplin
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("avx512", "avx512vnni", "avxvnni", "avx2", "portable")
-"""avx512vnni: AVX-512 with integer dot products, but without units for bfloat16.  avxvnni: AVX2
-with integer dot products."""
+"""avx512vnni: AVX-512 with integer dot products, but without units for bfloat16, or with ones that
+multiply less than those for floats, as Intel's do.  avxvnni: AVX2 with integer dot products."""
 _SAME_BITS = {"avx512vnni": "avx2", "avxvnni": "avx2"}
 """Instruction sets that compute another one's bits."""
 CHOICE = "PENSTOCK_CPU_ISA"

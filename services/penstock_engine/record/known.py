@@ -54,6 +54,7 @@ from penstock_engine import (
     waiting,
 )
 from penstock_engine.metrics import counts
+from penstock_engine.policies.registry import plugged_policies
 
 _MESSAGES = (
     cache_settings,
@@ -129,6 +130,13 @@ KNOWN: dict[str, type] = {
     **{name_of(cls): cls for module in _STATE for cls in _classes(module)},
     **{name_of(cls): cls for module in _MESSAGES for cls in _classes(module) if is_struct(cls)},
 }
+
+
+def know_plugins() -> None:
+    """The modules of installed scheduling policies are known from now on, too."""
+    for policy in plugged_policies():
+        module = import_module(policy.__module__)
+        KNOWN.update({name_of(cls): cls for cls in _classes(module)})
 
 
 def is_enum(cls: type) -> bool:

@@ -22,6 +22,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, decision_of
 from penstock_engine.record.events import event_methods
 from penstock_engine.record.framing import Header, framed
+from penstock_engine.record.known import know_plugins
 from penstock_engine.record.redaction import Redaction, without_media
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.record.writer import Writer
@@ -56,6 +57,7 @@ class CoreRecorder:
     def __init__(self, core: EngineCore, settings: RecordSettings) -> None:
         if settings.record_dir is None:
             raise ValueError("no folder to record to")
+        know_plugins()
         self._core = core
         self._redaction = Redaction()
         self._writer = Writer(Path(settings.record_dir), keep=settings.record_files)

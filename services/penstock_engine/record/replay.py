@@ -14,6 +14,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.record.decisions import PARTS, Decision, decision_of, plain
 from penstock_engine.record.events import EventMethod, event_methods
 from penstock_engine.record.framing import Damaged, Header, Torn, payloads
+from penstock_engine.record.known import know_plugins
 from penstock_engine.record.recorder import RAISED, STEP, sources_digest
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import SnapshotError
@@ -64,6 +65,7 @@ class RecordingFile:
     """An open file: its header, its core, and its records."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
+        know_plugins()
         self.path = path
         self._payloads = payloads(file, str(path))
         self._events: list[EventMethod] = []

@@ -9,6 +9,7 @@ from penstock.metrics.families import CONTENT_TYPE, renderer
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.caller import forbidden
 from penstock_gateway.metrics.collector import Collector
+from penstock_gateway.plugged.metrics import PluggedMetrics
 from penstock_gateway.service import Service
 
 OPERATION = Operation(
@@ -32,7 +33,7 @@ def routes(service: Service) -> list[OperationRoute]:
 
 def admin_routes(service: Service) -> list[OperationRoute]:
     """The admin port's."""
-    render = renderer(Collector(service).collect)
+    render = renderer(PluggedMetrics(Collector(service).collect, service).collect)
 
     async def metrics(request: Request) -> Response:
         if service.store is not None:

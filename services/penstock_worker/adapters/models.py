@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.families import FAMILIES
+from penstock.families.finding import served_family
 from penstock.model_config import ModelConfig
 from penstock_worker.adapters.adaptable import (
     EMBEDDING,
@@ -49,7 +49,7 @@ class AdaptableModel:
 
 def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> AdaptableModel:
     """Of a model that generates."""
-    family = FAMILIES[config.architecture]
+    family = served_family(config.architecture)
     return AdaptableModel(
         name=family.name,
         modules=adaptable_modules(config) | adaptable_ends(config),
@@ -81,7 +81,7 @@ def adaptable_headless(
 
 def decoder_names(config: ModelConfig) -> Renamed:
     """As a decoder's checkpoint is read."""
-    family = FAMILIES[config.architecture]
+    family = served_family(config.architecture)
 
     def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:
         if format == "gguf":

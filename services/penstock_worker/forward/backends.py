@@ -4,6 +4,7 @@ backend."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from penstock import logs
 from penstock.errors import StartupError
 from penstock.model_config import PreparedModel, TransformersConfig
+from penstock.plugins import ATTENTION_BACKENDS, named_plugin
 from penstock.protocol.to_worker import Setup
 from penstock_worker.forward.device import compute_device
 from penstock_worker.forward.interface import Recipe, Unable
@@ -44,9 +46,30 @@ def backend_module(name: str) -> ModuleType:
 
 
 def choose(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks = ALONE) -> Recipe:
-    """Returns the recipe that `setup` asks for. Raises StartupError if there is none."""
+    """Returns the recipe that `setup` asks for. Raises StartupError if there is none.
+
+    A name that isn't ours is a plug-in's, which computes on the CPU: never chosen by `auto`."""
+    if setup.attention_backend not in ("auto", *_MODULES):
+        return _plugged(prepared, setup, threads, ranks)
     found: Recipe = choose_among(_MODULES, prepared, setup, threads, ranks)
     return found
+
+
+def _plugged(prepared: PreparedModel, setup: Setup, threads: int, ranks: Ranks) -> Recipe:
+    name, flag = setup.attention_backend, "--attention-backend"
+    plugin = named_plugin(ATTENTION_BACKENDS, name, flag, ("auto", *_MODULES))
+    if setup.device == "cuda":
+        raise StartupError(f"{flag} {name}: plug-ins compute on the CPU, and device is 'cuda'")
+    make = getattr(plugin.value, "recipe", None)
+    if make is None:
+        raise StartupError(f"{flag} {name}: {plugin.package} has no function `recipe` there")
+    try:
+        recipe = make(prepared, setup, threads, ranks)
+    except Exception as error:
+        raise StartupError(f"{flag} {name}: {plugin.package}: {error}") from error
+    if not isinstance(recipe, Recipe):
+        raise StartupError(f"{flag} {name}: {plugin.package} gives {recipe!r}, which is no Recipe")
+    return replace(recipe, backend=name, fingerprint=f"{plugin.package} {recipe.fingerprint}")
 
 
 def choose_among(

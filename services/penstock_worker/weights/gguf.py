@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.errors import UnsupportedModel
-from penstock.families import FAMILIES
+from penstock.families.finding import served_family
 from penstock.formats.gguf import GGUFFile
 from penstock.model_config import ModelConfig
 from penstock_worker.weights.family_names import by_our_names
@@ -24,7 +24,7 @@ def gguf_tensors(files: tuple[str, ...], config: ModelConfig) -> dict[str, Store
                 raise UnsupportedModel(f"{path}: the tensor {tensor.name} is in another part too")
             shape = _our_shape(name, tensor.shape)
             found[name] = StoredTensor(tensor.name, shape, tensor.type, tensor.data)
-    return by_our_names(found, FAMILIES[config.architecture].gguf_names, config)
+    return by_our_names(found, served_family(config.architecture).gguf_names, config)
 
 
 _VECTORS = ("recurrent.A", "recurrent.D", "recurrent.norm.weight")

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from penstock.errors import StartupError, UnsupportedModel
-from penstock.families import FAMILIES
 from penstock.families.family import TensorNames
+from penstock.families.finding import served_family
 from penstock.model_config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.opening import open_weights
@@ -65,7 +65,7 @@ def mtp_weights(
         )
     head = EMBEDDING if served.tie_word_embeddings else HEAD
     _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
-    names = replace(FAMILIES[config.architecture].hub_names, layers_for_drafts=False)
+    names = replace(served_family(config.architecture).hub_names, layers_for_drafts=False)
     return Weights(by_our_names(own, names, config), dtype)
 
 

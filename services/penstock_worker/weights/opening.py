@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from penstock.errors import StartupError
-from penstock.families import FAMILIES
+from penstock.families.finding import served_family
 from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.weights.dummy import DummyWeights
 from penstock_worker.weights.family_names import by_our_names
@@ -41,6 +41,6 @@ def open_weights(
         kind = QuantisedWeights if keep_quantised and quantised else Weights
         return kind(tensors, dtype, device)
     found = safetensors_tensors(files.files, quantised=files.quantised)
-    tensors = by_our_names(found, FAMILIES[config.architecture].hub_names, config)
+    tensors = by_our_names(found, served_family(config.architecture).hub_names, config)
     kept = keep_quantised and files.quantised is not None
     return (QuantisedWeights if kept else Weights)(tensors, dtype, device)

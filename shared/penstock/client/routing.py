@@ -15,7 +15,8 @@ from typing import Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
-from penstock.errors import InvalidRequest
+from penstock.errors import StartupError
+from penstock.plugins import ROUTING, named_plugin
 from penstock.protocol.common import Media
 
 Why = Literal["prefix", "load", "only", "turn"]
@@ -188,9 +189,15 @@ POLICIES: dict[str, Callable[[], Routing]] = {
 
 
 def make_routing(name: str) -> Routing:
-    """Raises InvalidRequest for a name that isn't in POLICIES."""
-    if name not in POLICIES:
-        raise InvalidRequest(
-            f"routing is {name!r}; there are {', '.join(POLICIES)}", param="routing"
-        )
-    return POLICIES[name]()
+    """A fresh policy: one of POLICIES, or a plug-in's. Raises StartupError for other names, and for
+    a plug-in that can't be used."""
+    if name in POLICIES:
+        return POLICIES[name]()
+    plugin = named_plugin(ROUTING, name, "--routing", POLICIES)
+    try:
+        made = plugin.value()  # type: ignore[operator]
+    except Exception as error:
+        raise StartupError(f"--routing {name}: {plugin.package} can't make it: {error}") from error
+    if not callable(getattr(made, "choose", None)):
+        raise StartupError(f"--routing {name}: {plugin.package} gives {made!r}, without `choose`")
+    return made

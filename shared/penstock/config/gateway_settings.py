@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
+
+from penstock.config.named import check_named
+from penstock.plugins import ROUTING
 
 AccessLog = Literal["off", "text", "json"]
 Routing = Literal["prefix", "least-loaded", "round-robin"]
@@ -88,12 +91,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         bool, Meta(description="Whether other origins may send cookies and the like.")
     ] = False
     routing: Annotated[
-        Routing,
+        str,
         Meta(
             description="Which of several engine cores gets a request: prefix: the one that has"
-            " seen its first tokens, unless that is busy; least-loaded; round-robin."
+            " seen its first tokens, unless that is busy; least-loaded; round-robin.",
+            extra={"built_in": get_args(Routing), "plugins": ROUTING},
         ),
     ] = "prefix"
+    plugins: Annotated[
+        str,
+        Meta(
+            description="Installed plug-ins that bring endpoints, loggers and metrics: all (a"
+            " broken one is named and left out); none; or names with commas, each of which must"
+            " load.",
+            max_length=4096,
+        ),
+    ] = "all"
     unknown_fields: Annotated[
         UnknownFields,
         Meta(
@@ -173,3 +186,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " auto: by its chat template; none: it is left in the content."
         ),
     ] = "auto"
+
+    def __post_init__(self) -> None:
+        check_named("routing", self.routing, get_args(Routing), ROUTING)

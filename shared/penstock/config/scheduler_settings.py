@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
+
+from penstock.config.named import check_named
+from penstock.plugins import SCHEDULING_POLICIES
 
 PreemptionMode = Literal["auto", "recompute", "swap"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
@@ -49,10 +52,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = "auto"
     scheduling_policy: Annotated[
-        SchedulingPolicy,
+        str,
         Meta(
             description="Who is served first: fcfs by arrival; priority by the request's "
-            "priority, which ages; fair by weighted shares of the tenants (API keys)."
+            "priority, which ages; fair by weighted shares of the tenants (API keys).",
+            extra={"built_in": get_args(SchedulingPolicy), "plugins": SCHEDULING_POLICIES},
         ),
     ] = "fcfs"
     tenants: Annotated[
@@ -92,6 +96,10 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " its tokens; one item may always be encoded.",
         ),
     ] = 2048
+
+    def __post_init__(self) -> None:
+        known = get_args(SchedulingPolicy)
+        check_named("scheduling_policy", self.scheduling_policy, known, SCHEDULING_POLICIES)
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -86,7 +86,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Device, Meta(description="What computes; auto: a GPU where there is one.")
     ] = "auto"
     attention_backend: Annotated[
-        str, Meta(description="Kernel backend; auto: the fastest that this machine has.")
+        str,
+        Meta(
+            description="Kernel backend, ours or a plug-in's; auto: the fastest that this machine"
+            " has."
+        ),
     ] = "auto"
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from penstock.config.named import check_named
 from penstock.errors import InvalidRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -26,7 +27,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Leaf:
     """One setting. path: field names from the root.  kind: int, float, bool or str.
     choices: the allowed words, if they are listed.  optional: None is a value.
-    separator: of a list of words, which a flag takes as words of their own too; empty: none is."""
+    separator: of a list of words, which a flag takes as words of their own too; empty: none is.
+    plugins: the group of plug-ins whose names are allowed beside the choices; empty: there are
+    none."""
 
     path: tuple[str, ...]
     kind: type
@@ -38,6 +41,7 @@ class Leaf:
     annotation: Any
     section: str
     separator: str = ""
+    plugins: str = ""
 
     @property
     def name(self) -> str:
@@ -52,8 +56,11 @@ class Leaf:
         try:
             if isinstance(value, float) and not math.isfinite(value):
                 raise msgspec.ValidationError("not finite")
-            return msgspec.convert(value, self.annotation)
-        except msgspec.ValidationError:
+            found = msgspec.convert(value, self.annotation)
+            if self.plugins:
+                check_named(self.name, found, self.choices, self.plugins)
+            return found
+        except ValueError:
             raise InvalidRequest(
                 f"{self.name}: {value!r} is not allowed; expected {self.allowed}", param=self.name
             ) from None
@@ -105,9 +112,9 @@ def _walk(struct: type[msgspec.Struct], path: tuple[str, ...], section: str) -> 
 
 
 def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section: str) -> Leaf:
-    kind, description, optional, separator = field.type, "", False, ""
+    kind, description, optional, extra = field.type, "", False, {}
     if isinstance(kind, inspect.Metadata):
-        separator = (kind.extra or {}).get("separator", "")
+        extra = kind.extra or {}
         description = (kind.extra_json_schema or {}).get("description", "")
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -116,7 +123,7 @@ def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section:
         kind = members[0]
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = extra.get("built_in", ())
     if isinstance(kind, inspect.LiteralType):
         choices = tuple(str(value) for value in kind.values)
     return Leaf(
@@ -124,12 +131,14 @@ def _leaf(path: tuple[str, ...], field: inspect.Field, annotation: Any, section:
         kind=_python_type(kind, path),
         default=field.default,
         description=description,
-        allowed=_allowed(kind, choices, optional),
+        allowed=_allowed(kind, choices, optional)
+        + (", or a plug-in's name" if extra.get("plugins") else ""),
         choices=choices,
         optional=optional,
         annotation=annotation,
         section=section,
-        separator=separator,
+        separator=extra.get("separator", ""),
+        plugins=extra.get("plugins", ""),
     )
 
 

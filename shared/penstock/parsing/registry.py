@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.errors import StartupError
 from penstock.parsing.interface import ReasoningParser, ToolParser
+from penstock.plugins import REASONING_PARSERS, TOOL_PARSERS, named_plugin
 
 TOOLS = {
     "hermes": "penstock.parsing.hermes:HermesCalls",
@@ -19,8 +20,6 @@ REASONING = {
     "qwen3": "penstock.parsing.thinking:ThinkBlocks",
     "deepseek_r1": "penstock.parsing.thinking:DeepSeekR1",
 }
-TOOL_GROUP = "penstock.tool_parsers"
-REASONING_GROUP = "penstock.reasoning_parsers"
 
 
 @cache
@@ -29,7 +28,7 @@ def tool_parser(name: str, template: str) -> type[ToolParser]:
     that is none, or a plug-in that can't be used."""
     if name == "auto":
         name = _tools_of(template)
-    return _load(name, TOOLS, TOOL_GROUP, ToolParser, "--tool-call-parser")
+    return _load(name, TOOLS, TOOL_PARSERS, ToolParser, "--tool-call-parser")
 
 
 @cache
@@ -39,7 +38,7 @@ def reasoning_parser(name: str, template: str) -> type[ReasoningParser] | None:
         name = "qwen3" if "</think>" in template else "none"
     if name in ("none", ""):
         return None
-    return _load(name, REASONING, REASONING_GROUP, ReasoningParser, "--reasoning-parser")
+    return _load(name, REASONING, REASONING_PARSERS, ReasoningParser, "--reasoning-parser")
 
 
 def _tools_of(template: str) -> str:
@@ -57,22 +56,9 @@ def _load(name: str, built_in: dict[str, str], group: str, kind: type[Any], flag
     place = built_in.get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        found: object = getattr(importlib.import_module(module), attribute)
     else:
-        found = _plugin(name, built_in, group, flag)
+        found = named_plugin(group, name, flag, ("auto", *built_in)).value
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise StartupError(f"{flag} {name}: the plug-in's {found!r} is not a {kind.__name__}")
     return found
-
-
-def _plugin(name: str, built_in: dict[str, str], group: str, flag: str) -> object:
-    from importlib.metadata import entry_points
-
-    points = entry_points(group=group)
-    for point in points.select(name=name):
-        try:
-            return point.load()
-        except Exception as error:
-            raise StartupError(f"{flag} {name}: the plug-in can't be loaded: {error}") from error
-    known = sorted({*built_in, *points.names})
-    raise StartupError(f"{flag} is {name}; allowed: auto, {', '.join(known)}")

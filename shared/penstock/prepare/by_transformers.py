@@ -12,9 +12,10 @@ from typing import Any
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import UnsupportedModel
-from penstock.families import HUB_CLASSES, MODEL_NAMES
+from penstock.families import MODEL_NAMES
 from penstock.families.bounds import MAX_EXPERTS, MAX_LAYERS, layer_count
 from penstock.families.eagle3 import is_eagle3
+from penstock.families.finding import family_of_class
 from penstock.formats.fields import Fields
 from penstock.layer_spec import NormSpec
 from penstock.model_config import TransformersConfig
@@ -107,7 +108,7 @@ def _falls_to_transformers(fields: Fields) -> bool:
 
 
 def _known(name: str) -> bool:
-    return name in HUB_CLASSES or f"{_stem(name)}ForCausalLM" in HUB_CLASSES
+    return any(map(family_of_class, (name, f"{_stem(name)}ForCausalLM")))
 
 
 def _stem(name: str) -> str | None:

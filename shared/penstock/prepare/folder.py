@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ModelNotFound, StartupError, UnsupportedModel
-from penstock.families import ENCODERS, FAMILIES
+from penstock.families import ENCODERS
+from penstock.families.finding import family_named
 from penstock.model_config import EncoderConfig, HeadConfig, PreparedModel, TransformersConfig
 
 FORMAT_VERSION = 6
@@ -78,11 +79,17 @@ def load_manifest(folder: str | os.PathLike[str]) -> PreparedModel:
             f"{path} has format version {manifest.format_version}, this build reads "
             f"{FORMAT_VERSION}; prepare the model again"
         )
-    known = ENCODERS if isinstance(manifest.config, EncoderConfig) else FAMILIES
-    own = not isinstance(manifest.config, (TransformersConfig, HeadConfig))
-    if own and manifest.family not in known:
+    if not _is_served(manifest):
         raise UnsupportedModel(f"{path}: the family {manifest.family!r} is not served")
     return manifest
+
+
+def _is_served(manifest: PreparedModel) -> bool:
+    if isinstance(manifest.config, EncoderConfig):
+        return manifest.family in ENCODERS
+    if isinstance(manifest.config, (TransformersConfig, HeadConfig)):
+        return True
+    return family_named(manifest.family) is not None
 
 
 def is_sound(folder: Path) -> bool:

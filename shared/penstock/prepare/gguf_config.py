@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
 from penstock.families import GGUF_ARCHITECTURES, MODEL_NAMES, Family
+from penstock.families.finding import family_of_gguf
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.hub_reading import refuse_unknown
 from penstock.formats.fields import Fields
@@ -43,12 +44,13 @@ def read_config(file: GGUFFile) -> ModelConfig:
 
 
 def _family(name: str, where: str) -> Family:
-    if name not in GGUF_ARCHITECTURES:
+    family = family_of_gguf(name)
+    if family is None:
         raise UnsupportedModel(
             f"{where}: the architecture {name!r} is not served; "
             f"GGUF files of {', '.join(GGUF_ARCHITECTURES)} are ({MODEL_NAMES})"
         )
-    return GGUF_ARCHITECTURES[name]
+    return family
 
 
 HARMLESS = frozenset({"vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type"})

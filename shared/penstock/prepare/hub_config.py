@@ -8,6 +8,7 @@ from penstock import logs
 from penstock.errors import UnsupportedModel
 from penstock.families import HUB_CLASSES, MODEL_NAMES, Family
 from penstock.families.audio import AUDIO_CLASSES
+from penstock.families.finding import family_of_class
 from penstock.families.hub_reading import refuse_unknown
 from penstock.families.tower_family import TowerFamily
 from penstock.families.vision import HARMLESS as HARMLESS_IN_TOWERS
@@ -175,8 +176,9 @@ def _family(fields: Fields) -> Family:
     for name in names:
         stems = [name.removesuffix(end) for end in POOLING_CLASSES if name.endswith(end)]
         for known in (name, *(f"{stem}ForCausalLM" for stem in stems)):
-            if known in HUB_CLASSES:
-                return HUB_CLASSES[known]
+            family = family_of_class(known)
+            if family is not None:
+                return family
     raise UnsupportedModel(
         f"{fields.where}: the architecture {', '.join(names) or 'none'} is not served; "
         f"{', '.join(HUB_CLASSES)} are ({MODEL_NAMES})"

@@ -10,10 +10,12 @@ import msgspec
 
 from penstock.config.settings import ModelImpl
 from penstock.errors import ModelNotFound, PenstockError, UnsupportedModel
+from penstock.families.finding import package_of
 from penstock.formats.fields import Fields
 from penstock.formats.small_file import read_json
 from penstock.generation_config import filled
-from penstock.model_config import PreparedModel
+from penstock.model_config import ModelConfig, PreparedModel
+from penstock.plugins import FAMILIES, plugin_packages
 from penstock.prepare.by_transformers import is_for_transformers
 from penstock.prepare.carry import carried
 from penstock.prepare.checkpoint import Checkpoint
@@ -105,6 +107,9 @@ def _folder_of(
             source += "\0language model only"
         elif found.mmproj is not None:
             source += "\0mmproj"
+        brought = plugin_packages(FAMILIES)
+        if brought:  # another version may describe the model otherwise
+            source += "\0".join(["", "plug-ins", *brought])
         name = folder_name(found.name, source, inputs_of(found))
     except OSError as error:
         raise ModelNotFound(f"{found.path} can't be read: {error}") from None
@@ -170,6 +175,8 @@ def _digest(checkpoint: Checkpoint) -> str:
         digest.update(msgspec.json.encode(checkpoint.weights.quantised))
     if checkpoint.media is not None:
         digest.update(msgspec.json.encode(checkpoint.media))
+    if isinstance(checkpoint.config, ModelConfig):
+        digest.update(package_of(checkpoint.config.architecture).encode())
     digest.update(hashlib.sha256(checkpoint.tokenizer_json).digest())
     digest.update(hashlib.sha256(checkpoint.chat_template.encode()).digest())
     files = [*checkpoint.weights.files, *(layer.file for layer in dense)]

@@ -22,6 +22,7 @@ from penstock.net.exposure import check_exposure, check_limits, configured_keys
 from penstock.net.grpc_port import with_free_port
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.net.tls import client_context, server_context
+from penstock.plugins import check_plugins
 from penstock.supervisor.child import Child, ChildSpec
 from penstock.supervisor.fronts import FrontSpecs, grpc_ready
 from penstock.supervisor.models.fleet import ModelFleet
@@ -102,6 +103,7 @@ class System:
         check_exposure(gateway, address, has_keys=keys is not None)
         check_limits(gateway, self.config.doors, keys or ())
         server_context(gateway)
+        check_plugins(gateway.plugins)
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -41,8 +41,10 @@ inline int page_scores(int r, const typename Cache::Query* panel, int rows, cons
   if constexpr (R <= SCORE_ROWS)
     for (; r + R <= rows; r += R) {
       V dots[R];
+      PK_UNROLLED
       for (int i = 0; i < R; i++) dots[i] = zero();
       Cache::template scores<R>(Cache::column(panel, r), rows, page, dim, dots);
+      PK_UNROLLED
       for (int i = 0; i < R; i++) store(scores + (r + i) * pk::KEY_SPLIT, dots[i]);
     }
   return r;
@@ -58,40 +60,53 @@ inline void scores_of(const typename Cache::Query* panel, int rows, const typena
   page_scores<Cache, 1>(r, panel, rows, page, dim, scores);
 }
 
-// out: [rows][out_stride] += the first `count` tokens of pages, for R rows and C vectors of the head.
+// out: [rows][out_stride] += the first `count` tokens of a page, for R rows and C vectors of the head.
 template <class Cache, int R, int C>
-inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
+inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
   V sums[R][C];
+  PK_UNROLLED
   for (int r = 0; r < R; r++)
+    PK_UNROLLED
     for (int c = 0; c < C; c++) sums[r][c] = load(out + r * out_stride + 16 * c);
-  for (int t = 0; t < count; t += 16)
-    Cache::template values<R, C>(weights + t, pages[t / 16], count - t < 16 ? count - t : 16, dim, d, sums);
+  Cache::template values<R, C>(weights, page, count, dim, d, sums);
+  PK_UNROLLED
   for (int r = 0; r < R; r++)
+    PK_UNROLLED
     for (int c = 0; c < C; c++) store(out + r * out_stride + 16 * c, sums[r][c]);
 }
 
 // The same for rows `r`..., R at a time. Returns the first row that is left.
 template <class Cache, int R, int C>
-inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
+inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
   if constexpr (R <= VALUE_ROWS)
-    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, pages, count, dim, d, out + r * out_stride, out_stride);
+    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
   return r;
 }
 
+// The same for all rows, from vector d of the head on, C at a time. Returns the first number that is left.
 template <class Cache, int C>
-inline void values_of(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, int d, float* out, int out_stride) {
-  int r = values_by<Cache, 6, C>(0, weights, rows, pages, count, dim, d, out, out_stride);
-  r = values_by<Cache, 4, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
-  r = values_by<Cache, 3, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
-  values_by<Cache, 1, C>(r, weights, rows, pages, count, dim, d, out, out_stride);
+inline int values_of(int d, const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, float* out, int out_stride) {
+  if constexpr (C <= VALUE_VECTORS)
+    for (; d + 16 * C <= dim; d += 16 * C) {
+      int r = values_by<Cache, 6, C>(0, weights, rows, page, count, dim, d, out + d, out_stride);
+      r = values_by<Cache, 4, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
+      r = values_by<Cache, 3, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
+      values_by<Cache, 1, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
+    }
+  return d;
 }
 
-// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.
+// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.  Page by page: pages lie so far
+// apart that the same few places of the nearest cache would have to hold them all.
 template <class Cache>
 inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
-  int d = 0;
-  for (; d + 16 * VALUE_VECTORS <= dim; d += 16 * VALUE_VECTORS) values_of<Cache, VALUE_VECTORS>(weights, rows, pages, count, dim, d, out + d, out_stride);
-  for (; d < dim; d += 16) values_of<Cache, 1>(weights, rows, pages, count, dim, d, out + d, out_stride);
+  for (int t = 0; t < count; t += 16) {
+    const int tokens = count - t < 16 ? count - t : 16;
+    if (t + 16 < count) for (size_t i = 0; i < Cache::page_cells(dim) * sizeof(typename Cache::Cell); i += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(pages[t / 16 + 1]) + i, 0, 3);
+    int d = values_of<Cache, 4>(0, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
+    d = values_of<Cache, 2>(d, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
+    values_of<Cache, 1>(d, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
+  }
 }
 
 // The first key that a token sees.
@@ -171,7 +186,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
 }
 
 // The partials of `rows` query rows over split `split`, which the first of them reaches.
-// scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size]; what is left there of a
+// scores, weights: [rows][KEY_SPLIT] of scratch, the same where a weight is a float.  partials: [rows][partial_size]; what is left there of a
 // row that doesn't reach the split means nothing.
 template <class Cache>
 void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,

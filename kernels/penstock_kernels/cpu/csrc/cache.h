@@ -38,10 +38,11 @@ struct F32Cache {
     for (int d = 0; d < dim; d++) panel[d * rows + r] = query[d];
   }
   // 16 scores of each of R queries, the first R columns of a panel.
-  template <int R> static inline void scores(const float* panel, int rows, const float* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d++) {
-      const V key = load(page + 16 * d);
-      for (int r = 0; r < R; r++) dots[r] = fma(set1(panel[d * rows + r]), key, dots[r]);
+  template <int R> static inline void scores(const float* panel, ptrdiff_t rows, const float* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d++, page += 16, panel += rows) {
+      const V key = load(page);
+      PK_UNROLLED
+      for (int r = 0; r < R; r++) dots[r] = fma(set1(panel[r]), key, dots[r]);
     }
   }
   static inline const float* column(const float* panel, int r) { return panel + r; }
@@ -50,8 +51,10 @@ struct F32Cache {
     for (int t = 0; t < count; t++) {
       V value[C];
       for (int c = 0; c < C; c++) value[c] = load(page + static_cast<size_t>(t) * dim + d + 16 * c);
+      PK_UNROLLED
       for (int r = 0; r < R; r++) {
         const V by = set1(weights[r * pk::KEY_SPLIT + t]);
+        PK_UNROLLED
         for (int c = 0; c < C; c++) sums[r][c] = fma(by, value[c], sums[r][c]);
       }
     }

@@ -20,9 +20,10 @@ struct Halves16 {
     }
   }
   static inline const uint16_t* column(const uint16_t* panel, int r) { return panel + 2 * r; }
-  template <int R> static inline void scores(const uint16_t* panel, int rows, const uint16_t* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d += 2)
-      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page + 16 * d, panel + d * rows + 2 * r);
+  template <int R> static inline void scores(const uint16_t* panel, ptrdiff_t rows, const uint16_t* page, int dim, V* dots) {
+    for (int d = 0; d < dim; d += 2, page += 32, panel += 2 * rows)
+      PK_UNROLLED
+      for (int r = 0; r < R; r++) dots[r] = dot2_bf16(dots[r], page, panel + 2 * r);
   }
   // Stores 16 weights; returns them as they are multiplied.
   static inline V round_weights(uint16_t* out, V weights) {
@@ -31,7 +32,9 @@ struct Halves16 {
   }
   // sums[r][c] += the values of two tokens, or of the first only, times their weights.  pairs: [C][16][2].
   template <int R, int C> static inline void add_pairs(const uint16_t* pairs, const uint16_t* weights, bool both, V (*sums)[C]) {
+    PK_UNROLLED
     for (int r = 0; r < R; r++)
+      PK_UNROLLED
       for (int c = 0; c < C; c++) {
         const uint16_t* by = weights + r * pk::KEY_SPLIT;
         sums[r][c] = both ? dot2_bf16(sums[r][c], pairs + 32 * c, by) : dot1_bf16(sums[r][c], pairs + 32 * c, by);
@@ -52,26 +55,36 @@ struct Halves16 {
     }
   }
   static inline const float* column(const float* panel, int r) { return panel + r; }
-  template <int R> static inline void scores(const float* panel, int rows, const uint16_t* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d += 2) {
-      const V even = load_even(page + 16 * d), odd = load_odd(page + 16 * d);
-      for (int r = 0; r < R; r++) dots[r] = fma(even, set1(panel[d * rows + r]), dots[r]);
-      for (int r = 0; r < R; r++) dots[r] = fma(odd, set1(panel[(d + 1) * rows + r]), dots[r]);
+  template <int R> static inline void scores(const float* panel, ptrdiff_t rows, const uint16_t* page, int dim, V* dots) {
+    const float* next = panel + rows;
+    for (int d = 0; d < dim; d += 2, page += 32, panel += 2 * rows, next += 2 * rows) {
+      const V even = load_even(page), odd = load_odd(page);
+      PK_UNROLLED
+      for (int r = 0; r < R; r++) dots[r] = fma(even, set1(panel[r]), dots[r]);
+      PK_UNROLLED
+      for (int r = 0; r < R; r++) dots[r] = fma(odd, set1(next[r]), dots[r]);
     }
   }
   static inline V round_weights(float* out, V weights) {
-    uint16_t cells[16];
-    store_bf16(cells, weights);
-    const V rounded = load_bf16(cells);
+    const V rounded = round_bf16(weights);
     store(out, rounded);
     return rounded;
   }
-  template <int R, int C> static inline void add_pairs(const uint16_t* pairs, const float* weights, bool both, V (*sums)[C]) {
-    for (int c = 0; c < C; c++) {
-      const V even = load_even(pairs + 32 * c), odd = load_odd(pairs + 32 * c);
-      for (int r = 0; r < R; r++) sums[r][c] = fma(even, set1(weights[r * pk::KEY_SPLIT]), sums[r][c]);
-      for (int r = 0; both && r < R; r++) sums[r][c] = fma(odd, set1(weights[r * pk::KEY_SPLIT + 1]), sums[r][c]);
+  template <int R, int C> static inline void add_times(const V* value, const float* weights, V (*sums)[C]) {
+    PK_UNROLLED
+    for (int r = 0; r < R; r++) {
+      const V by = set1(weights[r * pk::KEY_SPLIT]);
+      PK_UNROLLED
+      for (int c = 0; c < C; c++) sums[r][c] = fma(value[c], by, sums[r][c]);
     }
+  }
+  template <int R, int C> static inline void add_pairs(const uint16_t* pairs, const float* weights, bool both, V (*sums)[C]) {
+    V value[C];
+    for (int c = 0; c < C; c++) value[c] = load_even(pairs + 32 * c);
+    add_times<R, C>(value, weights, sums);
+    if (!both) return;
+    for (int c = 0; c < C; c++) value[c] = load_odd(pairs + 32 * c);
+    add_times<R, C>(value, weights + 1, sums);
   }
 };
 

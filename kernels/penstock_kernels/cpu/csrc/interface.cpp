@@ -68,8 +68,19 @@ const pk::Kernels* named(const char* name) {
   return std::strcmp(name, "portable") ? nullptr : pk::portable_kernels();
 }
 
+// Whether the units for bfloat16 multiply more than those for floats.  Intel's don't: a processor with both of them
+// (family 6, model 207) began 1.35 thousand million products of bfloat16 pairs a second, and 5.5 of floats.
+bool has_fast_halves() {
+#if defined(PK_X86)
+  return !__builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 const pk::Kernels* best() {
-  if (const pk::Kernels* kernels = named("avx512")) return kernels;
+  if (has_fast_halves())
+    if (const pk::Kernels* kernels = named("avx512")) return kernels;
 #if defined(PK_X86)
   if (has_wide_floats()) pk::wide_floats.store(pk::avx512_floats(), std::memory_order_relaxed);
 #endif

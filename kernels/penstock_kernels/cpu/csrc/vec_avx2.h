@@ -11,7 +11,7 @@ constexpr int FLOAT_ROWS = 6;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 12;
 // The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 6, VALUE_ROWS = 3, VALUE_VECTORS = 2;
+constexpr int SCORE_ROWS = 6, VALUE_ROWS = 6, VALUE_VECTORS = 1;
 
 struct V { __m256 lo, hi; };
 struct I { __m256i lo, hi; };
@@ -179,37 +179,28 @@ inline void store_i8(int8_t* p, V x) {
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+// Of bytes made unsigned, less what that added.
 inline int32_t sum_i8(const int8_t* p) {
-  int32_t total = 0;
-  for (int i = 0; i < 16; i++) total += p[i];
-  return total;
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(128))), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 }
 
-inline __m256 dot2_half(__m256 sums, const uint16_t* w, uint32_t two) {
-  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
-  const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-  const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-  const __m256 a0 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two << 16)));
-  const __m256 a1 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two & 0xffff0000u)));
-  return _mm256_fmadd_ps(odd, a1, _mm256_fmadd_ps(even, a0, sums));
-}
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  uint32_t two;
-  __builtin_memcpy(&two, a, 4);
-  return {dot2_half(sums.lo, w, two), dot2_half(sums.hi, w + 16, two)};
-}
-
-// 8 floats, rounded to nearest even, each in the low half of its lane; NaN stays NaN.
-inline __m256i bf16_of_half(__m256 x) {
+// 8 floats, rounded to nearest even, each in the high half of its lane; NaN stays NaN.
+inline __m256i rounded_half(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(64));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(64 << 16));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(rounded, quiet, is_nan);
 }
+inline __m256 round_half(__m256 x) {
+  return _mm256_castsi256_ps(_mm256_and_si256(rounded_half(x), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+inline V round_bf16(V x) { return {round_half(x.lo), round_half(x.hi)}; }
 inline void store_bf16(uint16_t* p, V x) {
-  const __m256i packed = _mm256_packus_epi32(bf16_of_half(x.lo), bf16_of_half(x.hi));
+  const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(rounded_half(x.lo), 16), _mm256_srli_epi32(rounded_half(x.hi), 16));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 // 16 pairs (even, odd) of numbers that are bfloat16 already.

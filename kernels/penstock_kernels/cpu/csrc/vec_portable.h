@@ -97,23 +97,15 @@ inline void store_i8(int8_t* p, V a) {
 }
 inline int32_t sum_i8(const int8_t* p) { int32_t r = 0; PK_LANES r += p[i]; return r; }
 
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  const float a0 = bits_to_float(static_cast<uint32_t>(a[0]) << 16), a1 = bits_to_float(static_cast<uint32_t>(a[1]) << 16);
-  PK_LANES {
-    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i]) << 16) * a0;
-    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i + 1]) << 16) * a1;
-  }
-  return sums;
+// The bits of a float, rounded to the bfloat16 in their high half.
+inline uint32_t rounded_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? bits | 64u << 16 : bits + 0x7fffu + ((bits >> 16) & 1);
 }
-
+inline V round_bf16(V a) { PK_LANES a.x[i] = bits_to_float(rounded_bits(a.x[i]) & 0xffff0000u); return a; }
 // 16 floats, rounded to nearest even.
-inline void store_bf16(uint16_t* p, V a) {
-  PK_LANES {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &a.x[i], 4);
-    p[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 64 : (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-  }
-}
+inline void store_bf16(uint16_t* p, V a) { PK_LANES p[i] = static_cast<uint16_t>(rounded_bits(a.x[i]) >> 16); }
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline uint16_t upper_half(float x) { uint32_t bits; __builtin_memcpy(&bits, &x, 4); return static_cast<uint16_t>(bits >> 16); }
 inline void store_bf16_pairs(uint16_t* p, V even, V odd) {

@@ -59,7 +59,7 @@ export class Composer {
     this.#needsFile = transcribes;
     this.box.disabled = !chats && !transcribes;
     if (chats) this.box.placeholder = "Write a message";
-    else if (transcribes) this.box.placeholder = "Names in it, if you like";
+    else if (transcribes) this.box.placeholder = "Names in it, if any";
     else this.box.placeholder = "This model makes vectors: there is nobody to chat with";
     this.#fit();
   }

@@ -1,0 +1,75 @@
+"""Families by name: ours, and where none of them has it, plug-ins'."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from penstock import plugins
+from penstock.errors import StartupError
+from penstock.families import FAMILIES, GGUF_ARCHITECTURES, HUB_CLASSES
+from penstock.families.family import Family
+from penstock.plugins import BrokenPlugin, Plugin
+
+
+def family_named(name: str) -> Family | None:
+    """By ModelConfig.architecture."""
+    return FAMILIES.get(name) or _plugged().get(name)
+
+
+def served_family(name: str) -> Family:
+    """The same of a prepared model. Raises StartupError where its plug-in isn't there any more."""
+    family = family_named(name)
+    if family is None:
+        raise StartupError(f"the model's family {name!r} is neither built in nor a plug-in's")
+    return family
+
+
+def family_of_class(name: str) -> Family | None:
+    """By the class that a hub folder's config.json names."""
+    if name in HUB_CLASSES:
+        return HUB_CLASSES[name]
+    return next((each for each in _plugged().values() if name in each.hub_classes), None)
+
+
+def family_of_gguf(name: str) -> Family | None:
+    """By what a GGUF file names."""
+    if name in GGUF_ARCHITECTURES:
+        return GGUF_ARCHITECTURES[name]
+    plugged = _plugged().values()
+    return next((each for each in plugged if name in (each.gguf, *each.gguf_also)), None)
+
+
+def package_of(name: str) -> str:
+    """Name and version of the package that brings a family; empty for ours."""
+    if name in FAMILIES:
+        return ""
+    return next((each.package for each in _families() if each.value.name == name), "")
+
+
+def _plugged() -> dict[str, Family]:
+    return {each.value.name: each.value for each in _families()}
+
+
+@cache
+def _families() -> tuple[Plugin[Family], ...]:
+    """All plug-ins' that can be used; others are named in the log."""
+    found: list[Plugin[Family]] = []
+    for plugin in plugins.installed_plugins(plugins.FAMILIES):
+        try:
+            found.append(Plugin(plugin.name, plugin.package, _checked(plugin, found)))
+        except BrokenPlugin as error:
+            plugins.leave_out(plugins.FAMILIES, error)
+    return tuple(found)
+
+
+def _checked(plugin: Plugin[object], others: list[Plugin[Family]]) -> Family:
+    family, whose = plugin.value, f"the plug-in {plugin.name} of {plugin.package}"
+    if not isinstance(family, Family):
+        raise BrokenPlugin(f"{whose} is {family!r}, and not a Family")
+    taken = {**FAMILIES, **{each.value.name: each.value for each in others}}
+    if family.name in taken:
+        raise BrokenPlugin(f"{whose}: there is a family {family.name} already")
+    classes = {name for each in taken.values() for name in each.hub_classes}
+    if not classes.isdisjoint(family.hub_classes):
+        raise BrokenPlugin(f"{whose}: {family.hub_classes[0]} has a family already")
+    return family
