@@ -113,9 +113,11 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     # --- where the server keeps responses
     previous_response_id: Text = None
 
+    background: Flag = None
+    """It is answered by and by, and looked at by its id."""
+
     # --- only at their neutral value
     conversation: Any = None
-    background: Flag = None
     context_management: Any = None
     prompt: Any = None
 
@@ -125,7 +127,6 @@ RULES = (
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
     UnsupportedField("conversation"),
-    UnsupportedField("background", (False,)),
 )
 
 
