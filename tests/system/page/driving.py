@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TIMEOUT = 120.0
 """Seconds that a busy machine may take; Playwright's own bound is 30."""
+POLL = 60
+"""Milliseconds between looks at a page: each look takes three processes' time."""
 LABELS = {
     "system": "System prompt",
     "temperature": "Temperature",
@@ -57,7 +59,7 @@ class Tab:
         deadline = time.monotonic() + TIMEOUT
         while not self.page.evaluate(function, argument):
             assert time.monotonic() < deadline, f"not within {TIMEOUT} s: {function}"
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(POLL)
 
     def excuse(self, words: str) -> None:
         """Takes complaints with these words for its own; there must be one, now or soon: the
@@ -65,7 +67,7 @@ class Tab:
         deadline = time.monotonic() + TIMEOUT
         while not any(words in each for each in self.complaints):
             assert time.monotonic() < deadline, (words, self.complaints)
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(POLL)
         self.complaints[:] = [each for each in self.complaints if words not in each]
 
 
