@@ -25,7 +25,8 @@ STATELESS = "this server keeps no responses (its operator may: --stored-response
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
-    unknown here are skipped. image_url, detail, uuid: of an input_image."""
+    unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
+    input_file, a data: URI."""
 
     type: str
     text: str | None = None
@@ -35,6 +36,7 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     detail: Any = None
     uuid: Any = None
     file_id: Any = None
+    file_data: Any = None
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):

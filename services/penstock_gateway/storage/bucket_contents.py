@@ -132,7 +132,8 @@ class BucketContents(Contents):
         return _BucketWriter(self._bucket, self._scratch / checked_id(file_id))
 
     def open(self, file_id: str) -> BinaryIO:
-        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115: the caller closes it
+        # The caller closes it.
+        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115
         try:
             for part in self.read(file_id):
                 file.write(part)

@@ -45,6 +45,7 @@ class ResponseRecords:
         size = len(items.encode()) + len(response.encode())
 
         def work(connection: Connection) -> None:
+            self._database.alone_for(connection, owner)
             now = int(time.time())
             connection.execute(delete(responses).where(*_one(owner, id)))
             if size > self._most_bytes:
