@@ -35,7 +35,7 @@ from testing.serving import Server
 RUNNER = Path(__file__).parent / "drafting" / "lookup_runner.py"
 LIMIT = 900.0
 """Seconds for a library's answers."""
-REQUESTS = ("copy", "code", "chat", "random")
+REQUESTS = "copy,code,chat,random"
 OWN = ("suffix", "ngram")
 COLUMNS = {
     "library": "{library}",
@@ -61,7 +61,7 @@ def measure(flags: argparse.Namespace) -> Document:
             method: running.enter_context(_server(flags, json.dumps({"method": method, **most})))
             for method in OWN
         }
-        for name in REQUESTS:
+        for name in flags.requests.split(","):
             prompts = list(_prompts(off, name, flags.answers))
             for method, drafts in own.items():
                 say(f"penstock, {method}, {name}")
@@ -141,10 +141,9 @@ def _theirs(
 
 
 def _row(library: str, name: str, tokens: int, found: dict[str, Answers]) -> dict[str, Any]:
-    def ratios(of: str) -> list[float]:
-        return [
-            off[of] / drafts[of] for off, drafts in zip(found["off"], found["drafts"], strict=True)
-        ]
+    def ratio(of: str) -> float:
+        each = {way: statistics.median(answer[of] for answer in found[way]) for way in found}
+        return each["off"] / each["drafts"]
 
     def rate(way: str) -> float:
         return tokens / statistics.median(each["seconds"] for each in found[way])
@@ -155,8 +154,8 @@ def _row(library: str, name: str, tokens: int, found: dict[str, Answers]) -> dic
         "name": name,
         "without": rate("off"),
         "with_drafts": rate("drafts"),
-        "ratio": statistics.geometric_mean(ratios("seconds")),
-        "by_work": statistics.geometric_mean(ratios("processor")),
+        "ratio": ratio("seconds"),
+        "by_work": ratio("processor"),
         "same": sum(off["ids"] == drafts["ids"] for off, drafts in pairs),
         "answers": len(found["off"]),
     }
@@ -167,8 +166,8 @@ def markdown(document: Document) -> str:
         f"{machine_line(document)}\n\nModel {document['model']}; {', '.join(document['versions'])};"
         f" at most {document['drafts']} drafts, {document['threads']} compute threads, one stream,"
         f" answers of {document['tokens']} tokens, prompts included. transformers has the same"
-        " weights as float32. Times as fast: of each prompt with drafts to without, geometric"
-        " means; by processor time: the same of what the processes worked. Same answers: how many"
+        " weights as float32. Times as fast: answers with drafts to those without, of medians; by"
+        " processor time: the same of what the processes worked. Same answers: how many"
         f" came out the same with drafts as without.\n\n{table(COLUMNS, document['rows'])}\n"
     )
 
@@ -178,6 +177,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "--drafts": {"type": int, "default": 8, "help": "of a step, at most"},
     "--threads": {"type": int, "default": 1},
     "--tokens": {"type": int, "default": 96, "help": "of an answer"},
+    "--requests": {"default": REQUESTS, "help": f"kinds of {', '.join(WORKLOADS)}"},
     "--answers": {"type": int, "default": 5, "help": "of each kind of request"},
 }
 COMMAND = Measurement("lookup_peers", __doc__, measure, markdown, FLAGS)

@@ -35,7 +35,7 @@ HEAD = "product: head"
 
 
 @dataclass(frozen=True)
-class Step:
+class PromptStep:
     """Prompts of one length, of which as many tokens have been computed before."""
 
     name: str
@@ -60,9 +60,9 @@ class Step:
 
 
 STEPS = (
-    Step("512 tokens", 1, 512),
-    Step("512 behind 512", 1, 512, 512),
-    Step("32 prompts of 16", 32, 16),
+    PromptStep("512 tokens", 1, 512),
+    PromptStep("512 behind 512", 1, 512, 512),
+    PromptStep("32 prompts of 16", 32, 16),
 )
 """A step that begins behind others' tokens reads what the one before it has left in the cache."""
 
@@ -86,7 +86,7 @@ def measure(flags: argparse.Namespace) -> Document:
     return {"model": default_model().name, "threads": flags.threads, "cases": cases}
 
 
-def parts_of(forward: CPUForward, step: Step) -> list[dict[str, object]]:
+def parts_of(forward: CPUForward, step: PromptStep) -> list[dict[str, object]]:
     """Parts of the step: name, seconds, seconds waited, and of products operations a second."""
     ticks, taken = forward.decoder.watch(), []
     wanted = step.tokens * np.arange(1, step.sequences + 1) - 1

@@ -28,8 +28,7 @@ class PEFTSteps:
         torch.set_num_threads(threads)
         config: Any = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         alone: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        self._vocab: int = config.vocab_size
-        self._alone = alone.eval()
+        self._config = config
         self._adapted: Any = None
         for number, rank in enumerate(ranks):
             own = peft.LoraConfig(r=rank, target_modules=MODULES, init_lora_weights=False)
@@ -62,9 +61,12 @@ class PEFTSteps:
         return statistics.median(times[1:])
 
     def _cache(self, streams: int, context: int) -> Any:
-        """Of so many tokens of each stream, which are the same ones."""
-        cache = transformers.DynamicCache()
-        self._pass(torch.arange(context).repeat(streams, 1) + 100, cache, 0)
+        """Of so many tokens of each stream, with any numbers."""
+        cache, config = transformers.DynamicCache(), self._config
+        shape = (streams, config.num_key_value_heads, context)
+        for layer in range(config.num_hidden_layers):
+            values = torch.randn(*shape, config.hidden_size // config.num_attention_heads)
+            cache.update(values, values.clone(), layer)
         return cache
 
     def _pass(self, tokens: torch.Tensor, cache: Any, adapters: int) -> None:
