@@ -142,7 +142,9 @@ def _theirs(
 
 def _row(library: str, name: str, tokens: int, found: dict[str, Answers]) -> dict[str, Any]:
     def ratio(of: str) -> float:
-        each = {way: statistics.median(answer[of] for answer in found[way]) for way in found}
+        each: dict[str, float] = {
+            way: statistics.median(answer[of] for answer in found[way]) for way in found
+        }
         return each["off"] / each["drafts"]
 
     def rate(way: str) -> float:

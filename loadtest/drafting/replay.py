@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -113,7 +114,10 @@ class _Worker:
         drafting = (
             Drafting(slots)
             if method == "off"
-            else Drafting(slots, lookup_proposer(SpeculativeConfig(method=method), slots))
+            else Drafting(
+                slots,
+                lookup_proposer(msgspec.convert({"method": method}, SpeculativeConfig), slots),
+            )
         )
         kind = Generate(
             HostQueue(),

@@ -1,4 +1,4 @@
-"""Responses in the background: what is put on record in place of an answer, and what becomes of it."""
+"""Responses in the background: what is on record in place of an answer, and what becomes of it."""
 
 from __future__ import annotations
 
