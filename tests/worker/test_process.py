@@ -372,7 +372,7 @@ def test_a_life_is_told_with_every_hello(
     ("change", "message"),
     [
         ({"model_dir": "/nonexistent/model"}, "/nonexistent/model"),
-        ({"attention_backend": "magic"}, "attention_backend is 'magic'"),
+        ({"attention_backend": "magic"}, "--attention-backend is magic; allowed: "),
         ({"num_kv_blocks": 10**9}, "num_kv_blocks is 1000000000"),
         ({"numa_node": 1023}, "numa_node is 1023, which doesn't exist"),
     ],
