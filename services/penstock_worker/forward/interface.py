@@ -113,6 +113,10 @@ class DeviceForward(Forward, Protocol):
         """Returns a view of the KV cache, [parts, blocks, bytes] uint8 on the device. Block b is
         [:, b]."""
 
+    def capture(self) -> None:
+        """Captures the steps that will be replayed, where that isn't done or was lost with a group.
+        All ranks call it at the same time. Raises GroupLost."""
+
 
 class HeldStates(States, Protocol):
     """States, and the memory that they take."""
@@ -192,4 +196,4 @@ class DeviceRecipe(Recipe):
     build: Callable[[], DeviceBuild]
     device: torch.device
     device_name: str  # For logs and status.
-    graphs: int  # CUDA graphs that may be captured.
+    graphs: int  # CUDA graphs that will be captured.

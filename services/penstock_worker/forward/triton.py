@@ -28,9 +28,9 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.graphs import MAX_GRAPHS
 from penstock_worker.forward.interface import (
     DeviceBuild,
     DeviceRecipe,
@@ -192,7 +192,7 @@ def recipe(
         build=build,
         device=device,
         device_name=device_name(device),
-        graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        graphs=0 if setup.enforce_eager else len(buckets_of(setup).all),
         states=states,
         media=media.encodings,
         adapters=adapters,

@@ -14,9 +14,9 @@ from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.encoder_decoder_on_device import EncoderDecoderOnDevice
-from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import RowsHead, TritonForward
 from penstock_worker.media.loading import Connect, connect_nothing
@@ -49,12 +49,9 @@ class TritonBuild:
     adapters: DeviceAdapters | None = None
 
     def __call__(self, blocks: int) -> TritonForward:
-        setup, forward = self.setup, self._forward(blocks)
-        if not setup.enforce_eager:
-            buckets = Buckets(
-                setup.max_num_seqs, setup.max_model_len, setup.block_size, setup.max_loras
-            )
-            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
+        forward = self._forward(blocks)
+        if not self.setup.enforce_eager:
+            forward.use_graphs(buckets_of(self.setup), captures_of(self.device), self.dtype)
         self.see(forward.count_layer)
         return forward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ from penstock_worker.steps.threads import ShareThreads
 log = logs.get(__name__)
 
 
+def _nothing() -> None:
+    """Of a model on a CPU."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A loaded model."""
@@ -55,6 +60,12 @@ class Loaded:
     runner: StepRunner[Any]
     ready: Ready  # What is reported to the engine core.
     kv_bytes: int  # Size of the KV cache.
+    rehearse: Callable[[], None] = _nothing
+    """Queues the steps that a rank which loads this model queues with the others of its group,
+    before they agree on the number of KV blocks. A model that is loaded already does so again in
+    each further group, since the ranks' messages must match."""
+    capture: Callable[[], None] = _nothing
+    """See DeviceForward.capture."""
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
@@ -216,7 +227,14 @@ def _load_on_device(
         )
         stage = EarlierStage(parts.forward, slots, parts.copies, states=states, adapters=adapters)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
-        return Loaded(setup, runner, ready, parts.copies.device_bytes)
+        return Loaded(
+            setup,
+            runner,
+            ready,
+            parts.copies.device_bytes,
+            parts.rehearse,
+            parts.forward.capture,
+        )
     grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
@@ -243,7 +261,9 @@ def _load_on_device(
         adapters=step_adapters(recipe.adapters, prepared, setup),
     )
     runner = StepRunner(queue, generate, phases=phases)
-    return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    return Loaded(
+        setup, runner, ready, parts.copies.device_bytes, parts.rehearse, parts.forward.capture
+    )
 
 
 def _memory_of(recipe: Recipe) -> dict[str, str]:
