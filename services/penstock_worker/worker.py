@@ -12,7 +12,6 @@ from penstock import logs
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.protocol.from_worker import Fault, Result
 from penstock.protocol.to_worker import (
-    Call,
     CompileGrammar,
     DropAdapter,
     DropGrammar,
@@ -24,6 +23,7 @@ from penstock.protocol.to_worker import (
     Setup,
     Stop,
     ToWorker,
+    WorkerCall,
 )
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.machine import gc_tuning
@@ -121,7 +121,7 @@ class Worker:
                         self._setting_up = False
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
-                case Call() if self._extensions is not None:
+                case WorkerCall() if self._extensions is not None:
                     self._session.send(heard.session, self._extensions.answer(message))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)

@@ -44,7 +44,6 @@ from penstock.protocol.to_frontend import (
     Welcome,
 )
 from penstock.protocol.to_worker import (
-    Call,
     CompileGrammar,
     DropAdapter,
     DropGrammar,
@@ -55,6 +54,7 @@ from penstock.protocol.to_worker import (
     Plan,
     Setup,
     ToWorker,
+    WorkerCall,
 )
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
@@ -83,7 +83,7 @@ class Harness:
         self.setup: Setup | None = None
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
-        self.calls: deque[Call] = deque()
+        self.calls: deque[WorkerCall] = deque()
         """Of the worker's extensions, that it has not answered."""
         self.compile_at_once = True
         self.late: Callable[[], bool] = lambda: False
@@ -222,7 +222,7 @@ class Harness:
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
-        elif isinstance(message, Call):
+        elif isinstance(message, WorkerCall):
             assert not self.plans, "a call beside a step"
             assert not self.calls, "two calls at a time"
             self.calls.append(message)

@@ -10,7 +10,7 @@ from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import CallWorkers
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_frontend import Called
-from penstock.protocol.to_worker import Call
+from penstock.protocol.to_worker import WorkerCall
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
@@ -83,7 +83,9 @@ class WorkerCalls:
         self._number += 1
         self._unanswered = set(range(self._workers.ranks.size))
         message = call.message
-        self._workers.send(Call(self._number, message.method, message.arguments, message.seconds))
+        self._workers.send(
+            WorkerCall(self._number, message.method, message.arguments, message.seconds)
+        )
 
     def planned(self) -> None:
         """Steps have had their turn."""

@@ -22,7 +22,7 @@ from penstock.plugins import (
 )
 from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_worker import CallDone, CallFailed
-from penstock.protocol.to_worker import Call
+from penstock.protocol.to_worker import WorkerCall
 from penstock_worker.extensions.context import WorkerContext
 
 log = logs.get(__name__)
@@ -46,7 +46,7 @@ class ExtensionMethods:
         if asked_plugins(wanted):
             self._methods()
 
-    def answer(self, call: Call) -> CallDone | CallFailed:
+    def answer(self, call: WorkerCall) -> CallDone | CallFailed:
         """Calls the method. The process ends where that takes longer than it may."""
         try:
             known = self._methods()
@@ -96,7 +96,7 @@ class ExtensionMethods:
 
 
 def _called(
-    call: Call, method: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    call: WorkerCall, method: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> CallDone | CallFailed:
     try:
         result = encode_value(method(*args, **kwargs))

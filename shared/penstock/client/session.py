@@ -13,9 +13,9 @@ import msgspec
 import zmq
 
 from penstock import logs
-from penstock.client.calling import OpenCalls
 from penstock.client.generation import Generation
 from penstock.client.media import MediaFiles, PreparedMedia, files_beside
+from penstock.client.open_calls import OpenCalls
 from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
 from penstock.client.works import Works

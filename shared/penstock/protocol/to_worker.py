@@ -301,7 +301,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Whether SlotResult.proposed is wanted: to find it takes time."""
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
+class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """Calls a method of a worker extension; answered by CallDone or CallFailed. No step is planned
     until then."""
 
@@ -328,6 +328,6 @@ ToWorker = (
     | DropMedia
     | LoadAdapter
     | DropAdapter
-    | Call
+    | WorkerCall
     | Stop
 )
