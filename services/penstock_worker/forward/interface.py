@@ -181,6 +181,10 @@ class DeviceBuild(Protocol):
 
     def __call__(self, blocks: int) -> DeviceForward: ...
 
+    def rehearse(self) -> None:
+        """Queues steps, none larger than the largest, that launch every variant of the kernels over
+        a KV cache of one block."""
+
     def widest_prefill(self) -> Tensor:
         """Queues the largest possible step over a KV cache of one block. Returns as many rows of
         logits as may be requested at once, at least one for each sequence that may run."""

@@ -39,6 +39,7 @@ from penstock_worker.forward.interface import (
     require_adaptable,
 )
 from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.forward.triton_limits import (
     attention_of,
@@ -143,7 +144,7 @@ def recipe(
     media = ModelMedia(prepared, setup, ranks, dtype, device)
 
     def build() -> DeviceBuild:
-        see = media.load()
+        see, held = media.load(), media.encodings
         weights = open_weights(
             prepared.weights,
             config,
@@ -173,6 +174,7 @@ def recipe(
             states,
             see,
             adapters,
+            None if held is None else MediaSteps(held.sections, held.whole_spans),
         )
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))

@@ -31,7 +31,7 @@ def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
     if ranks.place.ranks == 1:
         return ready
     with torch.inference_mode():
-        loaded.rehearse()  # As ranks do that are new there.
+        loaded.kernels.rehearse()  # As ranks do that are new there.
         blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
-        loaded.capture()
+        loaded.kernels.capture()
     return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)

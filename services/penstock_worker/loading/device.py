@@ -38,7 +38,7 @@ class DevicePool:
     blocks: int
     """Number of KV blocks."""
     rehearse: Callable[[], None]
-    """Queues what all ranks queue together while the model is loaded: see Loaded.rehearse."""
+    """See LoadedKernels.rehearse."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ def load_forward(
 
     def rehearse() -> None:
         with ranks.waiting():
+            _compile(recipe, build)
             for step in _steps(build, profile):
                 step()
             memory.wait()
@@ -150,6 +151,10 @@ def _kv_blocks(
     build: DeviceBuild,
     profile: Callable[[Tensor], None],
 ) -> int:
+    try:
+        _compile(recipe, build)
+    except torch.OutOfMemoryError as error:
+        raise StartupError(f"not enough memory on the device for a step: {error}") from error
     prefill, decode = _steps(build, profile)
     usage = measure(memory, prefill, decode, graphs=recipe.graphs, graph_bytes=GRAPH_BYTES)
     log.info("the largest steps were rehearsed", memory=str(usage))
@@ -164,6 +169,12 @@ def _kv_blocks(
         useful=setup.max_num_seqs * longest_blocks(setup, recipe.kv_groups),
         least=blocks_needed(recipe.kv_groups, 1, setup.block_size),
     )
+
+
+def _compile(recipe: DeviceRecipe, build: DeviceBuild) -> None:
+    """So that no request waits for a kernel to compile. Triton's interpreter compiles none."""
+    if recipe.device.type == "cuda":
+        build.rehearse()
 
 
 def _steps(
