@@ -49,8 +49,14 @@ class EventWriter:
         self._append(f"response.{kind}", fields)
 
     def fail(self, error: ErrorBody) -> None:
-        """Appends the event `error`, which has no prefix."""
-        fields = {"code": error.code, "message": error.message, "param": error.param}
+        """Appends the event `error`, which has no prefix: OpenAI has its fields in the event itself,
+        Open Responses in an object."""
+        fields = {
+            "code": error.code,
+            "message": error.message,
+            "param": error.param,
+            "error": error,
+        }
         self._append("error", fields)
 
     def _append(self, kind: str, fields: dict[str, Any]) -> None:

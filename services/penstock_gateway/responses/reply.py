@@ -253,8 +253,10 @@ def _text_options(request: ResponsesRequest) -> dict[str, Any]:
     given = request.text.format if request.text is not None else None
     if given is None:
         return {"format": {"type": "text"}}
+    if given.type != "json_schema":
+        return {"format": {"type": given.type}}
     shown = {name: getattr(given, name) for name in given.__struct_fields__}
-    return {"format": {name: value for name, value in shown.items() if value is not None}}
+    return {"format": shown | {"strict": given.strict is True}}
 
 
 def _usage(usage: UsageInfo, reasoning_tokens: int) -> ResponseUsage:
