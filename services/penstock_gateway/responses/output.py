@@ -49,8 +49,8 @@ class EventWriter:
         self._append(f"response.{kind}", fields)
 
     def fail(self, error: ErrorBody) -> None:
-        """Appends the event `error`, which has no prefix: OpenAI has its fields in the event itself,
-        Open Responses in an object."""
+        """Appends the event `error`, which has no prefix: OpenAI has its fields in the event,
+        Open Responses in an object of it."""
         fields = {
             "code": error.code,
             "message": error.message,

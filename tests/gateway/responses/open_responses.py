@@ -1,5 +1,5 @@
 """What the Open Responses specification (https://www.openresponses.org) says of a response and of
-its events, as JSON schemas: its TypeSpec of 2026-04-24, for what a server like this one can send."""
+its events, as JSON schemas: as of 2026-04-24, and for what a server like this one can send."""
 
 from __future__ import annotations
 
