@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -43,6 +44,7 @@ class ByteTokenizer:
     special_ids = frozenset({END})
     add_bos = False
     bos_token_id = None
+    table = SimpleNamespace(byte_level=True)
 
     def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True):
         ids: list[int] = []
@@ -55,6 +57,10 @@ class ByteTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         return b"<|end|>" if token == END else bytes([token])
+
+    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+        end = b"" if skip_special_tokens else self.token_bytes(END)
+        return [bytes([value]) for value in range(END)] + [end]
 
     def token_names(self, ids: list[int]) -> list[str]:
         return [self.token_text(token) for token in ids]
