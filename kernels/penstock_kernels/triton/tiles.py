@@ -104,6 +104,8 @@ class AttentionTiles:
     """Keys per split, a multiple of `keys`; 0: all keys are one split."""
     warps: int
     stages: int
+    registers: int | None = None
+    """Most registers of a thread that computes single splits; None: the compiler's choice."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ class AttentionChoice:
     """
 
     few: AttentionTiles
-    """For sequences with at most split_queries new tokens (decode): one program per split of the
-    keys."""
+    """For sequences with at most split_queries new tokens (decode): split by split."""
     many: AttentionTiles
     """For longer chunks: one program for all splits of a query tile."""
     split_queries: int = 16
@@ -124,6 +125,13 @@ class AttentionChoice:
 KEY_SPLIT = 512
 """Keys per split. A split's partial result is group x head_dim float32: 1 to 3 % of the keys and
 values read."""
+LISTED_TILES = 512
+"""Most tiles whose splits one launch goes through."""
+ATTENTION_PROGRAMS = 2048
+"""Most programs that go through the splits of a launch, for all KV heads: five times as many as an
+H100 has room for at once, so that all of its processors end at about the same time."""
+DECODE_REGISTERS = 168
+"""So that three programs of 4 warps fit an SM, as their shared memory does."""
 STAGES = 5
 """A load of keys or values waits for a load of the block table, and each of the two takes up
 pipeline stages: 5 keep two tiles in flight, and fewer none."""
@@ -150,7 +158,7 @@ def attention_choice(
     if batch_invariant:
         same = AttentionTiles(64, keys, KEY_SPLIT, 4 if head_dim <= 128 else 8, STAGES)
         return AttentionChoice(same, same)
-    few = AttentionTiles(16, keys, KEY_SPLIT, 4, STAGES)
+    few = AttentionTiles(16, keys, KEY_SPLIT, 4, STAGES, DECODE_REGISTERS)
     if head_dim <= 128:
         return AttentionChoice(few, AttentionTiles(128, 128, 0, 8, STAGES))
     return AttentionChoice(few, AttentionTiles(64, 64, 0, 8, STAGES))

@@ -164,6 +164,27 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
 
 
+@pytest.mark.parametrize("reach", [FULL, Reach(70)], ids=str)
+def test_any_number_of_programs_goes_through_the_splits(
+    reach: Reach, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long context among short ones: a program for each pair of a tile and a split, three for
+    all, and fewer tiles at a time. A chunk's bits come from programs that have a tile each."""
+    shape, dtype = (4, 1, 16), torch.float32
+    ends = [(330, 3), (2, 1), (64, 1), (65, 2), *[(9, 1)] * 13]
+    lone = [sequence(20 + n, length, shape, dtype) for n, (length, _) in enumerate(ends)]
+    pairs = zip(lone, ends, strict=True)
+    work = [(one, length - count, count) for one, (length, count) in pairs]
+    case = Case(SAME, 16, reach)
+    whole = run_step(work, case, device)
+    (chunk,) = run_step([(lone[0], 300, 30)], case, device)
+    assert torch.equal(whole[0], chunk[27:])
+    for name, value in (("ATTENTION_PROGRAMS", 3), ("LISTED_TILES", 16)):
+        monkeypatch.setattr(paged, name, value)
+        for one, other in zip(run_step(work, case, device), whole, strict=True):
+            assert torch.equal(one, other), name
+
+
 @pytest.mark.slow
 def test_more_tiles_than_partial_results_have_room_for(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
