@@ -22,8 +22,13 @@ Identity = tuple[int, int]
 
 PATIENCE = 5.0
 """Seconds for what was told to end and hasn't been waited for yet."""
-HELPERS = ("testing.preloaded", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""In command lines: begun when they are first needed, they serve the whole session."""
+HELPERS = (
+    "testing.preloaded",
+    "tests: preloaded",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+)
+"""In command lines, or titles: begun when they are first needed, they serve the whole session."""
 STARTED_AT = 19
 """The place of the time of beginning behind a process's name in /proc/PID/stat, from 0."""
 

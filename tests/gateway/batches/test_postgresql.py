@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -98,16 +99,16 @@ class Postgres:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    folder = tmp_path_factory.mktemp("postgres")
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)
-    server = Postgres(folder / "server")
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def server() -> Iterator[Postgres]:
+    # Not below pytest's own folder, which is closed to the user that the server runs as.
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = Postgres(Path(folder) / "server")
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture
