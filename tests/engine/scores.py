@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
-from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
 from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
@@ -156,3 +156,5 @@ class Front:
     """Requests that it was told are in a step."""
     num_outputs: int = 0
     """Messages that told it of sequences."""
+    called: list[Called] = field(default_factory=list)
+    """What ranks answered to its calls."""
