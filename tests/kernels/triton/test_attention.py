@@ -91,6 +91,21 @@ def test_sinks(reach: Reach, device: torch.device) -> None:
     assert torch.equal(parts[1][0], parts[0][-1])
 
 
+@pytest.mark.parametrize("reach", [FULL, Reach(40, 3.0)], ids=str)
+def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
+    """As prompts are computed by default: their bits don't depend on how they are cut."""
+    one, other = (
+        sequence(3, 135, (4, 2, 64), torch.float32),
+        sequence(5, 70, (4, 2, 64), torch.float32),
+    )
+    choice = AttentionChoice(TILES, AttentionTiles(64, 32, 0, 4, 2), split_queries=3)
+    case = Case(choice, 32, reach)
+    (whole,) = run_step([(one, 0, 135)], case, device)
+    assert error(whole, one, 0, reach) < BOUNDS[torch.float32]
+    part = run_step([(other, 60, 10), (one, 75, 50)], case, device)[1]
+    assert torch.equal(part, whole[75:125])
+
+
 def test_fp8_cache(device: torch.device) -> None:
     """Against dense attention over what an FP8 cache can hold."""
     one = sequence(4, 70, (6, 2, 64), torch.bfloat16)

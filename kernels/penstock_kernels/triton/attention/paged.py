@@ -9,11 +9,12 @@ and Gimelshein, 2018; Dao et al., 2022). The splits of a query are combined in o
 - Few new tokens (decode): one program per (tile, KV head, split) writes a partial result, and
   `combine` folds these.
 - Many (prefill): one program per (tile, KV head) goes through the splits and folds them as it goes.
+  With a split size of 0 all keys are one split.
 
 Both use the same `_attend_split` and the same `_fold`. A key that a query doesn't see, or a whole
 tile or split of such keys, multiplies by exactly 1 and adds exactly 0. So a query's bits depend on
 its sequence alone, and with equal tiles in both forms not even on how its tokens were divided into
-chunks.
+chunks. With equal tiles and different splits, that is so among chunks, and among decodes.
 """
 
 from __future__ import annotations

@@ -63,19 +63,21 @@ def _attend_split(
     CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Returns row maxima, sums and weighted values over the keys of one split in [low, end).
-    `last` is the last key that each row sees. `key_head` is where the part of keys begins that
-    TURNING numbers lie in front of."""
+    """Returns row maxima, sums and weighted values over the keys of one split in [low, end); if
+    SPLIT is 0, over all of them. `last` is the last key that each row sees. `key_head` is where the
+    part of keys begins that TURNING numbers lie in front of."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
-    start = split * SPLIT
+    start, stop = split * SPLIT, end
+    if SPLIT > 0:
+        stop = tl.minimum(split * SPLIT + SPLIT, end)
     if WINDOW:
         start = tl.maximum(start, low // KEYS * KEYS)
-    for base in range(start, tl.minimum(split * SPLIT + SPLIT, end), KEYS):
+    for base in range(start, stop, KEYS):
         at = base + tl.arange(0, KEYS)
         held = (at >= low) & (at < end)
         block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0).to(tl.int64)
@@ -198,16 +200,23 @@ def attend(
             tl.store(partial_weights + place, total, mask=real)
             tl.store(partial_values + place[:, None] * HEAD_DIM + column[None, :], mixed, mask=mask)
     else:
-        top = tl.full([ROWS], LOWEST, tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
-        for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
-            peak, weight, values = _attend_split(
-                q, q_turning, position, last, split, low, end, key_head, value_head, table,
+        if SPLIT == 0:
+            top, total, mixed = _attend_split(
+                q, q_turning, position, last, 0, low, end, key_head, value_head, table,
                 slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
                 WINDOW, CHUNKS, SOFT_CAP,
             )  # fmt: skip
-            top, total, mixed = fold(top, total, mixed, peak, weight, values)
+        else:
+            top = tl.full([ROWS], LOWEST, tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
+            for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
+                peak, weight, values = _attend_split(
+                    q, q_turning, position, last, split, low, end, key_head, value_head, table,
+                    slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS,
+                    SPLIT, WINDOW, CHUNKS, SOFT_CAP,
+                )  # fmt: skip
+                top, total, mixed = fold(top, total, mixed, peak, weight, values)
         if SINKS:
             total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
         # Padding rows see arbitrary keys, or none, so that their total may be 0.
