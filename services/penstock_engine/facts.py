@@ -207,6 +207,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_lora_rank=self.max_lora_rank,
             aligns=self.aligned_rows > 0,
             pauses=True,
+            calls=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -246,6 +247,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=config.lora.lora_whole_matrices,
+            worker_extensions=config.worker.worker_extensions,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.call_values import encode_value
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
@@ -171,6 +172,8 @@ class FakeEngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
         self.pauses: list[tuple[bool, bool]] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: list[Any] | Exception = []
         self._observer: Observer | None = None
 
     def name_adapters(self, adapters: list[NamedAdapter]) -> None:
@@ -179,6 +182,14 @@ class FakeEngineClient:
     async def set_paused(self, paused: bool, *, abort: bool = False) -> None:
         self.pauses.append((paused, abort))
         self.status = msgspec.structs.replace(self.status, paused=paused)
+
+    async def call_workers(
+        self, method: str, args: Any = (), kwargs: Any = None, timeout: float | None = None
+    ) -> list[bytes]:
+        self.calls.append((method, args, kwargs, timeout))
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return [encode_value(each) for each in self.answers]
 
     @property
     def paused(self) -> bool:

@@ -11,6 +11,8 @@ from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,
+    CallDone,
+    CallFailed,
     Fault,
     FromWorker,
     GrammarFailed,
@@ -118,6 +120,8 @@ class FromWorkers:
                 self._media.answered(message, worker.rank, now)
             case AdapterReady() | AdapterFailed() if all_ready:
                 self._adapters.answered(message, worker.rank, now)
+            case CallDone() | CallFailed() if self._state.calls.answered(worker.rank, message):
+                self._state.workers.progressed(now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
@@ -181,6 +185,7 @@ class FromWorkers:
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
+        self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause is LossCause.UNKNOWN:
@@ -278,10 +283,13 @@ class FromWorkers:
         return math.inf if until is None else until
 
     def expire(self, now: float) -> None:
-        """Ends the group of a rank that has failed, once the others had time to say why; has
-        grammars compiled that are wanted, and gives up those that take too long."""
+        """Ends the group of a rank that has failed, once the others had time to say why, and one
+        that is stuck; has grammars compiled that are wanted, and gives up those that take too
+        long."""
         if self._faults.due(now):
             self.drop(HEARD, self._loss_cause())
+        elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
+            self.drop(why)
         self._grammars.expire(now)
         self._adapters.expire(now)
         if not self.failing:
