@@ -192,10 +192,7 @@ def _copies(forward: DeviceForward, setup: Setup, host_blocks: int) -> DeviceBlo
             f"{free:,} are free"
         )
     try:
-        copies = DeviceBlockCopies(forward.blocks(), host_blocks)
-        if forward.device.type == "cuda":
-            copies.rehearse()
-        return copies
+        return DeviceBlockCopies(forward.blocks(), host_blocks)
     except (MemoryError, RuntimeError) as error:
         raise StartupError(
             f"not enough memory for the host tier of {host_blocks} KV blocks: {error}"
