@@ -54,7 +54,7 @@ class Watch:
 
     watched: float | None = None
 
-    def dump_traceback_later(self, seconds: float, *, exit: bool) -> None:  # noqa: A002
+    def dump_traceback_later(self, seconds: float, *, exit: bool) -> None:
         assert exit
         self.watched = seconds
 
