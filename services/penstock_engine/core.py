@@ -147,12 +147,16 @@ class EngineCore:
             return
         self.state.calls.advance(now)
         if not self.state.paused and not self.state.calls.holds_steps():
-            self._plan()
+            self._plan(now)
         self.state.calls.planned()
 
-    def _plan(self) -> None:
+    def _plan(self, now: float) -> None:
         try:
+            alone = not self.state.scheduling.in_flight
             while (plan := self.scheduler.plan()) is not None:
+                if alone:
+                    self.state.workers.progressed(now)  # Nothing stood still before it began.
+                alone = False
                 self.state.step_clock.planned()
                 self.state.workers.send(plan)
         except Exception:
