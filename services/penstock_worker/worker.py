@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,17 @@ import msgspec
 
 from penstock import logs
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault, Result
+from penstock.protocol.from_worker import Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropAdapter,
     DropGrammar,
     DropMedia,
+    FetchKV,
     LoadAdapter,
     LoadMedia,
     LoadMediaChunk,
+    LookUpKV,
     Plan,
     Setup,
     Stop,
@@ -116,6 +118,8 @@ class Worker:
                         self._setting_up = False
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
+                case FetchKV() if self._loaded is not None and not heard.first:
+                    self._loaded.runner.fetch(message, self._answer(heard.session))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
                 case DropAdapter() if self._loaded is not None:
@@ -164,12 +168,18 @@ class Worker:
                 loaded.runner.adapters.load(
                     message, lambda answer: self._session.send(session, answer)
                 )
+            case LookUpKV():
+                loaded.runner.disk.look_up(message, self._answer(session))
             case DropAdapter():
                 loaded.runner.adapters.leave(message)
                 return False
             case _:
                 return False
         return True
+
+    def _answer(self, session: int) -> Callable[[FromWorker], None]:
+        """Sends to that session's engine core. From any thread."""
+        return lambda answer: self._session.send(session, answer)
 
     def _forget(self) -> None:
         """Drop everything that belongs to a session, but not the weights."""

@@ -24,9 +24,16 @@ from penstock.prepare import load_manifest
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import FromWorker, GrammarFailed, GrammarReady, WorkerHello
+from penstock.protocol.from_worker import (
+    FetchedKV,
+    FoundKV,
+    FromWorker,
+    GrammarFailed,
+    GrammarReady,
+    WorkerHello,
+)
 from penstock.protocol.to_frontend import Outputs, ToFrontend
-from penstock.protocol.to_worker import CompileGrammar, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import CompileGrammar, FetchKV, LookUpKV, Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import Loaded, load
@@ -73,6 +80,9 @@ class Way:
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
     encoder_caching: bool = True
     max_model_len: int = 256
+    disk: str = ""
+    """Folder of the tier on disk; empty for none."""
+    disk_kib: int = 2**20
 
 
 class System:
@@ -134,6 +144,8 @@ class System:
             answer: FromWorker = self.loaded.ready
         elif isinstance(message, CompileGrammar):
             answer = self._compiled(message)
+        elif isinstance(message, LookUpKV | FetchKV):
+            answer = self._from_disk(message)
         else:
             assert isinstance(message, Plan)
             assert self.loaded is not None
@@ -151,6 +163,15 @@ class System:
         assert self.loaded is not None
         answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
         self.loaded.runner.grammars.compile(message.grammar, message.definition, answers.put)
+        return answers.get(timeout=60)
+
+    def _from_disk(self, message: LookUpKV | FetchKV) -> FoundKV | FetchedKV:
+        assert self.loaded is not None
+        answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
+        if isinstance(message, LookUpKV):
+            self.loaded.runner.disk.look_up(message, answers.put)
+        else:
+            self.loaded.runner.fetch(message, answers.put)
         return answers.get(timeout=60)
 
     def _hear(self, outputs: Outputs) -> None:
@@ -181,6 +202,8 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             enable_encoder_cache=way.encoder_caching,
             host_kv_gib=way.host_kib / 2**20,
             state_checkpoint_tokens=way.checkpoints,
+            disk_kv_dir=way.disk or None,
+            disk_kv_gib=way.disk_kib / 2**20,
         ),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(

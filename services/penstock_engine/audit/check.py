@@ -31,6 +31,7 @@ def check(state: CoreState) -> None:
         state.frontends.requests(),
     )
     state.media.check()
+    state.disk_kv.check()
     state.adapters.check(state.frontends.requests())
 
 

@@ -1,0 +1,155 @@
+"""The tier on disk: answers have the same bits with it and without, and a later life computes only
+what isn't there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StartupError
+from penstock.protocol.to_worker import ToWorker
+from penstock_worker.disk.tier import DiskTier
+from tests.system.in_process import Numerics, System, Way
+from tests.system.test_matrix import (  # noqa: F401: two are fixtures
+    BLOCK,
+    OURS,
+    Results,
+    folder,
+    results,
+    submit_crowd,
+    undisturbed,
+)
+
+pytestmark = [pytest.mark.timeout(300)]
+
+FLOAT = Numerics("reference", "float32")
+KINDS = [FLOAT, Numerics("reference", "float32", "int8"), Numerics("cpu", "float32")]
+WAY = Way(BLOCK, 64, num_blocks=256)
+
+
+def tier_of(system: System) -> DiskTier:
+    assert system.loaded is not None
+    disk = system.loaded.runner.disk
+    assert isinstance(disk, DiskTier)
+    return disk
+
+
+def finished(system: System) -> Results:
+    """After everything has been written, too."""
+    system.run()
+    tier, deadline = tier_of(system), time.monotonic() + 60
+    while tier._unwritten.qsize() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found = results(system)
+    assert system.loaded is not None
+    system.loaded.runner.close()
+    system.core.check()
+    return found
+
+
+def one_by_one(folder: Path, numerics: Numerics, way: Way) -> tuple[Results, System]:  # noqa: F811
+    system = System(folder, numerics, way)
+    for number, ours in OURS.items():
+        system.submit(number, *ours)
+        system.run()
+    return finished(system), system
+
+
+def blocks_read(system: System) -> int:
+    return system.core.state.counts.disk_blocks_read
+
+
+@pytest.mark.parametrize("numerics", KINDS, ids=str)
+def test_a_later_life_finds_prompts_and_says_the_same(
+    folder: Path,  # noqa: F811
+    undisturbed: Callable[[Numerics], Results],  # noqa: F811
+    tmp_path: Path,
+    numerics: Numerics,
+) -> None:
+    way = replace(WAY, disk=str(tmp_path))
+    first, life = one_by_one(folder, numerics, way)
+    assert first == undisturbed(numerics)
+    assert blocks_read(life) == 0
+    second, life = one_by_one(folder, numerics, way)
+    assert second == undisturbed(numerics)
+    assert blocks_read(life) >= 4 + 4 + 9  # Prompts 1, 4 and 5 at least.
+    assert life.reused >= 16 * blocks_read(life)
+
+
+def test_damage_is_computed_again(
+    folder: Path,  # noqa: F811
+    undisturbed: Callable[[Numerics], Results],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    way = replace(WAY, disk=str(tmp_path))
+    one_by_one(folder, FLOAT, way)
+    (path,) = tmp_path.glob("*/*.kv")
+    data = bytearray(path.read_bytes())
+    for at in range(200, len(data), 3001):
+        data[at] ^= 0x01
+    path.write_bytes(data)
+    found, life = one_by_one(folder, FLOAT, way)
+    assert found == undisturbed(FLOAT)
+    assert life.core.state.counts.disk_blocks_missed > 0
+
+
+@pytest.mark.parametrize("host_kib", [0, 4096])
+def test_a_crowd_in_a_small_pool(
+    folder: Path,  # noqa: F811
+    undisturbed: Callable[[Numerics], Results],  # noqa: F811
+    tmp_path: Path,
+    host_kib: int,
+) -> None:
+    """Blocks are evicted, preempted, saved and read while others are computed."""
+    way = Way(BLOCK, 64, 20, preemption="swap", host_kib=host_kib, disk=str(tmp_path))
+    read = 0
+    for _ in range(2):
+        system = System(folder, FLOAT, way)
+        submit_crowd(system)
+        assert finished(system) == undisturbed(FLOAT)
+        read += blocks_read(system)
+    assert read > 0
+
+
+class Slow(System):
+    """A disk that answers when the test wants it to."""
+
+    def __init__(self, folder: Path, numerics: Numerics, way: Way) -> None:  # noqa: F811
+        super().__init__(folder, numerics, way)
+        self.held: list[ToWorker] = []
+        self.slow = True
+
+    def _work(self, message: ToWorker) -> None:
+        if self.slow and type(message).__name__ == "FetchKV":
+            self.held.append(message)
+        else:
+            super()._work(message)
+
+
+def test_who_has_waited_long_enough_computes_and_late_blocks_are_found_later(
+    folder: Path,  # noqa: F811
+    undisturbed: Callable[[Numerics], Results],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    way = replace(WAY, disk=str(tmp_path))
+    one_by_one(folder, FLOAT, way)
+    system = Slow(folder, FLOAT, way)
+    system.submit(5, *OURS[5])
+    while not system.held:
+        system.run_step()
+    assert system.core.num_waiting == 1
+    system.core.step(3600.0)  # Now it is WAITING, and the plan of this step is lost on purpose...
+    system.core.check()
+    cache = system.core.state.scheduling.cache
+    assert cache is not None
+    assert cache.num_fetching >= 4
+    assert system.core.state.remote_kv.num_waiting == 0
+
+
+def test_models_that_it_does_not_serve_are_refused(tmp_path: Path, folder: Path) -> None:  # noqa: F811
+    with pytest.raises(StartupError, match="enable_prefix_caching is off"):
+        System(folder, FLOAT, replace(WAY, disk=str(tmp_path), prefix_caching=False))
