@@ -95,6 +95,7 @@ class System:
         self.heard: dict[tuple[int, int], Heard] = {}
         """By request and index."""
         self.loaded: Loaded | None = None
+        self.now = 0.0
         self.reused = 0
         """Tokens that sequences found computed when they started."""
         self.drafted = self.kept = 0
@@ -130,7 +131,7 @@ class System:
 
     def step(self) -> list[tuple[ToFrontend, tuple[bytes, ...]]]:
         """The core steps, and the worker does what it is told. Returns what the front end gets."""
-        effects = self.core.step(0.0)
+        effects = self.core.step(self.now)
         self.core.check()
         assert not effects.end_workers
         assert not effects.end_frontends
@@ -157,7 +158,7 @@ class System:
         self._answer(answer)
 
     def _answer(self, answer: FromWorker) -> None:
-        self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
+        self.core.worker_received(WORKER, recode(answer, FromWorker), self.now)
 
     def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
         assert self.loaded is not None

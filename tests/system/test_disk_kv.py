@@ -3,20 +3,24 @@ what isn't there."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.errors import StartupError
+from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import ToWorker
 from penstock_worker.disk.tier import DiskTier
-from tests.system.in_process import Numerics, System, Way
-from tests.system.test_matrix import (  # noqa: F401: two are fixtures
+from tests.system.in_process import Numerics, System, Way, prompt
+from tests.system.test_matrix import (  # noqa: F401
     BLOCK,
-    OURS,
+    GREEDY,
+    SAMPLED,
     Results,
     folder,
     results,
@@ -29,6 +33,10 @@ pytestmark = [pytest.mark.timeout(300)]
 FLOAT = Numerics("reference", "float32")
 KINDS = [FLOAT, Numerics("reference", "float32", "int8"), Numerics("cpu", "float32")]
 WAY = Way(BLOCK, 64, num_blocks=256)
+LONG = {
+    300: (prompt(150, 300), 20, GREEDY, 1),
+    301: (prompt(120, 301), 20, SAMPLED, 3),
+}
 
 
 def tier_of(system: System) -> DiskTier:
@@ -53,48 +61,67 @@ def finished(system: System) -> Results:
 
 def one_by_one(folder: Path, numerics: Numerics, way: Way) -> tuple[Results, System]:  # noqa: F811
     system = System(folder, numerics, way)
-    for number, ours in OURS.items():
-        system.submit(number, *ours)
+    system.submit(400, prompt(5, 0), 1, TokenSampling(seed=1))  # The worker loads.
+    system.run()
+    for number, request in LONG.items():
+        system.submit(number, *request)
         system.run()
-    return finished(system), system
+    finished(system)
+    return said(system), system
+
+
+def said(system: System) -> Results:
+    return {
+        key: (heard.tokens, msgspec.msgpack.encode(heard.logprobs), b"")
+        for key, heard in system.heard.items()
+        if key[0] in LONG
+    }
 
 
 def blocks_read(system: System) -> int:
     return system.core.state.counts.disk_blocks_read
 
 
+@functools.cache
+def alone(folder: Path, numerics: Numerics) -> Results:  # noqa: F811
+    """Each of LONG by itself, with no cache of any kind."""
+    system = System(folder, numerics, Way(BLOCK, 2048, 64, prefix_caching=False, steps=1))
+    for number, request in LONG.items():
+        system.submit(number, *request)
+        system.run()
+    return said(system)
+
+
 @pytest.mark.parametrize("numerics", KINDS, ids=str)
 def test_a_later_life_finds_prompts_and_says_the_same(
     folder: Path,  # noqa: F811
-    undisturbed: Callable[[Numerics], Results],  # noqa: F811
     tmp_path: Path,
     numerics: Numerics,
 ) -> None:
     way = replace(WAY, disk=str(tmp_path))
     first, life = one_by_one(folder, numerics, way)
-    assert first == undisturbed(numerics)
+    assert first == alone(folder, numerics)
     assert blocks_read(life) == 0
     second, life = one_by_one(folder, numerics, way)
-    assert second == undisturbed(numerics)
-    assert blocks_read(life) >= 4 + 4 + 9  # Prompts 1, 4 and 5 at least.
-    assert life.reused >= 16 * blocks_read(life)
+    assert second == alone(folder, numerics)
+    assert blocks_read(life) == 9 + 7
+    # All but what lies behind the last full block, of one sequence and of three.
+    assert life.reused >= 9 * 16 + 3 * 7 * 16
 
 
-def test_damage_is_computed_again(
-    folder: Path,  # noqa: F811
-    undisturbed: Callable[[Numerics], Results],  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_damage_is_computed_again(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     way = replace(WAY, disk=str(tmp_path))
     one_by_one(folder, FLOAT, way)
     (path,) = tmp_path.glob("*/*.kv")
     data = bytearray(path.read_bytes())
-    for at in range(200, len(data), 3001):
+    stride = len(data) // (len(data) // 8000)
+    for at in range(5 * stride + 500, len(data), 6 * stride):
         data[at] ^= 0x01
     path.write_bytes(data)
     found, life = one_by_one(folder, FLOAT, way)
-    assert found == undisturbed(FLOAT)
+    assert found == alone(folder, FLOAT)
     assert life.core.state.counts.disk_blocks_missed > 0
+    assert blocks_read(life) > 0
 
 
 @pytest.mark.parametrize("host_kib", [0, 4096])
@@ -109,8 +136,13 @@ def test_a_crowd_in_a_small_pool(
     read = 0
     for _ in range(2):
         system = System(folder, FLOAT, way)
+        system.submit(400, prompt(5, 0), 1, TokenSampling(seed=1))
+        system.run()
         submit_crowd(system)
+        for number, request in LONG.items():
+            system.submit(number, *request)
         assert finished(system) == undisturbed(FLOAT)
+        assert said(system) == alone(folder, FLOAT)
         read += blocks_read(system)
     assert read > 0
 
@@ -132,22 +164,30 @@ class Slow(System):
 
 def test_who_has_waited_long_enough_computes_and_late_blocks_are_found_later(
     folder: Path,  # noqa: F811
-    undisturbed: Callable[[Numerics], Results],  # noqa: F811
     tmp_path: Path,
 ) -> None:
     way = replace(WAY, disk=str(tmp_path))
     one_by_one(folder, FLOAT, way)
     system = Slow(folder, FLOAT, way)
-    system.submit(5, *OURS[5])
+    system.submit(400, prompt(5, 0), 1, TokenSampling(seed=1))
+    system.run()
+    system.submit(300, *LONG[300])
     while not system.held:
         system.run_step()
     assert system.core.num_waiting == 1
-    system.core.step(3600.0)  # Now it is WAITING, and the plan of this step is lost on purpose...
-    system.core.check()
+    system.now = 3600.0
+    system.run()
+    assert system.reused == 0
     cache = system.core.state.scheduling.cache
     assert cache is not None
-    assert cache.num_fetching >= 4
-    assert system.core.state.remote_kv.num_waiting == 0
+    assert cache.num_fetching == 9
+    system.slow = False
+    for message in system.held:
+        system._work(message)
+    system.core.check()
+    assert cache.num_fetching == 0
+    finished(system)
+    assert said(system) == {(300, 0): alone(folder, FLOAT)[300, 0]}
 
 
 def test_models_that_it_does_not_serve_are_refused(tmp_path: Path, folder: Path) -> None:  # noqa: F811
