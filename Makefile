@@ -3,7 +3,7 @@
 # make check   lint, types, import rules, unit tests: minutes
 # make test    everything that CI runs: that, and whole systems, the page, clients, sanitizers
 # make clients the SDKs and programs that tests/system/clients runs, in .venv-clients
-# make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan
+# make sanitize  the CPU kernels' tests under AddressSanitizer and UBSan (PYTEST_ARGS=--long: all)
 # make docs    the documentation as a site, in build/site
 # make wheel   dist/penstock-….whl with the CPU kernels compiled, for machines without a compiler
 # make setup   the first half of check and test: .venv with all dependencies
@@ -116,7 +116,7 @@ clients: setup
 	echo "$$key" >$(CLIENTS)/.installed
 
 sanitize: setup
-	$(BIN)/python -m tests.kernels.cpu.sanitize
+	$(BIN)/python -m tests.kernels.cpu.sanitize $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

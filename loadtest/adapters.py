@@ -5,7 +5,8 @@
 The worker's forward pass on the CPU kernels computes decode steps of `--streams` sequences, and a
 prompt's chunk, by itself: no sampler, no engine core. Cases take turns, so that a change of the
 machine's speed touches all of them. Adapters are made up: random factors for all projections of all
-layers, with the ranks 4, 8, 16, 32 and 64 in turn.
+layers, with the ranks 4, 8, 16, 32 and 64 in turn. With `--peft`, transformers and PEFT compute the
+same afterwards.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from loadtest.peers.servers import packaged_file
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
@@ -72,7 +74,7 @@ def measure(flags: argparse.Namespace) -> Document:
     forwards: dict[bool, Forward] = {}
     held: list[HeldAdapter] = []
     for served in (False, True):
-        setup = _setup(flags, threads, served=served)
+        setup = setup_of(flags, threads, served=served)
         recipe = choose(prepared, setup, threads)
         blocks = flags.streams * -(-(flags.context + CHUNK) // BLOCK)
         with torch.inference_mode():
@@ -88,11 +90,31 @@ def measure(flags: argparse.Namespace) -> Document:
         for case in cases(flags.adapters):
             mine = held[: case.adapters]
             forward = forwards[case.served]
-            decode = _seconds(forward, _decode(flags, mine), flags.steps)
-            prompt = _seconds(forward, _prompt(mine), max(1, flags.steps // 8))
+            decode = step_seconds(forward, decode_batch(flags, mine), flags.steps)
+            prompt = step_seconds(forward, _prompt(mine), max(1, flags.steps // 8))
             found.setdefault(case.name, []).append((decode, prompt))
     rows = list(_rows(found, flags.streams))
+    if flags.peft:
+        rows += _rows(_peft(flags, threads), flags.streams)
     return {"model": flags.model, "streams": flags.streams, "context": flags.context, "rows": rows}
+
+
+def _peft(flags: argparse.Namespace, threads: int) -> dict[str, list[tuple[float, float]]]:
+    from loadtest.peers.low_rank_steps import PEFTSteps
+
+    say("transformers and PEFT")
+    ranks = [RANKS[(at + 2) % len(RANKS)] for at in range(flags.adapters)]
+    theirs = PEFTSteps(packaged_file(flags.model), ranks, threads)
+    return {
+        f"PEFT, {case.name}": [
+            (
+                theirs.decode(flags.streams, flags.context, flags.peft, adapters=case.adapters),
+                theirs.prompt(CHUNK, 1, adapters=min(case.adapters, 1)),
+            )
+        ]
+        for case in cases(flags.adapters)
+        if case.adapters or not case.served
+    }
 
 
 def _rows(found: dict[str, list[tuple[float, float]]], streams: int) -> Iterator[dict[str, Any]]:
@@ -109,7 +131,7 @@ def _rows(found: dict[str, list[tuple[float, float]]], streams: int) -> Iterator
         }
 
 
-def _seconds(forward: Forward, batch: Batch, steps: int) -> float:
+def step_seconds(forward: Forward, batch: Batch, steps: int) -> float:
     """Returns the median of one step."""
     rows, times = np.cumsum(batch.counts) - 1, []
     for _ in range(steps):
@@ -120,7 +142,7 @@ def _seconds(forward: Forward, batch: Batch, steps: int) -> float:
     return statistics.median(times)
 
 
-def _decode(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
+def decode_batch(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
     """A token of each stream; those of one adapter are neighbours, as a worker has them."""
     each = -(-(flags.context + 1) // BLOCK)
     which = np.sort(np.arange(flags.streams) % len(held)) if held else None
@@ -159,7 +181,7 @@ def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedM
     }
 
 
-def _setup(flags: argparse.Namespace, threads: int, *, served: bool) -> Setup:
+def setup_of(flags: argparse.Namespace, threads: int, *, served: bool) -> Setup:
     usual = EngineConfig()
     return Setup(
         version=1,
@@ -195,6 +217,7 @@ FLAGS = {
     "--context": {"type": int, "default": 256, "metavar": "TOKENS"},
     "--steps": {"type": int, "default": 16},
     "--rounds": {"type": int, "default": 5},
+    "--peft": {"type": int, "default": 0, "metavar": "STEPS", "help": "of PEFT's; 0: without it"},
     "--threads": {"type": int, "default": 0, "help": "0: as many as the worker would take"},
 }
 COMMAND = Measurement("adapters", __doc__, measure, markdown, FLAGS)

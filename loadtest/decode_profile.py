@@ -80,25 +80,10 @@ class Alone:
     def __init__(self, folder: Path, streams: int, threads: int) -> None:
         self._streams, self._threads = streams, threads
         self._blocks = -(-(CONTEXT + STEPS + 1) // BLOCK)
-        setup = Setup(
-            version=1,
-            model_dir=str(folder),
-            dtype="auto",
-            attention_backend="cpu",
-            threads=threads,
-            block_size=BLOCK,
-            num_kv_blocks=self._blocks * streams,
-            kv_memory_fraction=0.4,
-            max_num_seqs=streams,
-            max_num_batched_tokens=512,
-            max_model_len=self._blocks * BLOCK,
+        self._forward = forward_of(
+            folder, threads, sequences=streams, blocks=self._blocks * streams, tokens=512
         )
-        recipe = choose(load_manifest(folder), setup, threads)
-        with torch.inference_mode():
-            forward = recipe.build()(setup.num_kv_blocks)
-        if not isinstance(forward, CPUForward):
-            raise TypeError(f"{type(forward).__name__} has no phases")
-        self._forward, self._scratch = forward, Scratch()
+        self._scratch = Scratch()
 
     def run(self, steps: int) -> list[dict[str, object]]:
         """Parts of a step: name, seconds, seconds waited, bytes of weights."""
@@ -124,8 +109,34 @@ class Alone:
         return Batch(tokens, tables, (CONTEXT + step) * ones, ones)
 
 
+def forward_of(
+    folder: Path, threads: int, *, sequences: int, blocks: int, tokens: int
+) -> CPUForward:
+    """A model's forward pass without the processes around it, in steps of at most `tokens`."""
+    setup = Setup(
+        version=1,
+        model_dir=str(folder),
+        dtype="auto",
+        attention_backend="cpu",
+        threads=threads,
+        block_size=BLOCK,
+        num_kv_blocks=blocks,
+        kv_memory_fraction=0.4,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=tokens,
+        max_model_len=blocks * BLOCK,
+    )
+    recipe = choose(load_manifest(folder), setup, threads)
+    with torch.inference_mode():
+        forward = recipe.build()(setup.num_kv_blocks)
+    if not isinstance(forward, CPUForward):
+        raise TypeError(f"{type(forward).__name__} has no phases")
+    return forward
+
+
 def by_part(phases: tuple[Phase, ...], seconds: np.ndarray) -> list[dict[str, object]]:
-    """Adds up phases of a name. seconds: [phases, 2], computed and waited."""
+    """Adds up phases of a name. seconds: [phases, 2], computed and waited. Of products, also the
+    weights' bytes, and the multiply-adds of a row."""
     names: dict[str, list[int]] = {}
     for number, phase in enumerate(phases):
         own = f"{phase.kind.name} {phase.source.name}"
@@ -136,6 +147,7 @@ def by_part(phases: tuple[Phase, ...], seconds: np.ndarray) -> list[dict[str, ob
             "seconds": float(seconds[numbers, 0].sum()),
             "waited": float(seconds[numbers, 1].sum()),
             "bytes": 0 if name == "embedding" else sum(_weights(phases[n]) for n in numbers),
+            "macs": 0 if name == "embedding" else sum(_macs(phases[n]) for n in numbers),
         }
         for name, numbers in names.items()
     ]
@@ -143,6 +155,11 @@ def by_part(phases: tuple[Phase, ...], seconds: np.ndarray) -> list[dict[str, ob
 
 def _weights(phase: Phase) -> int:
     return sum(matrix.size for matrix in phase.matrices if matrix is not None)
+
+
+def _macs(phase: Phase) -> int:
+    matrices = [matrix.struct for matrix in phase.matrices if matrix is not None]
+    return sum(matrix.outputs * matrix.inputs for matrix in matrices)
 
 
 def in_system(isa: str, streams: int, threads: int) -> float:

@@ -8,6 +8,10 @@ nothing on this machine, at this time. They answer the same requests in turn, wh
 Each stream sends its next request when the last answer has ended, and is busy throughout, so it is
 the server's rate that is measured. Each request is a new one, so that no output has been seen
 before. Answers that have ended must be equal.
+
+On a machine that others use too, rates tell little. With `--requests`, each stream sends so many
+and the servers do the same work, with one compute thread each (a thread that waits for others costs
+processor time, too): what counts then is the processor time of a token.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.drafting.requests import WORKLOADS
-from loadtest.drafting.streams import Pace, Streams, pace
+from loadtest.drafting.streams import Pace, Streams, answered, pace
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
@@ -36,6 +40,10 @@ WANTED = {("copy", 1): 1.8, ("JSON", 1): 1.2}
 ERRORS = 2.0
 """Standard errors by which a ratio has to miss what is wanted, for that to be more than noise."""
 OFF, AGAIN, DRAFTS = "off", "off again", "drafts"
+BY_WORK = (
+    " All servers had the same requests to answer, with one compute thread each: processor time is"
+    " what counts here, and rates are those of a machine that did other things meanwhile."
+)
 COLUMNS = {
     "requests": "{name}",
     "streams": "{streams}",
@@ -43,7 +51,8 @@ COLUMNS = {
     "tok/s with": "{with_drafts:.0f}",
     "ratio": "{ratio:.2f} ± {error:.2f}",
     "off / off": "{same:.2f} ± {same_error:.2f}",
-    "processor time": "{cost:.2f}",
+    "processor time": "{cost:.3f} ± {cost_error:.3f}",
+    "off / off, so": "{same_cost:.3f} ± {same_cost_error:.3f}",
     "drafted": "{drafted:.2f}",
     "kept": "{kept:.2f}",
 }
@@ -63,12 +72,18 @@ def measure(flags: argparse.Namespace) -> Document:
             asyncio.run(row(servers, Streams(name, streams, flags.tokens), flags))
             for name, streams in flags.cells
         ]
-    return {"model": flags.model, "speculative_config": flags.speculative_config, "rows": rows}
+    return {
+        "model": flags.model,
+        "speculative_config": flags.speculative_config,
+        "rows": rows,
+        "by_work": flags.requests > 0,
+    }
 
 
 def _server(flags: argparse.Namespace, config: str) -> Server:
     common = ("--model", flags.model, "--max-model-len", "2048", "--max-num-seqs", "64")
-    return Server(*common, "--speculative-config", config)
+    threads = ("--threads", "1") if flags.requests else ()
+    return Server(*common, *threads, "--speculative-config", config)
 
 
 async def row(
@@ -82,12 +97,17 @@ async def row(
         at = number % len(names)
         round_: dict[str, Pace] = {}
         for name in names[at:] + names[:at]:
-            round_[name] = await pace(servers[name], streams, str(number), flags.seconds)
+            if flags.requests:
+                done = await answered(servers[name], streams, str(number), flags.requests)
+            else:
+                done = await pace(servers[name], streams, str(number), flags.seconds)
+            round_[name] = done
         _compare(streams, round_)
         for name, each in round_.items():
             found[name].append(each)
     made = _row(streams, found)
     say(f"  {made['ratio']:.3f} ± {made['error']:.3f} times as fast; off {made['same']:.3f}")
+    say(f"  {made['cost']:.3f} ± {made['cost_error']:.3f} of the processor time")
     return made
 
 
@@ -104,6 +124,8 @@ def _row(streams: Streams, found: dict[str, list[Pace]]) -> dict[str, Any]:
     costs = {name: [each.cost for each in paces] for name, paces in found.items()}
     ratio, error = ratios(rates[DRAFTS], rates[OFF], rates[AGAIN])
     same, same_error = ratios(rates[AGAIN], rates[OFF])
+    cost, cost_error = ratios(costs[DRAFTS], costs[OFF], costs[AGAIN])
+    same_cost, same_cost_error = ratios(costs[AGAIN], costs[OFF])
     drafts, tokens = found[DRAFTS], sum(each.tokens for each in found[DRAFTS])
     return {
         "name": streams.name,
@@ -114,10 +136,14 @@ def _row(streams: Streams, found: dict[str, list[Pace]]) -> dict[str, Any]:
         "error": error,
         "same": same,
         "same_error": same_error,
-        "cost": ratios(costs[DRAFTS], costs[OFF], costs[AGAIN])[0],
+        "cost": cost,
+        "cost_error": cost_error,
+        "same_cost": same_cost,
+        "same_cost_error": same_cost_error,
         "drafted": sum(each.drafted for each in drafts) / tokens,
         "kept": sum(each.kept for each in drafts) / tokens,
         "rates": rates,
+        "costs": costs,
     }
 
 
@@ -139,12 +165,20 @@ def short(document: Document) -> list[str]:
     found = []
     for each in document["rows"]:
         wanted = WANTED.get((each["name"], each["streams"]), NOISE)
-        if each["ratio"] + ERRORS * each["error"] < wanted:
+        ratio, error = _faster(document, each)
+        if ratio + ERRORS * error < wanted:
             found.append(
-                f"{each['name']} at {each['streams']} streams is {each['ratio']:.2f} times as fast;"
+                f"{each['name']} at {each['streams']} streams is {ratio:.2f} times as fast;"
                 f" {wanted} is wanted"
             )
     return found
+
+
+def _faster(document: Document, row: dict[str, Any]) -> tuple[float, float]:
+    """How many times as fast drafts are in what counts, and its standard error."""
+    if document.get("by_work"):
+        return 1.0 / row["cost"], row["cost_error"] / row["cost"] ** 2
+    return row["ratio"], row["error"]
 
 
 def markdown(document: Document) -> str:
@@ -155,7 +189,7 @@ def markdown(document: Document) -> str:
         else "Not as wanted: " + "; ".join(found) + "."
     )
     rows = document["rows"]
-    vague = sum(each["error"] > 1.0 - NOISE for each in rows)
+    vague = sum(_faster(document, each)[1] > 1.0 - NOISE for each in rows)
     if vague:
         verdict += (
             f" In {vague} of {len(rows)} rows the error is larger than the {1.0 - NOISE:.0%} that"
@@ -167,7 +201,7 @@ def markdown(document: Document) -> str:
         " with their standard errors. Off / off: of two servers that don't draft, which is what the"
         " machine's noise is. Processor time: of all processes, for a token, with drafts to"
         " without. Drafted, kept: of all tokens."
-        f"\n\n{table(COLUMNS, rows)}\n\n{verdict}\n"
+        f"{BY_WORK if document.get('by_work') else ''}\n\n{table(COLUMNS, rows)}\n\n{verdict}\n"
     )
 
 
@@ -215,6 +249,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--rounds": {"type": int, "default": 6, "help": "each with all three servers"},
     "--seconds": {"type": float, "default": 4.0, "help": "of each server in a round"},
     "--tokens": {"type": int, "default": 128, "help": "of an answer"},
+    "--requests": {
+        "type": int,
+        "default": 0,
+        "metavar": "NUMBER",
+        "help": "that each stream sends in a round, for `--seconds`: processor time is compared",
+    },
 }
 COMMAND = Measurement(
     "speculation",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from testing import preloaded
-from tests import thinning
+from tests import left_behind, thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -101,6 +101,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any module of tests is imported: some count their examples by it."""
     thinning.every = config.getoption("--long")
+    config.pluginmanager.register(left_behind)
     settings.register_profile(
         "penstock",
         deadline=None,

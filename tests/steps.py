@@ -98,7 +98,9 @@ def main() -> int:
         ENVIRONMENT[INSTALLING] = "1"
         aside.append(Step("installing", [CLIENTS]))
     if chosen.which == "test" and not named(pytest_arguments):
-        aside.append(Step("sanitizers", [[sys.executable, "-m", "tests.kernels.cpu.sanitize"]]))
+        long = ["--long"] if "--long" in pytest_arguments else []
+        sanitizing = [sys.executable, "-m", "tests.kernels.cpu.sanitize", *long]
+        aside.append(Step("sanitizers", [sanitizing]))
     with ExitStack() as stack:
         for step in aside:
             stack.enter_context(beside(step))

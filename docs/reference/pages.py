@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.reference.optional_metrics import residence_metrics, storage_metrics
 from penstock.cli.commands import COMMANDS, Command
 from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_table
@@ -178,6 +179,16 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
         "Gateway, for an engine core without a metrics port": (
             plain,
             "In addition to the gateway's own, so that a small system needs one port only.",
+        ),
+        "Gateway, with `--data-dir`": (
+            storage_metrics(),
+            "In addition, where [files and batches](../guides/batches.md) are stored. "
+            "`penstock:batch_lines_total` and `penstock:batch_open_lines` are those of the process "
+            "that works through batches.",
+        ),
+        "Gateway, with models on demand": (
+            residence_metrics(),
+            "In addition, for each of [several models](../guides/several-models.md).",
         ),
         "Worker": (worker, "On `--worker-metrics-port`."),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -99,20 +100,36 @@ async def pace(server: Server, streams: Streams, key: str, seconds: float) -> Pa
     return Pace(took, counts[TOKENS], worked - busy, counts[DRAFTED], counts[KEPT], answers)
 
 
+async def answered(server: Server, streams: Streams, key: str, requests: int) -> Pace:
+    """Streams that send so many requests each: the same tokens, however fast the server is, so that
+    what its processes work for them can be compared."""
+    answers: dict[tuple[int, int], str] = {}
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=server.url, timeout=LIMIT, limits=limits) as client:
+        begun, busy, first = time.perf_counter(), server.processor_time(), await _counted(client)
+        async with asyncio.TaskGroup() as sending:
+            for stream in range(streams.count):
+                sending.create_task(_send(client, streams, key, stream, answers, requests))
+        last, worked = await _counted(client), server.processor_time()
+        took = time.perf_counter() - begun
+    counts = {name: last[name] - first[name] for name in last}
+    return Pace(took, counts[TOKENS], worked - busy, counts[DRAFTED], counts[KEPT], answers)
+
+
 async def _send(
     client: httpx.AsyncClient,
     streams: Streams,
     key: str,
     stream: int,
     answers: dict[tuple[int, int], str],
+    requests: int | None = None,
 ) -> None:
-    number = 0
-    while True:
+    """requests: None: until it is cancelled."""
+    for number in itertools.count() if requests is None else range(requests):
         body = json.dumps(streams.body(key, stream, number))
         reply = await client.post("/v1/chat/completions", content=body)
         reply.raise_for_status()
         answers[stream, number] = reply.json()["choices"][0]["message"]["content"]
-        number += 1
 
 
 def _raise(sending: list[asyncio.Task[None]]) -> None:

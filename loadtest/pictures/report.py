@@ -22,6 +22,7 @@ FIRST = {
     "s until all have ended": "{seconds:.2f}",
     "ms to the first token, p50": "{p50:.0f}",
     "p99": "{p99:.0f}",
+    "commit": "{commit}",
 }
 BESIDE = {
     "model": "{model}",
@@ -77,7 +78,10 @@ def by_system(document: Document) -> list[dict[str, Any]]:
 
 def markdown(document: Document) -> str:
     rows = document["rows"]
-    first = [row["first"] | distribution(row["first"]["waits"], 1000) for row in rows.values()]
+    first = [
+        {"commit": row["commit"], **row["first"], **distribution(row["first"]["waits"], 1000)}
+        for row in rows.values()
+    ]
     gaps = [
         {"model": model, "name": name} | {key: kept[key] * unit for key, unit in UNITS.items()}
         for model, row in rows.items()

@@ -42,7 +42,7 @@ class EngineCore:
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
-        self._last_health: tuple[bool, str] | None = None
+        self._last_health: tuple[bool, str, bool] | None = None
         self._audited_step = 0
         self._audit_due = 0.0
         self._errors = 0
@@ -117,6 +117,8 @@ class EngineCore:
         if not self.state.scheduling.has_work:
             self.state.workers.progressed(now)
             self._audit_when_idle(now)
+        elif self.state.stands_still:
+            self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
         self._plan()
         self._ask_for_missing(now)
@@ -138,7 +140,7 @@ class EngineCore:
         return due if first is None else min(first, due)
 
     def _plan(self) -> None:
-        if self._from_workers.failing:
+        if self._from_workers.failing or self.state.paused:
             return
         try:
             while (plan := self.scheduler.plan()) is not None:
@@ -158,8 +160,8 @@ class EngineCore:
             self.state.workers.progressed(now)  # Nobody waits for them, but for front ends.
 
     def _due_status(self, now: float) -> Status | None:
-        """At least every beat interval, and at once when readiness changes."""
-        health = self.state.workers.health(now)
+        """At least every beat interval, and at once when readiness changes, or it stands still."""
+        health = (*self.state.workers.health(now), self.state.stands_still)
         if now < self._status_due and health == self._last_health:
             return None
         self._last_health = health
@@ -197,6 +199,7 @@ class EngineCore:
             drafted_tokens=self.state.counts.drafted_tokens,
             kept_tokens=self.state.counts.kept_tokens,
             aligns=ready is None or ready.aligns,
+            paused=health[2],
         )
 
     # ---- internal errors

@@ -44,6 +44,12 @@ class CoreState:
     clock: Clock  # the time of the event that is being handled
     step_clock: StepClock  # when the oldest step in flight began
     draining: bool = False  # only what was accepted before is served
+    paused: bool = False  # no further step is planned
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is paused, and the steps that were in flight have ended."""
+        return self.paused and not self.scheduling.in_flight
 
 
 def make_core_state(facts: EngineFacts) -> CoreState:

@@ -212,6 +212,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             media=self.model.media,
             max_lora_rank=self.max_lora_rank,
             aligns=self.aligned_rows > 0,
+            pauses=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 
 from penstock import logs
@@ -78,8 +79,8 @@ def _work(worker: Worker, session: CoreSession) -> None:
     session.start()
     try:
         _preload()
-        signals.interrupt()
-        worker.run()
+        with signals.interrupting():
+            worker.run()
     except BaseException:
         # What the signal interrupted may have wrapped our exception in one of its own.
         if not signals.asked:
@@ -114,10 +115,12 @@ class _Leave(BaseException):
 
 
 class Signals:
-    """Notes SIGTERM and SIGINT, and from `interrupt` on raises _Leave in the main thread when the
+    """Notes SIGTERM and SIGINT, and within `interrupting` raises _Leave in the main thread when the
     first one comes.
 
     Not before: torch's own initialisation calls Python, and ends the process where that raises.
+    Not after: what is given up at the end would stay, and a finaliser that the interpreter calls
+    can't pass an exception on, so it would be printed as a fault.
     asked: whether one has come.  To be looked at beside the exception, which may come out as
     another or not at all: Python 3.11 makes a RuntimeError of what is raised while a class is made,
     and an import may be in the middle of one.
@@ -135,11 +138,16 @@ class Signals:
         if self._raises:
             raise _Leave
 
-    def interrupt(self) -> None:
-        """Raises _Leave now if a signal has come, and when one comes."""
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Raises _Leave now if a signal has come, and when one comes within."""
         self._raises = True
-        if self.asked:
-            raise _Leave
+        try:
+            if self.asked:
+                raise _Leave
+            yield
+        finally:
+            self._raises = False
 
 
 def _preload() -> None:

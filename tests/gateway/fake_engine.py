@@ -164,10 +164,19 @@ class FakeEngineClient:
         self.searches: list[FakeSearch] = []
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
+        self.pauses: list[tuple[bool, bool]] = []
         self._observer: Observer | None = None
 
     def name_adapters(self, adapters: list[NamedAdapter]) -> None:
         self.adapters.learn(adapters)
+
+    async def set_paused(self, paused: bool, *, abort: bool = False) -> None:
+        self.pauses.append((paused, abort))
+        self.status = msgspec.structs.replace(self.status, paused=paused)
+
+    @property
+    def paused(self) -> bool:
+        return self.status is not None and self.status.paused
 
     def observe(self, observer: Observer) -> None:
         self._observer = observer

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -124,6 +125,49 @@ def test_more_adapters_than_places_all_get_their_turn(server: Server, folder: Pa
     for name in names:
         assert admin(server, "unload", lora_name=name).status_code == 200
     assert complete(server, names[0]).status_code == 404
+
+
+def test_replacing_an_adapter_under_load_disturbs_no_stream(server: Server, folder: Path) -> None:
+    """Streams with other adapters and with none go on meanwhile; whoever asks for the name gets all
+    of one of the two contents."""
+
+    def put(seed: int) -> None:
+        write_adapter(folder / "changing.gguf", seed, rank=8)
+        body = {"lora_name": "changing", "lora_path": "changing.gguf", "load_inplace": True}
+        assert admin(server, "load", **body).status_code == 200
+
+    names, contents = [server.model, *FROM_START], {}
+    alone = {name: choice(complete(server, name)) for name in names}
+    for seed in (30, 31):
+        put(seed)
+        contents[seed] = choice(complete(server, "changing"))["text"]
+    assert contents[30] != contents[31]
+    done = Event()
+
+    def stream(number: int) -> int:
+        count = 0
+        while not done.is_set():
+            name = names[(number + count) % len(names)]
+            assert choice(complete(server, name)) == alone[name]
+            assert choice(complete(server, "changing"))["text"] in contents.values()
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(6) as pool:
+        streams = [pool.submit(stream, number) for number in range(6)]
+        try:
+            for turn in range(12):
+                put(30 + turn % 2)
+                assert choice(complete(server, "changing"))["text"] == contents[30 + turn % 2]
+                write_adapter(folder / "passing.gguf", 50 + turn)
+                load = {"lora_name": "passing", "lora_path": "passing.gguf"}
+                assert admin(server, "load", **load).status_code == 200
+                assert choice(complete(server, "passing"))["text"]
+                assert admin(server, "unload", lora_name="passing").status_code == 200
+        finally:
+            done.set()
+        assert all(each.result() for each in streams)
+    assert admin(server, "unload", lora_name="changing").status_code == 200
 
 
 def wait_until_back(server: Server, victim: str, before: int) -> None:

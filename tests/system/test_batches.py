@@ -6,13 +6,15 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import APIConnectionError, InternalServerError, OpenAI
+from openai.types.responses import Response
 
 from testing.serving import Server, wait_until
 from tests.thinning import part
@@ -237,6 +239,34 @@ def test_responses_outlive_every_process(server: Server, client: OpenAI) -> None
     whole = client.responses.create(input=said, store=False, **asked)  # type: ignore[arg-type]
     assert second.output_text == whole.output_text
     assert second.usage.input_tokens == whole.usage.input_tokens
+
+
+def test_a_response_in_the_background_outlives_every_process(
+    server: Server, client: OpenAI
+) -> None:
+    asked = {"model": server.model, "max_output_tokens": 48, "temperature": 0}
+    wanted = client.responses.create(input="Rain is", **asked)
+    queued = [client.responses.create(input="Rain is", background=True, **asked) for _ in range(4)]
+    assert {each.status for each in queued} == {"queued"}
+    for victim in ("batches", "gateway 0", "worker 0"):
+        os.kill(server.child(victim), signal.SIGKILL)
+        wait_until(server.ready)
+    for each in queued:
+        wait_until(lambda id=each.id: seen(client, id).status == "incomplete")
+        found = seen(client, each.id)
+        assert found.output_text == wanted.output_text
+        assert found.background
+    over = client.responses.create(input="Snow is", background=True, **asked)
+    assert client.responses.cancel(over.id).status in ("cancelled", "incomplete")
+
+
+def seen(client: OpenAI, id: str) -> Response:
+    """As it is now."""
+    while True:
+        try:
+            return client.responses.retrieve(id)
+        except (APIConnectionError, InternalServerError):
+            time.sleep(0.1)  # A gateway is started again.
 
 
 def test_nothing_is_left_in_the_folder(server: Server, client: OpenAI, folder: Path) -> None:

@@ -372,7 +372,7 @@ def test_a_life_is_told_with_every_hello(
     ("change", "message"),
     [
         ({"model_dir": "/nonexistent/model"}, "/nonexistent/model"),
-        ({"attention_backend": "magic"}, "attention_backend is 'magic'"),
+        ({"attention_backend": "magic"}, "--attention-backend is magic; allowed: "),
         ({"num_kv_blocks": 10**9}, "num_kv_blocks is 1000000000"),
         ({"numa_node": 1023}, "numa_node is 1023, which doesn't exist"),
     ],
@@ -481,6 +481,47 @@ def test_a_signal_amid_an_import_is_an_orderly_end(tmp_path: Path, way: str) -> 
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+FAILED = """
+import os, signal, sys, weakref
+from penstock_worker import process
+
+class Broken(process.Worker):
+    def run(self):
+        raise SystemExit("unfit")
+
+    def close(self):
+        if sys.argv[2] == "given up":
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().close()
+        print("closed")
+
+class Kept:
+    pass
+
+kept = Kept()
+if sys.argv[2] == "finalised":
+    weakref.finalize(kept, os.kill, os.getpid(), signal.SIGTERM)
+process._preload = lambda: None
+process.Worker = Broken
+process.main(sys.argv[1], 0)
+"""
+
+
+@pytest.mark.parametrize("when", ["given up", "finalised"])
+def test_a_signal_while_a_failed_worker_ends_adds_nothing(tmp_path: Path, when: str) -> None:
+    """The supervisor stops what is left as soon as one worker says that it is unfit."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILED, f"ipc://{tmp_path}/nobody", when],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout == "closed\n"
+    assert done.returncode == 1
+    assert "unfit" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -17,6 +17,7 @@ from penstock.protocol.from_frontend import (
     MediaFile,
     MediaLost,
     NameAdapters,
+    SetPaused,
     Submit,
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
@@ -143,8 +144,17 @@ class FromFrontends:
                 self._media.received(frontend, message, data)
             case NameAdapters():
                 self._name_adapters(frontend, message)
+            case SetPaused():
+                self._set_paused(frontend, message)
             case Hello():
                 self._refuse(frontend.session, "Hello came twice")
+
+    def _set_paused(self, frontend: FrontendSession, message: SetPaused) -> None:
+        self._state.paused = message.paused
+        log.info("paused" if message.paused else "resumed", by=frontend.name, abort=message.abort)
+        if message.abort:
+            for request in list(self._state.frontends.requests()):
+                self._finisher.end_all(request, SequenceState.FINISHED_ABORTED)
 
     def _name_adapters(self, frontend: FrontendSession, message: NameAdapters) -> None:
         try:

@@ -33,6 +33,9 @@ MOST_CREDIT, RESERVE = 3.0, 1.0
 """In steps: what drafts may cost at a time before they have saved as much, and what of it attempts
 leave to others."""
 
+FIRST_CREDIT = 1.0
+"""In steps: what they may cost of the first steps, of which nothing is known."""
+
 WORST = 3.0
 """In steps: what a step may cost at most in the account. One that takes longer was held up by
 something else."""
@@ -92,7 +95,7 @@ class DraftPolicy:
         self._prior = Acceptance(fade=0.99, first=0.7, weight=4.0)
         """Of all sequences."""
         self._seconds = StepSeconds()
-        self._credit = MOST_CREDIT
+        self._credit = FIRST_CREDIT
         self._in_a_row = 0
         self._bare = 0  # steps without drafts that are due
         self._without = 0  # steps since the last with drafts

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from contextlib import suppress
+from functools import partial
 
 from penstock import logs
 from penstock.config.settings import ServeConfig
@@ -16,7 +17,8 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
-from penstock_gateway.batches.runner import Runner
+from penstock_gateway.batches.background import BackgroundRunner
+from penstock_gateway.batches.runner import Runner, caller_of
 from penstock_gateway.models.reach import reach_models
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store
@@ -70,15 +72,24 @@ async def _work(
     watching = asyncio.create_task(service.ring.watch()) if service.ring is not None else None
     runner = Runner(store, app, service.ring, longest_line=config.gateway.max_body_bytes)
     service.lines = runner.counts
-    running = asyncio.create_task(runner.run())
+    running = [asyncio.create_task(runner.run())]
+    if store.background is not None:
+        responses = BackgroundRunner(
+            store.background,
+            app,
+            partial(caller_of, service.ring, background=False),
+            at_once=store.settings.background_concurrency,
+        )
+        running.append(asyncio.create_task(responses.run()))
     waiting = asyncio.create_task(stopped.wait())
     try:
         async with serving(service, admin):
-            await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+            await asyncio.wait((*running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        for each in running:
+            if each.done():
+                each.result()
     finally:
-        for task in (running, waiting, watching):
+        for task in (*running, waiting, watching):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):

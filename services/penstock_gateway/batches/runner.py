@@ -101,10 +101,7 @@ class Runner:
             log.error("batch interrupted", batch=work.record.id, exception=True)
 
     def _caller_of(self, work: BatchWork) -> Caller | None:
-        if self._ring is None:
-            return Caller(None, tenant=work.owner, background=True)
-        key = self._ring.known(bytes.fromhex(work.key_digest)) if work.key_digest else None
-        return None if key is None else Caller(key, background=True)
+        return caller_of(self._ring, work.owner, work.key_digest, background=True)
 
     async def _sweep(self) -> None:
         """Removes what has expired, and what is left over from processes that died."""
@@ -126,3 +123,16 @@ class Runner:
             log.error("--data-dir is another database's folder now; nothing there is removed")
             return
         await asyncio.to_thread(self._store.contents.remove_abandoned, known)
+
+
+def caller_of(
+    ring: KeyRing | None, owner: str, key_digest: str, *, background: bool
+) -> Caller | None:
+    """As whom something is asked that an earlier request left. None: the key isn't known any more.
+
+    ring: None: there are no keys.  background: it stands behind what somebody waits for.
+    """
+    if ring is None:
+        return Caller(None, tenant=owner, background=background)
+    key = ring.known(bytes.fromhex(key_digest)) if key_digest else None
+    return None if key is None else Caller(key, background=background)

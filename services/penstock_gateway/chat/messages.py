@@ -12,9 +12,10 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
+from penstock.media_facts import MediaKind
 from penstock.text.content_shape import media_part
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
+from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -31,6 +32,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
     audio_url: Any = None
     video_url: Any = None
     input_audio: Any = None
+    file: Any = None
     detail: Any = None
     uuid: Any = None
 
@@ -177,16 +179,22 @@ def _content(
             f"{where}.content is missing; it must be a string or a list of parts",
             param=f"{where}.content",
         )
-    if not any(part.type in MEDIA for part in content):
+    kinds = [kind_of(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    if not any(kinds):
         return "\n".join(_part_text(p, f"{where}.content[{i}]") for i, p in enumerate(content))
-    return [_part(part, f"{where}.content[{i}]", sources) for i, part in enumerate(content)]
+    return [
+        _part(part, kind, f"{where}.content[{i}]", sources)
+        for i, (part, kind) in enumerate(zip(content, kinds, strict=True))
+    ]
 
 
-def _part(part: ContentPart, where: str, sources: list[MediaSource]) -> dict[str, Any]:
+def _part(
+    part: ContentPart, kind: MediaKind | None, where: str, sources: list[MediaSource]
+) -> dict[str, Any]:
     """As templates expect it, which have a placeholder for each item of media."""
-    if part.type in MEDIA:
-        sources.append(media_source(part, where))
-        return media_part(MEDIA[part.type])
+    if kind is not None:
+        sources.append(media_source(part, kind, where))
+        return media_part(kind)
     return {"type": "text", "text": _part_text(part, where)}
 
 
@@ -198,7 +206,7 @@ def _part_text(part: ContentPart, where: str) -> str:
     if part.type not in _TEXT_PARTS:
         raise InvalidRequest(
             f"{where}.type is {clip(part.type)}; allowed: text, image_url, input_audio, audio_url, "
-            "video_url",
+            "video_url, file",
             param=f"{where}.type",
             code="invalid_value",
         )

@@ -10,7 +10,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.media.sources import MediaSource
 from penstock_gateway.http.errors import clip
-from penstock_gateway.request.media_parts import MEDIA, OTHER_MEDIA, media_source, refuse_other
+from penstock_gateway.request.media_parts import OTHER_MEDIA, kind_of, media_source, refuse_other
 
 MAX_MESSAGES = 64
 TEXTS = ("text", "input_text")
@@ -25,6 +25,7 @@ class PoolPart(msgspec.Struct, frozen=True, kw_only=True):
     audio_url: Any = None
     video_url: Any = None
     input_audio: Any = None
+    file: Any = None
     detail: Any = None
     uuid: Any = None
 
@@ -77,8 +78,9 @@ def _read(
         return
     for place, part in enumerate(content):
         at = f"{where}[{place}]"
-        if part.type in MEDIA:
-            pictures.append(media_source(part, at))
+        kind = kind_of(part, at)
+        if kind is not None:
+            pictures.append(media_source(part, kind, at))
         else:
             texts.append(_text(part, at))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import re
+from typing import Any, Protocol, cast
 
 from penstock.errors import InvalidRequest
 from penstock.media.input_audio import sound_uri
@@ -17,14 +18,16 @@ MEDIA: dict[str, MediaKind] = {
     "input_audio": "audio",
     "video_url": "video",
 }
-"""The kind that a part of that type is."""
-OTHER_MEDIA = ("image_embeds", "audio_embeds", "file")
+"""The kind that a part of that type is. A `file` is what its data: URI says."""
+OTHER_MEDIA = ("image_embeds", "audio_embeds")
+_FILE = re.compile(r"data:(image|audio|video)/", re.IGNORECASE)
 DETAILS = ("auto", "low", "high", "original")
 
 
 class MediaPart(Protocol):
     """Of a message's content. image_url, audio_url, video_url: a URL, or an object with `url` (and
-    `detail`).  input_audio: an object with `data`, in base64, and `format`."""
+    `detail`).  input_audio: an object with `data`, in base64, and `format`.  file: an object with
+    `file_data`, a data: URI."""
 
     @property
     def type(self) -> str: ...
@@ -42,18 +45,47 @@ class MediaPart(Protocol):
     def input_audio(self) -> Any: ...
 
     @property
+    def file(self) -> Any: ...
+
+    @property
     def detail(self) -> Any: ...
 
     @property
     def uuid(self) -> Any: ...
 
 
-def media_source(part: MediaPart, where: str) -> MediaSource:
-    """Raises InvalidRequest for a part that names no item."""
-    kind = MEDIA[part.type]
+def kind_of(part: MediaPart, where: str) -> MediaKind | None:
+    """None for a part that is no item of media. Raises InvalidRequest for a file that is none."""
+    if part.type != "file":
+        return MEDIA.get(part.type)
+    given = part.file if isinstance(part.file, dict) else {}
+    data = given.get("file_data")
+    if not isinstance(data, str):
+        named = "file_id names a file that is kept, and" if "file_id" in given else "it lacks that:"
+        raise InvalidRequest(
+            f"{where}.file must hold file_data, a data: URI; {named} none can be shown",
+            param=f"{where}.file",
+            code="missing_required_parameter",
+        )
+    found = _FILE.match(data)
+    if found is None:
+        raise InvalidRequest(
+            f"{where}.file.file_data begins with {clip(data[:40])}; a data: URI of image/…, "
+            "audio/… or video/… is needed: documents can't be shown",
+            param=f"{where}.file.file_data",
+            code="unsupported_value",
+        )
+    return cast(MediaKind, found[1].lower())
+
+
+def media_source(part: MediaPart, kind: MediaKind, where: str) -> MediaSource:
+    """kind: of the part, as `kind_of` has it. Raises InvalidRequest for a part that names no
+    item."""
     if part.uuid is not None and not isinstance(part.uuid, str):
         raise InvalidRequest(f"{where}: uuid must be a text", param=where, code="invalid_type")
-    if kind == "audio" and part.type == "input_audio":
+    if part.type == "file":
+        field, given = "file", part.file["file_data"]
+    elif kind == "audio" and part.type == "input_audio":
         field, given = "input_audio", part.input_audio
         if given is not None:
             given = sound_uri(given, f"{where}.input_audio")
@@ -95,7 +127,7 @@ def refuse_other(kind: str, where: str) -> InvalidRequest:
     """The error of a part of a kind of media that isn't taken."""
     return InvalidRequest(
         f"{where} is a part of type {kind}: of media, pictures, sounds and videos are supported; "
-        "allowed: text, image_url, input_audio, audio_url, video_url",
+        "allowed: text, image_url, input_audio, audio_url, video_url, file",
         param=where,
         code="unsupported_value",
     )

@@ -153,7 +153,7 @@ class ChatTranslation:
 
 PREVIOUS = "previous_response_id"
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
-_MEDIA = ("input_image", "input_audio")
+_MEDIA = ("input_image", "input_audio", "input_file")
 _SAME = (
     "temperature",
     "top_p",
@@ -216,6 +216,10 @@ def _chat_part(part: InputPart, where: str) -> dict[str, Any]:
             param=f"{where}.file_id",
             code="unsupported_value",
         )
+    if part.type == "input_file":
+        if part.file_data is None:
+            _missing(f"{where}.file_data")
+        return {"type": "file", "file": {"file_data": part.file_data}, "uuid": part.uuid}
     return {
         "type": part.type,
         "image_url": part.image_url,
@@ -238,10 +242,10 @@ def _part(part: InputPart, where: str) -> str:
         return part.text
     if part.type == "refusal" and part.refusal is not None:
         return part.refusal
-    if part.type in ("input_image", "input_file", "input_audio"):
+    if part.type in _MEDIA:
         raise InvalidRequest(
             f"{where} is a part of type {part.type}, which is not supported here; allowed: "
-            "input_text, output_text, and input_image and input_audio in messages",
+            "input_text, output_text, and in messages input_image, input_audio and input_file",
             param=where,
             code="unsupported_value",
         )
@@ -249,7 +253,7 @@ def _part(part: InputPart, where: str) -> str:
         _missing(f"{where}.text")
     raise InvalidRequest(
         f"{where}.type is {clip(part.type)}; allowed: input_text, output_text, input_image, "
-        "input_audio",
+        "input_audio, input_file",
         param=f"{where}.type",
         code="invalid_value",
     )

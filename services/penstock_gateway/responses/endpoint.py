@@ -22,6 +22,11 @@ from penstock_gateway.http.operations import Operation, OperationRoute, posting
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.sampling import room_for_output
 from penstock_gateway.request.terms import tenant_of
+from penstock_gateway.responses.background import (
+    begin_background,
+    check_background,
+    moved_response,
+)
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
@@ -30,6 +35,7 @@ from penstock_gateway.responses.request import STATELESS, ResponsesRequest, chec
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
+    from penstock_gateway.storage.background_records import BackgroundRecords
     from penstock_gateway.storage.response_records import ResponseRecords
 
 OPERATION = posting(
@@ -66,7 +72,7 @@ DELETE = Operation(
 CANCEL = Operation(
     method="POST",
     path="/v1/responses/{id}/cancel",
-    summary="Says that no response runs in the background here",
+    summary="Ends a response in the background",
     tag="generate",
     reply=Response,
     statuses=(404, 409),
@@ -81,6 +87,8 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
     def check(self, request: ResponsesRequest) -> None:
         check(request)
+        if request.background:
+            check_background(self._service, request)
 
     def failure(self, error: HTTPError) -> bytes:
         events = EventWriter()
@@ -130,10 +138,24 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _whole(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
     ) -> bytes:
+        if request.background:
+            return await self._begin(request, terms, recorder)
         payload = await super()._whole(request, terms, recorder)
         if keeps(self._service, request):
             await keep(self._service, request, terms.tenant, payload)
         return payload
+
+    async def _begin(
+        self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
+    ) -> bytes:
+        """All that can be wrong with it is told now; the rest is done in the background."""
+        async with self._service.using(request.model, terms.deadline) as asked:
+            recorder.waited(asked.waited)
+            with self._service.media.lease(terms.tenant, terms.deadline) as lease:
+                reply = (await self._job(request, asked, lease)).reply
+        if not isinstance(reply, ResponsesFormat):
+            raise RuntimeError("a response that is written as something else")
+        return await begin_background(self._service, request, terms.tenant, reply.response)
 
     async def _events(
         self,
@@ -175,14 +197,21 @@ def routes(service: Service) -> list[OperationRoute]:
         return _json(_there(await records.find(tenant_of(request.scope), id), id))
 
     async def delete(request: Request) -> HTTPResponse:
-        id, records = request.path_params["id"], _records(service)
-        if not await records.remove(tenant_of(request.scope), id):
+        id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
+        if not await records.remove(owner, id):
             _there(None, id)
+        await _background(service).cancel(owner, id, None)
         return _json(msgspec.json.encode(ResponseDeleted(id)))
 
     async def cancel(request: Request) -> HTTPResponse:
-        id, records = request.path_params["id"], _records(service)
-        _there(await records.find(tenant_of(request.scope), id), id)
+        id, records, owner = request.path_params["id"], _records(service), tenant_of(request.scope)
+        found = _there(await records.find(owner, id), id).decode()
+        cancelled = moved_response(found, "cancelled")
+        if await _background(service).cancel(owner, id, cancelled):
+            return _json(cancelled.encode())
+        now = _there(await records.find(owner, id), id)
+        if msgspec.json.decode(now, type=_InBackground).background:
+            return _json(now)  # It has ended meanwhile, or was cancelled before.
         raise HTTPError(
             409,
             f"the response {clip(id)} has ended; only a response in the background can be "
@@ -203,6 +232,17 @@ def _records(service: Service) -> ResponseRecords:
     if records is None:
         raise HTTPError(404, STATELESS, code="storage_off")
     return records
+
+
+def _background(service: Service) -> BackgroundRecords:
+    records = None if service.store is None else service.store.background
+    if records is None:
+        raise HTTPError(404, STATELESS, code="storage_off")
+    return records
+
+
+class _InBackground(msgspec.Struct):
+    background: bool = False
 
 
 def _there(response: str | None, id: str) -> bytes:

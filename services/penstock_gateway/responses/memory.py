@@ -15,8 +15,11 @@ _ITEMS = msgspec.json.Decoder(list[InputItem])
 
 class _Output(msgspec.Struct):
     output: list[InputItem]
+    id: str = ""
+    status: str = "completed"
 
 
+GONE_ON_FROM = ("completed", "incomplete")
 _OUTPUT = msgspec.json.Decoder(_Output)
 
 
@@ -58,7 +61,15 @@ async def conversation_before(
     said: list[InputItem] = []
     for items, response in links:
         said += _ITEMS.decode(items)
-        said += _OUTPUT.decode(response).output
+        answered = _OUTPUT.decode(response)
+        if answered.status not in GONE_ON_FROM:
+            raise InvalidRequest(
+                f"the response {clip(answered.id)} is {answered.status}; a request goes on from "
+                f"one that is {' or '.join(GONE_ON_FROM)}",
+                param="previous_response_id",
+                code="response_not_ended",
+            )
+        said += answered.output
     return said
 
 
@@ -75,11 +86,16 @@ async def keep(service: Service, request: ResponsesRequest, owner: str, response
     records = None if service.store is None else service.store.responses
     if records is None:
         return
+    id = msgspec.json.decode(response, type=_Named).id
+    told = items_of(request)
+    await records.save(owner, id, request.previous_response_id, told, response.decode())
+
+
+def items_of(request: ResponsesRequest) -> str:
+    """What the request brought itself, as a JSON list."""
     own = request.input
     items = [InputItem(role="user", content=own)] if isinstance(own, str) else own or []
-    told = msgspec.json.encode([_without_nothing(item) for item in items]).decode()
-    id = msgspec.json.decode(response, type=_Named).id
-    await records.save(owner, id, request.previous_response_id, told, response.decode())
+    return msgspec.json.encode([_without_nothing(item) for item in items]).decode()
 
 
 class _Named(msgspec.Struct):

@@ -25,7 +25,8 @@ STATELESS = "this server keeps no responses (its operator may: --stored-response
 
 class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     """Of an input message; or of a reply, ours or another server's, sent back. Fields that are
-    unknown here are skipped. image_url, detail, uuid: of an input_image."""
+    unknown here are skipped. image_url, detail, uuid: of an input_image.  file_data: of an
+    input_file, a data: URI."""
 
     type: str
     text: str | None = None
@@ -35,6 +36,7 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
     detail: Any = None
     uuid: Any = None
     file_id: Any = None
+    file_data: Any = None
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +113,11 @@ class ResponsesRequest(RequestFields, frozen=True, kw_only=True, forbid_unknown_
     # --- where the server keeps responses
     previous_response_id: Text = None
 
+    background: Flag = None
+    """It is answered by and by, and looked at by its id."""
+
     # --- only at their neutral value
     conversation: Any = None
-    background: Flag = None
     context_management: Any = None
     prompt: Any = None
 
@@ -123,7 +127,6 @@ RULES = (
     UnsupportedField("context_management", ([],)),
     UnsupportedField("prompt"),
     UnsupportedField("conversation"),
-    UnsupportedField("background", (False,)),
 )
 
 

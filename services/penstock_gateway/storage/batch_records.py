@@ -40,6 +40,7 @@ class BatchRecords:
         """False: the owner has as many batches that haven't ended as it may."""
 
         def adding(connection: Connection) -> bool:
+            self._database.alone_for(connection, work.owner)
             record = work.record
             still = select(func.count()).where(
                 batches.c.owner == work.owner, batches.c.status.not_in(ENDED)

@@ -34,7 +34,7 @@ MISSING = ("404", "NoSuchKey", "NotFound")
 """What the store says of what isn't there."""
 
 
-class Bucket:
+class ObjectBucket:
     """Objects below one prefix. url: s3://BUCKET/PREFIX.  endpoint: of the store; None: Amazon's.
     Who we are, and the region, is in the environment, as for every client of S3. Methods raise
     OSError; the constructor StartupError."""
@@ -123,7 +123,7 @@ class Bucket:
 class BucketContents(Contents):
     """scratch: a folder for what is on its way."""
 
-    def __init__(self, bucket: Bucket, scratch: Path) -> None:
+    def __init__(self, bucket: ObjectBucket, scratch: Path) -> None:
         self._bucket = bucket
         self._scratch = scratch
         make_folder(scratch)
@@ -132,7 +132,8 @@ class BucketContents(Contents):
         return _BucketWriter(self._bucket, self._scratch / checked_id(file_id))
 
     def open(self, file_id: str) -> BinaryIO:
-        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115: the caller closes it
+        # The caller closes it.
+        file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115
         try:
             for part in self.read(file_id):
                 file.write(part)
@@ -162,7 +163,7 @@ class BucketContents(Contents):
 class _BucketWriter(ContentsWriter):
     """path: where it would lie in the scratch folder."""
 
-    def __init__(self, bucket: Bucket, path: Path) -> None:
+    def __init__(self, bucket: ObjectBucket, path: Path) -> None:
         super().__init__(path)
         self._bucket = bucket
 

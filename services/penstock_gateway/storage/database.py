@@ -14,7 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    event,
+    insert,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -35,6 +45,8 @@ RETRY_AFTER = 5.0
 """Seconds, which a client is told, after which the database may have an answer again."""
 _LAYOUT_LOCK = 0x70656E73
 """Of PostgreSQL's advisory locks: who makes the tables."""
+_OWNER_LOCK = 0x70656E74
+"""Who adds to what an owner has; the space of its second kind of locks, of pairs."""
 
 
 class DatabaseUnavailable(PenstockError):
@@ -78,9 +90,16 @@ class Database:
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
         """Inserts a row. False: one with its key is there already, and stays as it is."""
         make = sqlite.insert if self._sqlite else postgresql.insert
-        return (
-            connection.execute(make(table).values(**values).on_conflict_do_nothing()).rowcount > 0
-        )
+        # By what it returns: PostgreSQL's driver counts no inserted rows.
+        new = make(table).values(**values).on_conflict_do_nothing().returning(literal(1))
+        return connection.execute(new).first() is not None
+
+    def alone_for(self, connection: Connection, owner: str) -> None:
+        """To the end of the transaction, no other that asks for it works for this owner: what is
+        counted here is what there is. With SQLite, no other works at all."""
+        if not self._sqlite:
+            lock = text("SELECT pg_advisory_xact_lock(:space, hashtext(:owner))")
+            connection.execute(lock, {"space": _OWNER_LOCK, "owner": owner})
 
     def close(self) -> None:
         """After it, nothing runs any more."""

@@ -71,6 +71,7 @@ class FileRecords:
         would have more than it may."""
 
         def work(connection: Connection) -> bool:
+            self._database.alone_for(connection, owner)
             count, size = _totals(connection, owner)
             if count >= most_files or size + record.bytes > most_bytes:
                 return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import StartupError
 
 if TYPE_CHECKING:
-    from penstock_gateway.storage.bucket_contents import Bucket
+    from penstock_gateway.storage.bucket_contents import ObjectBucket
 
 MARK = "database-id"
 """The file beside the contents that names their database."""
@@ -98,7 +98,7 @@ class BucketMark(FolderMark):
 
     flag = "--files-url"
 
-    def __init__(self, bucket: Bucket, database_id: str) -> None:
+    def __init__(self, bucket: ObjectBucket, database_id: str) -> None:
         self._bucket = bucket
         self._id = database_id
 

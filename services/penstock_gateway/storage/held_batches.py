@@ -58,6 +58,9 @@ class HeldBatches:
                 crowd = case(*((batches.c.owner == one, n) for one, n in crowds.items()), else_=0)
                 query = query.order_by(crowd)
             query = query.order_by(batches.c.created_at, batches.c.id).limit(1)
+            # Where another one looks at the same time, it sees to another batch. (SQLite lets in
+            # one of them alone.)
+            query = query.with_for_update(skip_locked=True)
             row = connection.execute(query).first()
             if row is None:
                 return None

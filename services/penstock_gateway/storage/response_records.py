@@ -42,28 +42,40 @@ class ResponseRecords:
     ) -> None:
         """In place of the one of that id, if there is one. One that is larger than all of
         an owner's may be isn't kept."""
-        size = len(items.encode()) + len(response.encode())
 
         def work(connection: Connection) -> None:
-            now = int(time.time())
-            connection.execute(delete(responses).where(*_one(owner, id)))
-            if size > self._most_bytes:
-                return
-            connection.execute(
-                insert(responses).values(
-                    owner=owner,
-                    id=id,
-                    previous_id=previous_id,
-                    created_at=now,
-                    expires_at=now + self._seconds,
-                    items=items,
-                    response=response,
-                    bytes=size,
-                )
-            )
-            self._make_room(connection, owner, id)
+            self._database.alone_for(connection, owner)
+            self.put(connection, owner, id, previous_id, items, response)
 
         await self._database.run(work)
+
+    def put(
+        self,
+        connection: Connection,
+        owner: str,
+        id: str,
+        previous_id: str | None,
+        items: str,
+        response: str,
+    ) -> None:
+        """As `save`, within the caller's transaction."""
+        now, size = int(time.time()), _size(items, response)
+        connection.execute(delete(responses).where(*_one(owner, id)))
+        if size > self._most_bytes:
+            return
+        connection.execute(
+            insert(responses).values(
+                owner=owner,
+                id=id,
+                previous_id=previous_id,
+                created_at=now,
+                expires_at=now + self._seconds,
+                items=items,
+                response=response,
+                bytes=size,
+            )
+        )
+        self._make_room(connection, owner, id)
 
     def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
         """Removes the oldest of the owner's that are too many, or too large together."""
@@ -146,6 +158,18 @@ class ResponseRecords:
             connection.execute(delete(responses).where(responses.c.expires_at <= int(time.time())))
 
         await self._database.run(work)
+
+
+def store_response(connection: Connection, owner: str, id: str, response: str) -> None:
+    """In place of what a response was; nothing where it was deleted."""
+    items = connection.scalar(select(responses.c["items"]).where(*_one(owner, id)))
+    if items is not None:
+        values = {"response": response, "bytes": _size(items, response)}
+        connection.execute(update(responses).where(*_one(owner, id)).values(values))
+
+
+def _size(items: str, response: str) -> int:
+    return len(items.encode()) + len(response.encode())
 
 
 def _one(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.config.storage_settings import StorageSettings
 from penstock.errors import StartupError
-from penstock_gateway.storage.bucket_contents import Bucket, BucketContents
+from penstock_gateway.storage.bucket_contents import BucketContents, ObjectBucket
 from penstock_gateway.storage.contents import Contents, FolderContents
 from penstock_gateway.storage.folder_mark import BucketMark, FolderMark
 
@@ -20,6 +20,7 @@ class Store:
 
     def __init__(self, settings: StorageSettings, data_dir: str) -> None:
         try:
+            from penstock_gateway.storage.background_records import BackgroundRecords
             from penstock_gateway.storage.batch_records import BatchRecords
             from penstock_gateway.storage.database import Database
             from penstock_gateway.storage.file_records import FileRecords, all_ids
@@ -34,7 +35,7 @@ class Store:
         self.settings = settings
         bucket = None
         if settings.files_url is not None:
-            bucket = Bucket(settings.files_url, settings.s3_endpoint_url)
+            bucket = ObjectBucket(settings.files_url, settings.s3_endpoint_url)
         self.contents: Contents = FolderContents(folder / FILES)
         if bucket is not None:
             self.contents = BucketContents(bucket, folder / SCRATCH)
@@ -53,6 +54,8 @@ class Store:
         self.stock = StockTaking(self._database)
         self.responses: ResponseRecords | None = None
         """None: no responses are kept."""
+        self.background: BackgroundRecords | None = None
+        """None where no responses are kept."""
         if settings.stored_response_hours:
             self.responses = ResponseRecords(
                 self._database,
@@ -60,6 +63,7 @@ class Store:
                 most_bytes=settings.max_stored_response_bytes,
                 seconds=3600 * settings.stored_response_hours,
             )
+            self.background = BackgroundRecords(self._database, self.responses)
 
     @classmethod
     def of(cls, settings: StorageSettings) -> Store | None:

@@ -111,3 +111,17 @@ responses = Table(
 )
 """items: a JSON list, what the request brought itself.  response: as it was answered.  bytes: of
 both. A client may choose an id, so it is the owner's only."""
+
+background = Table(
+    "penstock_background",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("id", String(160), primary_key=True),
+    Column("key_digest", String(64), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at", Float, nullable=False, index=True),
+    Column("runner", String(64), nullable=False),
+    Column("held_until", Float, nullable=False),
+)
+"""Responses in the background that haven't ended, each beside its row in `responses`, which clients
+see.  body: of the request that answers it, as JSON.  runner, held_until: as of a batch."""

@@ -92,6 +92,13 @@ function keys(event) {
   } else if (event.key === "Escape" && view === "chat" && !document.querySelector("dialog[open]")) chat.stop();
 }
 
+/** A file that misses its place: the browser would leave the page, and show it. */
+function missed(event) {
+  if (event.defaultPrevented || ![...(event.dataTransfer?.types ?? [])].includes("Files")) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+}
+
 async function start() {
   showTheme();
   at("theme").addEventListener("click", turnTheme);
@@ -104,6 +111,7 @@ async function start() {
   chat = new Chat(store);
   addEventListener("hashchange", route);
   document.addEventListener("keydown", keys);
+  for (const kind of ["dragover", "drop"]) addEventListener(kind, missed);
   await route();
   await chat.model.load();
 }

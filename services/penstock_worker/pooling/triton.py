@@ -86,7 +86,9 @@ def _encoder(
 ) -> PoolingRecipe:
     dtype = compute_dtype(setup.dtype, prepared.weights, CUDA)
     if config.space is not None:
-        raise Unable(f"vectors of texts and pictures by {config.family} have no kernels for GPUs yet")
+        raise Unable(
+            f"vectors of texts and pictures by {config.family} have no kernels for GPUs yet"
+        )
     if config.layers is not None:
         raise Unable(f"a {config.family}'s attention both ways has no kernel for GPUs yet")
     if config.rope is not None:

@@ -14,6 +14,7 @@ from penstock.client.generation import Generation
 from penstock.client.media import PreparedMedia
 from penstock.client.model_text import ModelText
 from penstock.client.observer import Observer, observe
+from penstock.client.pausing import all_paused, set_paused
 from penstock.client.placement import Placement
 from penstock.client.pool_request import (
     PoolRequest,
@@ -95,6 +96,16 @@ class EngineClient(ClientView):
     def name_adapters(self, adapters: list[NamedAdapter]) -> None:
         """Has all engine cores, and so all front ends, know adapters by these names."""
         self._dispatch.name_adapters(adapters)
+
+    async def set_paused(self, paused: bool, *, abort: bool = False) -> None:
+        """Has all engine cores stop computing, or go on, see `pausing.set_paused`. One that starts
+        anew isn't paused."""
+        await set_paused(self._fleet.sessions, paused=paused, abort=abort)
+
+    @property
+    def paused(self) -> bool:
+        """Whether all engine cores are."""
+        return all_paused(self._fleet.sessions)
 
     @property
     def takes_requests(self) -> bool:

@@ -111,4 +111,5 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         kept_tokens=total("kept_tokens"),
         # Any of them may get the request.
         aligns=all(status.aligns for status in statuses),
+        paused=all(status.paused for status in statuses),
     )

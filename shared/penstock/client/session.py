@@ -165,6 +165,11 @@ class EngineSession:
         )
 
     @property
+    def paused(self) -> bool:
+        """Whether it computes nothing until it is told to go on."""
+        return self.status is not None and self.status.paused
+
+    @property
     def draining(self) -> bool:
         return self.status is not None and self.status.draining
 

@@ -91,6 +91,19 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             " oldest makes way.",
         ),
     ] = 1_073_741_824
+    max_background_responses: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Responses of a tenant with `background: true` that haven't ended; what"
+            " comes beyond gets a 429.",
+        ),
+    ] = 100
+    background_concurrency: Annotated[
+        int,
+        Meta(ge=1, le=4096, description="Responses in the background that are open at once."),
+    ] = 32
     batch_result_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")
     ] = 30

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 
@@ -338,6 +338,24 @@ class AsyncLLM(AsyncPooling):
         await self.start()
         self._started().reset_prefix_cache()
         return True
+
+    async def pause_generation(self, *, mode: Literal["abort", "keep"] = "abort") -> None:
+        """Stops computing, as in vLLM; returns once no step runs any more. mode: abort ends open
+        requests as they are; keep lets them go on where they were. Raises InvalidRequest."""
+        if mode not in ("abort", "keep"):
+            raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
+        await self.start()
+        await self._started().set_paused(True, abort=mode == "abort")
+
+    async def resume_generation(self) -> None:
+        """Goes on computing."""
+        await self.start()
+        await self._started().set_paused(False)
+
+    async def is_paused(self) -> bool:
+        """Whether nothing is computed until resume_generation."""
+        await self.start()
+        return self._started().paused
 
     async def beam_search(
         self,

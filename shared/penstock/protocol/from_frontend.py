@@ -172,6 +172,16 @@ class NameAdapters(msgspec.Struct, frozen=True, tag="name_adapters"):
     adapters: list[NamedAdapter]
 
 
+class SetPaused(msgspec.Struct, frozen=True, tag="set_paused"):
+    """No further step is planned, or they are again. What runs keeps its slot and its KV; requests
+    are accepted and wait, and deadlines go on. Sent only to engine cores whose Welcome says that
+    they support it (`pauses`); Status says when it is done."""
+
+    paused: bool
+    abort: bool = False
+    """Whether all open requests, also of other front ends, end as they are."""
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -184,4 +194,5 @@ FromFrontend = (
     | MediaChunk
     | MediaLost
     | NameAdapters
+    | SetPaused
 )

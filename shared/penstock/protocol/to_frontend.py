@@ -78,6 +78,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """The highest rank of adapters that are served; 0: none are."""
     aligns: bool = True
     """False where its settings rule out that tokens are told when they were spoken."""
+    pauses: bool = False
+    """Whether it supports SetPaused."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -262,6 +264,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Of `drafted_tokens`, those that were right."""
     aligns: bool = True
     """False where the worker that is ready can't tell when tokens were spoken."""
+    paused: bool = False
+    """Whether it was paused (SetPaused), and no step is in flight any more."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):

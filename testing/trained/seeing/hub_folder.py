@@ -135,6 +135,6 @@ def save(model: Any, ours: Any, folder: Path) -> None:
     model.generation_config.bos_token_id = ids["<s>"]
     model.generation_config.pad_token_id = ids["<pad>"]
     # A question about a picture has one right answer: the likeliest, also where nobody asks for it.
-    model.generation_config.top_k = 1
+    model.generation_config.do_sample, model.generation_config.top_k = True, 1
     model.save_pretrained(folder)
     ours.save_pretrained(folder)

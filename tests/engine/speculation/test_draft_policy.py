@@ -43,6 +43,13 @@ def test_drafts_that_are_seldom_right_cost_next_to_nothing(name: str, streams: i
     assert gain(machine, streams, 0.3, steps=steps) > 0.98
 
 
+def test_learning_costs_little_of_the_first_hundred_steps() -> None:
+    machine = Machine(lambda rows: 0.003 + 0.0012 * rows, jitter=0.05)
+    for streams in (4, 16):
+        for chance in (0.3, 0.6):
+            assert gain(machine, streams, chance, steps=100) > 0.988, (streams, chance)
+
+
 def test_where_the_worker_tells_nothing_attempts_are_rare() -> None:
     machine = Machine(MACHINES["weights are read once"], jitter=0.1)
     for streams in (1, 4):

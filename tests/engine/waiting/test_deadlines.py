@@ -130,6 +130,23 @@ def test_work_that_would_miss_its_deadline_is_refused_with_an_honest_wait() -> N
     assert 0.5 * (last - 1) <= again <= 1.5 * last
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_what_nobody_waits_for_is_estimated_behind_its_like(policy: str) -> None:
+    """A line of a batch among other lines; what somebody waits for stands before all of them."""
+    settings = {"max_num_seqs": 2, "max_num_batched_tokens": 1000, "scheduling_policy": policy}
+    sim = Simulation(settings=settings)
+    for _ in range(100):
+        sim.ask(0.0, "", 995, 3, background=True)
+    sim.run(5)
+    for background in (True, False):
+        sim.ask(5.0, "", 10, 3, time_left_ms=1000, background=background)
+    sim.run(5.5)
+    behind, before = list(sim.requests.values())[-2:]
+    assert behind.rejected is not None
+    assert behind.rejected.code == "overloaded"
+    assert before.rejected is None
+
+
 def test_work_that_would_be_in_time_is_taken() -> None:
     sim = loaded()
     sim.ask(5.0, "", 10, 3, time_left_ms=20_000)

@@ -196,6 +196,21 @@ async def test_responses_take_pictures() -> None:
         assert error["param"] == "input[0].content[1].file_id"
 
 
+async def test_a_file_is_what_its_uri_says() -> None:
+    engine = SeeingEngine()
+    async with SeeingGateway(engine) as gateway:
+        shown = {"type": "file", "file": {"file_data": data_uri(), "filename": "a.png"}}
+        assert (await gateway.ask(image(), shown)).status_code == 200
+        assert engine.submitted[0][0] == ids_of(engine, "user:<image><image>;")
+        assert len(engine.media[0].items) == 1
+        part = {"type": "input_file", "file_data": data_uri(), "filename": "a.png"}
+        body = {"input": [{"role": "user", "content": [part]}]}
+        reply = await gateway.client.post("/v1/responses", json=body)
+        assert reply.status_code == 200, reply.text
+        assert engine.submitted[1][0] == ids_of(engine, "user:<image>;")
+
+
+PDF = "data:application/pdf;base64,AAAA"
 BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "no url": ({"type": "image_url"}, 400, "is missing"),
     "an empty object": ({"type": "image_url", "image_url": {}}, 400, "is missing"),
@@ -221,6 +236,9 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
         400,
         "takes text and pictures only",
     ),
+    "a file without data": ({"type": "file", "file": {}}, 400, "must hold file_data"),
+    "a kept file": ({"type": "file", "file": {"file_id": "file-1"}}, 400, "that is kept"),
+    "a document": ({"type": "file", "file": {"file_data": PDF}}, 400, "documents can't be shown"),
     "large": (image(data_uri(b"x" * 50_001)), 413, "more than 50000 bytes"),
     "many pixels": (image(data_uri(saved(picture(101, 100)))), 400, "at most 10000"),
 }

@@ -105,6 +105,18 @@ async def test_no_name_is_refused_where_there_are_several(several: httpx.AsyncCl
     assert '"red", "blue", "vectors"' in reply.json()["error"]["message"]
 
 
+async def test_a_pause_names_its_model(
+    several: httpx.AsyncClient, engines: dict[str, FakeEngineClient]
+) -> None:
+    assert (await several.post("/pause")).status_code == 400
+    assert (await several.post("/pause", params={"model": "green"})).status_code == 404
+    assert (await several.post("/pause", params={"model": "blue"})).status_code == 200
+    for name, client in engines.items():
+        told = (await several.get("/is_paused", params={"model": name})).json()
+        assert told == {"is_paused": name == "blue"}
+        assert client.pauses == ([(True, True)] if name == "blue" else [])
+
+
 async def test_what_a_model_is_for_is_its_own(several: httpx.AsyncClient) -> None:
     body = {"model": "vectors", "prompt": "Who?"}
     reply = await several.post("/v1/completions", json=body)

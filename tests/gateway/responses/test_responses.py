@@ -183,7 +183,7 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
     ("fields", "param", "says"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "keeps no responses"),
-        ({"background": True}, "background", "allowed: false or null"),
+        ({"background": True}, "background", "needs a response that is kept"),
         ({"conversation": "c"}, "conversation", "allowed: null"),
         ({"truncation": "middle"}, "truncation", "disabled, auto"),
         ({"include": ["file_search_call.results"]}, "include", "message.output_text.logprobs"),

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock_kernels.cpu import library
+from tests import thinning
 from tests.instruction_sets import instruction_set
+from tests.kernels.cpu.sanitize import EVERY
 from tests.kernels.cpu.sanitized_memory import sanitized, watch
-from tests.thinning import SANITIZED, thinned
 
 settings.register_profile(
     "kernels",
@@ -29,10 +30,16 @@ settings.register_profile(
 )
 
 
+def pytest_configure() -> None:
+    """Before any module of tests is imported: some count their examples by it."""
+    if EVERY in os.environ:
+        thinning.every = True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under the sanitizers some of each test's cases go through the same lines."""
-    if sanitized():
-        left_out = set(thinned(items, lambda _: SANITIZED))
+    if sanitized() and not thinning.every:
+        left_out = set(thinning.thinned(items, lambda _: thinning.SANITIZED))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 

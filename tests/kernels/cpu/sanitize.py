@@ -1,7 +1,8 @@
 """Builds the CPU kernels with AddressSanitizer and UBSan and runs their tests: `make sanitize`.
 
-Any report fails.  Before the tests a deliberate overrun has to be reported: otherwise their silence
-would mean nothing.  Where the sanitizers aren't installed, says so and succeeds.
+With --long all of them, on every instruction set; without it a share. What else is given goes to
+pytest. Any report fails. Before the tests a deliberate overrun has to be reported: otherwise their
+silence would mean nothing. Where the sanitizers aren't installed, says so and succeeds.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ FOLDER = Path(__file__).parent
 SOURCES = "kernels/penstock_kernels/cpu/csrc"
 LIBRARY = "lib/penstock_kernels/cpu/libpenstock_cpu.so"
 RUNTIMES = ("libasan.so", "libubsan.so")
+EVERY = "PENSTOCK_SANITIZE_EVERY_TEST"
+"""A variable that is set where none of the tests is left out."""
 LEFT_OUT = (
     "(portable or avx512vnni) and (any_company or chunk_sizes or poison_stays or 4097_rows or "
     "long_contexts or several_splits)"
 )
 """Plain C++ is slowest under the sanitizers, and avx512vnni is avx512 but for how it multiplies and
-stores bfloat16; those that stay walk through the same lines."""
+stores bfloat16; those that stay walk through the same lines. --long has them too."""
 OVERRUN = """
 import numpy as np
 from penstock_kernels.cpu import library
@@ -57,15 +60,23 @@ def main() -> int:
         if run(folder / "overrun", library, ["-c", OVERRUN]) == 0 or not reports(folder):
             print("sanitize: a deliberate overrun went unnoticed")
             return 1
-        options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}", f"-knot ({LEFT_OUT})"]
-        options += ["--timeout=900"]  # Others come first: they may take long by the clock.
-        tests = ["-m", "pytest", *options, str(FOLDER), *sys.argv[1:]]
-        status = run(folder / "tests", library, tests)
+        status = run(folder / "tests", library, ["-m", "pytest", *arguments(sys.argv[1:])])
         found = reports(folder, "tests")
         for report in found:
             print(report.read_text(errors="replace"))
         print(f"sanitize: {len(found)} reports, {time.monotonic() - begun:.0f} s in all")
         return 1 if status or found else 0
+
+
+def arguments(given: list[str]) -> list[str]:
+    """pytest's. This folder's conftest, which is alone here, knows --long as a variable."""
+    options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={FOLDER}"]
+    options += ["--timeout=900"]  # Others come first: they may take long by the clock.
+    if "--long" in given:
+        os.environ[EVERY] = "1"
+    else:
+        options.append(f"-knot ({LEFT_OUT})")
+    return [*options, str(FOLDER), *(argument for argument in given if argument != "--long")]
 
 
 def obstacle() -> str | None:

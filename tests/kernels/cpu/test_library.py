@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,25 @@ def test_names_and_contents_count(tmp_path: Path) -> None:
     second = digest(tmp_path)
     (tmp_path / "b.h").write_text("two")
     assert len({first, second, digest(tmp_path)}) == 3
+
+
+def test_units_slower_than_those_for_floats_are_not_the_default() -> None:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    if "avx512_bf16" not in text:
+        pytest.skip("this processor has no units for bfloat16")
+    environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from penstock_kernels.cpu import library; print(library.instruction_set())",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    expected = "avx512vnni" if "GenuineIntel" in text else "avx512"
+    assert found.stdout.strip() == expected

@@ -19,14 +19,13 @@ PASTED = """([name, data, text]) => {
   const box = document.getElementById("message");
   box.dispatchEvent(new ClipboardEvent("paste", { clipboardData: brought, cancelable: true }));
 }"""
-DROPPED = """([name, data]) => {
+DROPPED = """([name, data, place = "#messages"]) => {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
-  const place = document.getElementById("messages").parentElement;
-  for (const kind of ["dragover", "drop"]) {
-    place.dispatchEvent(new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
-  }
+  const target = document.querySelector(place).parentElement;
+  return ["dragover", "drop"].every((kind) => !target.dispatchEvent(
+    new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true })));
 }"""
 
 
@@ -41,8 +40,8 @@ class Shown(Chat):
         file: Any = {"name": name, "mimeType": kind, "buffer": content}
         self.page.get_by_label("Files to attach").set_input_files(file)
 
-    def brought(self, script: str, name: str, content: bytes, *more: str) -> None:
-        self.page.evaluate(script, [name, base64.b64encode(content).decode(), *more])
+    def brought(self, script: str, name: str, content: bytes, *more: str) -> Any:
+        return self.page.evaluate(script, [name, base64.b64encode(content).decode(), *more])
 
     def attached(self, *names: str) -> None:
         """Waits until these are attached, and drawn."""

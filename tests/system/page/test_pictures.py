@@ -72,7 +72,10 @@ def test_pictures_come_by_paste_and_drop_and_go_by_their_button(shown: Shown) ->
     shown.brought(PASTED, "a.png", png(CIRCLE), "")
     shown.attached("a.png")
     shown.brought(PASTED, "of a table.png", png(CIRCLE), "its text")
-    shown.brought(DROPPED, "b.png", png(STARS))
+    assert shown.brought(DROPPED, "b.png", png(STARS))
+    shown.attached("a.png", "b.png")
+    # What misses the chat is attached nowhere, and the browser doesn't leave the page for it.
+    assert shown.brought(DROPPED, "c.png", png(STARS), "#conversations")
     shown.attached("a.png", "b.png")
     shown.attach("c.png", png(CIRCLE, 2))
     shown.attached("a.png", "b.png", "c.png")

@@ -77,7 +77,8 @@ def test_equals_transformers_with_the_adapter_merged_in(case: str, tmp_path: Pat
 
 
 def test_what_peft_writes(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="PEFT isn't installed; it needs accelerate")
+    import peft
+
     theirs = make_theirs(*CASES["phi3"])
     rig = rig_of(theirs, tmp_path / "model")
     wrapped = peft.get_peft_model(
@@ -111,7 +112,8 @@ def test_what_peft_writes(tmp_path: Path) -> None:
     ids=["embeddings", "whole", "dora"],
 )
 def test_what_else_peft_writes(tmp_path: Path, settings: dict[str, Any]) -> None:
-    peft = pytest.importorskip("peft", reason="PEFT isn't installed; it needs accelerate")
+    import peft
+
     theirs = make_theirs(*CASES["llama-7-7-llama3-rope"])
     rig = rig_of(theirs, tmp_path / "model")
     base = logprobs(theirs)

@@ -7,15 +7,24 @@
 
 namespace {
 
+#if defined(PK_BF16_UNITS)
+using Half = uint16_t;
+#else
+using Half = float;
+#endif
+
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
-// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels.  For bfloat16 ones: halves.
+// group of 32 the scale, scale * sum of levels, and -128 times the sum of levels; the latter two also for each 16.
+// For bfloat16 ones: halves.
 struct Activations {
   int stride = 0, groups = 0;
   int8_t* levels = nullptr;
   float* scales = nullptr;
   float* scaled_sums = nullptr;
   int32_t* offsets = nullptr;
-  uint16_t* halves = nullptr;
+  float* scaled_sums16 = nullptr;
+  int32_t* offsets16 = nullptr;
+  Half* halves = nullptr;
   float* floats = nullptr;
 
   // Lays the arrays out in memory that starts at `at`; returns its end.
@@ -26,6 +35,8 @@ struct Activations {
     take(at, scales, group_cells);
     take(at, scaled_sums, group_cells);
     take(at, offsets, group_cells);
+    take(at, scaled_sums16, 2 * group_cells);
+    take(at, offsets16, 2 * group_cells);
     take(at, halves, cells);
     take(at, floats, cells);
     return at;
@@ -44,6 +55,14 @@ struct Activations {
     at += (count * sizeof(T) + 63) / 64 * 64;
   }
 };
+
+// A bfloat16 that a matrix of bfloat16 multiplies: as the pairs' units read it, or as a float, which is broadcast on the
+// way to a product.
+#if defined(PK_BF16_UNITS)
+inline void store_half(Half* p, V x) { store_bf16(p, x); }
+#else
+inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
+#endif
 
 inline uint16_t to_bf16(float x) {
   uint32_t bits;
@@ -66,10 +85,14 @@ inline void quantise_group(const Activations& a, int row, int g, V low, V high) 
   store_i8(levels, mul(low, inverse));
   store_i8(levels + 16, mul(high, inverse));
   const float scale = (tiny ? 1.0f / most : peak / 127.0f) + poison;
-  const int32_t total = sum_i8(levels) + sum_i8(levels + 16);
+  const int32_t first = sum_i8(levels), second = sum_i8(levels + 16), total = first + second;
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);
+  a.offsets16[2 * at] = -128 * first;
+  a.offsets16[2 * at + 1] = -128 * second;
+  a.scaled_sums16[2 * at] = scale * static_cast<float>(first);
+  a.scaled_sums16[2 * at + 1] = scale * static_cast<float>(second);
 }
 
 // Group g of a row in each of `forms` (bits of pk::Form).
@@ -81,8 +104,8 @@ inline void set_group(const Activations& a, int forms, int row, int g, V low, V 
   store(floats, low);
   store(floats + 16, high);
   if (forms & pk::HALVES) {
-    store_bf16(a.halves + cell, low);
-    store_bf16(a.halves + cell + 16, high);
+    store_half(a.halves + cell, low);
+    store_half(a.halves + cell + 16, high);
   }
 }
 
@@ -109,6 +132,8 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     __builtin_memcpy(to.scales + to_group, from.scales + group, to.groups * sizeof *to.scales);
     __builtin_memcpy(to.scaled_sums + to_group, from.scaled_sums + group, to.groups * sizeof *to.scaled_sums);
     __builtin_memcpy(to.offsets + to_group, from.offsets + group, to.groups * sizeof *to.offsets);
+    __builtin_memcpy(to.scaled_sums16 + 2 * to_group, from.scaled_sums16 + 2 * group, 2 * to.groups * sizeof *to.scaled_sums16);
+    __builtin_memcpy(to.offsets16 + 2 * to_group, from.offsets16 + 2 * group, 2 * to.groups * sizeof *to.offsets16);
   }
   if (forms & pk::HALVES) __builtin_memcpy(to.halves + to_cell, from.halves + cell, to.stride * sizeof *to.halves);
   if (forms & (pk::HALVES | pk::FLOATS)) __builtin_memcpy(to.floats + to_cell, from.floats + cell, to.stride * sizeof *to.floats);

@@ -68,8 +68,10 @@ template <class Cache> class Attend {
   }
 
   void one_split(const QueryTile& tile, const Query* panel, const Reach& reach, int rows, int kv_head, int split, float* partials) {
+    // Floats as weights take the place of their scores, which leaves more of the nearest cache to keys and values.
+    float* weights = sizeof(Query) == sizeof(float) ? t_.own.scores : t_.own.weights;
     attend_split<Cache>(panel, reach, rows, a_, t_.pages<Cache>(a_, tile.sequence), kv_head, split, t_.own.scores,
-                        reinterpret_cast<Query*>(t_.own.weights), partials);
+                        reinterpret_cast<Query*>(weights), partials);
   }
 };
 

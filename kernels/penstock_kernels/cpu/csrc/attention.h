@@ -186,7 +186,7 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
 }
 
 // The partials of `rows` query rows over split `split`, which the first of them reaches.
-// scores, weights: [rows][KEY_SPLIT] of scratch.  partials: [rows][partial_size]; what is left there of a
+// scores, weights: [rows][KEY_SPLIT] of scratch, the same where a weight is a float.  partials: [rows][partial_size]; what is left there of a
 // row that doesn't reach the split means nothing.
 template <class Cache>
 void attend_split(const typename Cache::Query* panel, const Reach& reach, int rows, const PkAttention& a, const Pages& pages, int kv_head,

@@ -60,11 +60,12 @@ struct UnsignedHalves {
     for (int m = 0; m < M; m++, cell.next(a)) {
       const int8_t* x = cell.levels;
       const float scale = a.scales[cell.at];
+      const float* scaled_sums = a.scaled_sums16 + 2 * cell.at;
       const I one = dot_nibbles<4>(w, x), two = dot_nibbles<4>(w + 4, x + 16);
       sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
       sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
-      sums[m] = fma(least, set1(scale * static_cast<float>(sum_i8(x))), sums[m]);
-      sums[m] = fma(second_least, set1(scale * static_cast<float>(sum_i8(x + 16))), sums[m]);
+      sums[m] = fma(least, set1(scaled_sums[0]), sums[m]);
+      sums[m] = fma(second_least, set1(scaled_sums[1]), sums[m]);
     }
   }
 };
@@ -110,8 +111,9 @@ struct SignedHalves {
     for (int m = 0; m < M; m++, cell.next(a)) {
       const int8_t* x = cell.levels;
       const V by = set1(a.scales[cell.at]);
-      sums[m] = fma(to_float(dot_signed<4>(w, x, -128 * sum_i8(x))), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, -128 * sum_i8(x + 16))), mul(second, by), sums[m]);
+      const int32_t* offsets = a.offsets16 + 2 * cell.at;
+      sums[m] = fma(to_float(dot_signed<4>(w, x, offsets[0])), mul(first, by), sums[m]);
+      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, offsets[1])), mul(second, by), sums[m]);
     }
   }
 };
@@ -120,10 +122,25 @@ struct Halves {
   static constexpr int KIND = PK_BF16;
   template <int M> static inline void group(const uint8_t* q, const uint8_t*, const Activations& a, int row, int g, V* sums) {
     const uint16_t* w = reinterpret_cast<const uint16_t*>(q);
-    for (int i = 0; i < 16; i++)
-      for (int m = 0; m < M; m++)
-        sums[m] = dot2_bf16(sums[m], w + 32 * i, a.halves + static_cast<size_t>(row + m) * a.stride + 32 * g + 2 * i);
+    const Half* x = a.halves + static_cast<size_t>(row) * a.stride + 32 * g;
+    const size_t stride = a.stride;
+    for (int i = 0; i < 16; i++, w += 32, x += 2) pair<M>(w, x, stride, sums);
   }
+#if defined(PK_BF16_UNITS)
+  template <int M> static inline void pair(const uint16_t* w, const Half* x, size_t stride, V* sums) {
+    PK_UNROLLED
+    for (int m = 0; m < M; m++) sums[m] = dot2_bf16(sums[m], w, x + m * stride);
+  }
+#else
+  template <int M> static inline void pair(const uint16_t* w, const Half* x, size_t stride, V* sums) {
+    const V even = load_even(w);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++) sums[m] = fma(even, set1(x[m * stride]), sums[m]);
+    const V odd = load_odd(w);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++) sums[m] = fma(odd, set1(x[m * stride + 1]), sums[m]);
+  }
+#endif
 };
 
 struct Floats {
@@ -137,6 +154,13 @@ struct Floats {
     }
   }
 };
+
+// Rows of a product by bfloat16 whose sums the registers hold.
+#if defined(PK_BF16_UNITS)
+constexpr int HALF_ROWS = 12;
+#else
+constexpr int HALF_ROWS = FLOAT_ROWS;
+#endif
 
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
@@ -165,7 +189,7 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
 
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
-  constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? 12 : LEVEL_ROWS;
+  constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
   while (rows > 0) {
     const int count = rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;
     switch (count) {

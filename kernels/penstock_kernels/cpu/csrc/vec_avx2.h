@@ -179,24 +179,11 @@ inline void store_i8(int8_t* p, V x) {
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+// Of bytes made unsigned, less what that added.
 inline int32_t sum_i8(const int8_t* p) {
-  int32_t total = 0;
-  for (int i = 0; i < 16; i++) total += p[i];
-  return total;
-}
-
-inline __m256 dot2_half(__m256 sums, const uint16_t* w, uint32_t two) {
-  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
-  const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
-  const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-  const __m256 a0 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two << 16)));
-  const __m256 a1 = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(two & 0xffff0000u)));
-  return _mm256_fmadd_ps(odd, a1, _mm256_fmadd_ps(even, a0, sums));
-}
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  uint32_t two;
-  __builtin_memcpy(&two, a, 4);
-  return {dot2_half(sums.lo, w, two), dot2_half(sums.hi, w + 16, two)};
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(128))), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 }
 
 // 8 floats, rounded to nearest even, each in the high half of its lane; NaN stays NaN.

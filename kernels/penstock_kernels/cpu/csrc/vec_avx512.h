@@ -117,14 +117,16 @@ template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset
 inline void store_i8(int8_t* p, V x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
 }
+// Of bytes made unsigned, less what that added.
 inline int32_t sum_i8(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm512_reduce_add_epi32(_mm512_cvtepi8_epi32(bytes));
+  const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(128))), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 }
 
-// dot2_bf16: pairs of bfloat16, sums[lane] += w[lane][0..1] . a[0..1].
 // store_bf16: 16 floats, rounded to nearest even.
 #if defined(PK_BF16_UNITS)
+// Pairs of bfloat16: sums[lane] += w[lane][0..1] . a[0..1].
 inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(_mm512_loadu_si512(w)), "m"(*reinterpret_cast<const Four*>(a)));
   return sums;
@@ -138,13 +140,6 @@ inline void store_bf16(uint16_t* p, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
 #else
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  uint32_t two;
-  __builtin_memcpy(&two, a, 4);
-  const V a0 = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(two << 16)));
-  const V a1 = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(two & 0xffff0000u)));
-  return fma(load_odd(w), a1, fma(load_even(w), a0, sums));
-}
 // 16 floats rounded to bfloat16, each in the high half of its lane.
 inline __m512i rounded_bits(V x) {
   const __m512i bits = _mm512_castps_si512(x);

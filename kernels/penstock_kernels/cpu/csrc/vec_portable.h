@@ -97,15 +97,6 @@ inline void store_i8(int8_t* p, V a) {
 }
 inline int32_t sum_i8(const int8_t* p) { int32_t r = 0; PK_LANES r += p[i]; return r; }
 
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  const float a0 = bits_to_float(static_cast<uint32_t>(a[0]) << 16), a1 = bits_to_float(static_cast<uint32_t>(a[1]) << 16);
-  PK_LANES {
-    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i]) << 16) * a0;
-    sums.x[i] += bits_to_float(static_cast<uint32_t>(w[2 * i + 1]) << 16) * a1;
-  }
-  return sums;
-}
-
 // The bits of a float, rounded to the bfloat16 in their high half.
 inline uint32_t rounded_bits(float x) {
   uint32_t bits;

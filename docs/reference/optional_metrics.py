@@ -1,0 +1,52 @@
+"""Metrics that only some systems have: where files are stored, and where models come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from penstock.client import EngineClient
+from penstock.config.settings import GatewayConfig, StorageSettings
+from penstock.metrics.families import renderer
+from penstock_gateway.batches.counts import LineCounts
+from penstock_gateway.metrics.residences import residence_families
+from penstock_gateway.metrics.storage import storage_families
+from penstock_gateway.models.backend import ModelBackend
+from penstock_gateway.models.registry import ModelRegistry
+from penstock_gateway.models.residence import Residence
+from penstock_gateway.service import Service
+from penstock_gateway.storage.store import Store
+
+
+def storage_metrics() -> str:
+    """As /metrics has them, with an empty database."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(StorageSettings(data_dir=folder, stored_response_hours=1), folder)
+        try:
+            service = Service(ModelRegistry([_backend()]), GatewayConfig(), store=store)
+            service.lines = LineCounts()
+            asyncio.run(store.stock.look())
+            return _shown(storage_families(service, [""]))
+        finally:
+            store.close()
+
+
+def residence_metrics() -> str:
+    """As /metrics has them, of a model that isn't loaded."""
+    backend = _backend()
+    backend.residence = Residence(
+        "", pinned=False, is_up=lambda: False, tell=lambda message: False, patience=1.0
+    )
+    return _shown(residence_families(backend, [""]))
+
+
+def _backend() -> ModelBackend:
+    return ModelBackend(EngineClient("ipc:///nowhere", name="docs"), GatewayConfig())
+
+
+def _shown(families: Iterator[Metric]) -> str:
+    found = list(families)
+    return renderer(lambda: found)().decode()

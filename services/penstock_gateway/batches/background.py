@@ -1,0 +1,131 @@
+"""Answers responses in the background: `"background": true`.
+
+The process asks itself, as it does with the lines of batches. One that dies leaves what it held to
+whoever looks next, and that asks again: nobody has seen anything of the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.types import ASGIApp
+
+from penstock import logs
+from penstock_gateway.batches.in_process import OwnAnswer, ask
+from penstock_gateway.keys.caller import Caller
+from penstock_gateway.responses.background import ended_response, failed_response, moved_response
+from penstock_gateway.storage.background_records import BackgroundRecords, BackgroundWork
+from penstock_gateway.storage.store import new_id
+
+log = logs.get(__name__)
+
+URL = "/v1/responses"
+LOOK_EVERY = 0.25
+"""Seconds between looks for a new one."""
+HOLD_EVERY = 1.0
+"""Seconds between looks at whether one is cancelled; each holds it for longer."""
+LONGEST_PAUSE = 10.0
+"""Seconds before one that found no room is asked again."""
+RETRIED = (429, 503)
+"""What says: later."""
+
+
+class BackgroundRunner:
+    """app: answers.  caller: who asks, of an owner and the digest of a key; None: the key isn't
+    known any more.  at_once: how many are open."""
+
+    def __init__(
+        self,
+        records: BackgroundRecords,
+        app: ASGIApp,
+        caller: Callable[[str, str], Caller | None],
+        *,
+        at_once: int,
+    ) -> None:
+        self._records = records
+        self._app = app
+        self._caller = caller
+        self._at_once = at_once
+        self._name = new_id("runner")
+        self._running: dict[asyncio.Task[None], str] = {}
+        self._troubled = False
+
+    async def run(self) -> None:
+        """Until it is cancelled. Then what it holds is anybody's."""
+        try:
+            while True:
+                if not await self._take_one():
+                    await asyncio.sleep(LOOK_EVERY)
+        finally:
+            tasks = list(self._running)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._records.let_go(self._name)
+
+    async def _take_one(self) -> bool:
+        """False: there is nothing to take, no room for it, or no answer of the database now."""
+        if len(self._running) >= self._at_once:
+            return False
+        try:
+            work = await self._records.claim(self._name, self._running.values())
+        except Exception:
+            if not self._troubled:
+                log.error("no responses can be looked for; trying again", exception=True)
+            self._troubled = True
+            return False
+        self._troubled = False
+        if work is None:
+            return False
+        task = asyncio.create_task(self._work(work))
+        self._running[task] = work.id
+        task.add_done_callback(self._running.pop)
+        return True
+
+    async def _work(self, work: BackgroundWork) -> None:
+        answering = asyncio.create_task(self._answer(work))
+        holding = asyncio.create_task(self._hold(work))
+        try:
+            await asyncio.wait((answering, holding), return_when=asyncio.FIRST_COMPLETED)
+            for task in (answering, holding):
+                if task.done():
+                    task.result()
+        except Exception:
+            # It stays held for a while, and is then taken up again.
+            log.error("response interrupted", response=work.id, exception=True)
+        finally:
+            for task in (answering, holding):
+                task.cancel()
+            await asyncio.gather(answering, holding, return_exceptions=True)
+
+    async def _hold(self, work: BackgroundWork) -> None:
+        """Returns when it was cancelled, or another one has it."""
+        while await self._records.hold(self._name, work):
+            await asyncio.sleep(HOLD_EVERY)
+
+    async def _answer(self, work: BackgroundWork) -> None:
+        caller = self._caller(work.owner, work.key_digest)
+        if caller is None:
+            gone = failed_response(work.response, 401, b"", "the API key is not known any more")
+            await self._records.end(self._name, work, gone)
+            return
+        begun = moved_response(work.response, "in_progress")
+        if not await self._records.show(self._name, work, begun):
+            return
+        answer = await self._asked(work, caller)
+        if answer.status == 200:
+            ended = ended_response(work.response, bytes(answer.body))
+        else:
+            ended = failed_response(work.response, answer.status, bytes(answer.body))
+        await self._records.end(self._name, work, ended)
+
+    async def _asked(self, work: BackgroundWork, caller: Caller) -> OwnAnswer:
+        pause = 0.1
+        while True:
+            answer = await ask(self._app, URL, work.body.encode(), caller)
+            later = answer.status == 503 or answer.retry_after is not None
+            if answer.status not in RETRIED or not later:
+                return answer
+            await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
+            pause = min(LONGEST_PAUSE, 2 * pause)

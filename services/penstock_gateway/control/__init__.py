@@ -1,0 +1,1 @@
+"""What operators tell a running model."""

@@ -1,0 +1,122 @@
+"""POST /pause and /resume, GET /is_paused, as vLLM has them; `model` says whose, where the server
+has several."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
+
+PauseMode = Literal["abort", "keep"]
+
+MODEL: tuple[str, dict[str, Any]] = (
+    "Which model, where the server has several.",
+    {"type": "string"},
+)
+
+
+class PauseReply(msgspec.Struct, frozen=True):
+    """What has been done."""
+
+    status: Literal["paused", "resumed"]
+
+
+class PausedReply(msgspec.Struct, frozen=True):
+    """Whether nothing is computed until somebody resumes it."""
+
+    is_paused: bool
+
+
+PAUSE = Operation(
+    method="POST",
+    path="/pause",
+    summary="Stops computing; answered once no step runs any more",
+    tag="operations",
+    reply=PauseReply,
+    access="admin",
+    statuses=(404,),
+    query={
+        "mode": (
+            "What becomes of open requests: abort ends them as they are; keep lets them go on where"
+            " they were when the model is resumed.",
+            {"type": "string", "enum": list(get_args(PauseMode)), "default": "abort"},
+        ),
+        "clear_cache": (
+            "Taken for vLLM's sake, without effect: KV is found by what it was computed from.",
+            {"type": "boolean"},
+        ),
+        "model": MODEL,
+    },
+)
+RESUME = Operation(
+    method="POST",
+    path="/resume",
+    summary="Goes on computing",
+    tag="operations",
+    reply=PauseReply,
+    access="admin",
+    statuses=(404,),
+    query={"model": MODEL},
+)
+IS_PAUSED = Operation(
+    method="GET",
+    path="/is_paused",
+    summary="Whether the model is paused",
+    tag="operations",
+    reply=PausedReply,
+    access="admin",
+    statuses=(404,),
+    query={"model": MODEL},
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The three routes. None of them starts a model that isn't there."""
+
+    async def pause(request: Request) -> msgspec.Struct:
+        mode = request.query_params.get("mode", "abort")
+        if mode not in get_args(PauseMode):
+            allowed = ", ".join(get_args(PauseMode))
+            raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
+        asked = service.models.ask(request.query_params.get("model"))
+        await asked.backend.client.set_paused(True, abort=mode == "abort")
+        return PauseReply("paused")
+
+    async def resume(request: Request) -> msgspec.Struct:
+        asked = service.models.ask(request.query_params.get("model"))
+        await asked.backend.client.set_paused(False)
+        return PauseReply("resumed")
+
+    async def is_paused(request: Request) -> msgspec.Struct:
+        asked = service.models.ask(request.query_params.get("model"))
+        return PausedReply(asked.backend.client.paused)
+
+    return [
+        PAUSE.route(_replying(PAUSE, pause)),
+        RESUME.route(_replying(RESUME, resume)),
+        IS_PAUSED.route(_replying(IS_PAUSED, is_paused)),
+    ]
+
+
+def _replying(
+    operation: Operation, answer: Callable[[Request], Awaitable[msgspec.Struct]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """Refuses parameters that the operation doesn't have: a misspelt mode would abort."""
+
+    async def reply(request: Request) -> Response:
+        unknown = [name for name in request.query_params if name not in operation.query]
+        if unknown:
+            allowed = ", ".join(operation.query)
+            raise InvalidRequest(f"there is no parameter {clip(unknown[0])}; allowed: {allowed}")
+        told = msgspec.json.encode(await answer(request))
+        return Response(told, media_type="application/json")
+
+    return reply

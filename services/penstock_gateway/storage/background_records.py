@@ -1,0 +1,165 @@
+"""Responses in the background: what waits for a runner, and what runners hold.
+
+As with batches, whatever a runner changes asks in the same transaction whether it holds it; and a
+response that was cancelled, or deleted, is held by nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from penstock_gateway.storage.database import Database
+from penstock_gateway.storage.held_batches import HOLD_SECONDS
+from penstock_gateway.storage.response_records import ResponseRecords, store_response
+from penstock_gateway.storage.tables import background, responses
+
+
+class BackgroundWork(msgspec.Struct, frozen=True, kw_only=True):
+    """id: of the response.  owner: a tenant.  key_digest: SHA-256 of the API key that asked, in
+    hex; empty where there are no keys.  body: of the request.  response: as clients see it now."""
+
+    id: str
+    owner: str
+    key_digest: str
+    body: str
+    response: str
+
+
+class BackgroundRecords:
+    """kept: where clients see responses."""
+
+    def __init__(self, database: Database, kept: ResponseRecords) -> None:
+        self._database = database
+        self._kept = kept
+
+    async def add(
+        self, work: BackgroundWork, previous_id: str | None, items: str, most_open: int
+    ) -> bool:
+        """False: the owner has as many as it may that haven't ended."""
+
+        def adding(connection: Connection) -> bool:
+            self._database.alone_for(connection, work.owner)
+            count = select(func.count()).where(background.c.owner == work.owner)
+            if (connection.scalar(count) or 0) >= most_open:
+                return False
+            connection.execute(delete(background).where(*_one(work.owner, work.id)))
+            connection.execute(
+                insert(background).values(
+                    owner=work.owner,
+                    id=work.id,
+                    key_digest=work.key_digest,
+                    body=work.body,
+                    created_at=time.time(),
+                    runner="",
+                    held_until=0.0,
+                )
+            )
+            self._kept.put(connection, work.owner, work.id, previous_id, items, work.response)
+            return True
+
+        return await self._database.run(adding)
+
+    async def claim(self, runner: str, busy: Collection[str]) -> BackgroundWork | None:
+        """The oldest that nobody holds, for the runner to hold; None: there is none. busy: ids that
+        the runner works on."""
+
+        def work(connection: Connection) -> BackgroundWork | None:
+            query = select(background).where(
+                background.c.held_until < time.time(), background.c.id.not_in(list(busy))
+            )
+            query = query.order_by(background.c.created_at, background.c.id).limit(1)
+            row = connection.execute(query.with_for_update(skip_locked=True)).first()
+            if row is None:
+                return None
+            mine = _one(row.owner, row.id)
+            seen = select(responses.c.response).where(
+                responses.c.owner == row.owner, responses.c.id == row.id
+            )
+            response = connection.scalar(seen)
+            if response is None:  # Deleted, or it made way for others.
+                connection.execute(delete(background).where(*mine))
+                return None
+            connection.execute(update(background).where(*mine).values(_held(runner)))
+            return BackgroundWork(
+                id=row.id,
+                owner=row.owner,
+                key_digest=row.key_digest,
+                body=row.body,
+                response=response,
+            )
+
+        return await self._database.run(work)
+
+    async def hold(self, runner: str, work: BackgroundWork) -> bool:
+        """Holds it for some seconds more. False: it is another's now, or was cancelled."""
+
+        def holding(connection: Connection) -> bool:
+            held = update(background).where(*_holds(runner, work)).values(_held(runner))
+            return connection.execute(held).rowcount > 0
+
+        return await self._database.run(holding)
+
+    async def show(self, runner: str, work: BackgroundWork, response: str) -> bool:
+        """What clients see from now on. False: the runner doesn't hold it."""
+
+        def showing(connection: Connection) -> bool:
+            if not _is_held(connection, runner, work):
+                return False
+            store_response(connection, work.owner, work.id, response)
+            return True
+
+        return await self._database.run(showing)
+
+    async def end(self, runner: str, work: BackgroundWork, response: str) -> bool:
+        """The same, and nothing is to be done any more."""
+
+        def ending(connection: Connection) -> bool:
+            gone = delete(background).where(*_holds(runner, work))
+            if not connection.execute(gone).rowcount:
+                return False
+            store_response(connection, work.owner, work.id, response)
+            return True
+
+        return await self._database.run(ending)
+
+    async def let_go(self, runner: str) -> None:
+        """All that the runner holds: it leaves."""
+
+        def work(connection: Connection) -> None:
+            mine = update(background).where(background.c.runner == runner)
+            connection.execute(mine.values(runner="", held_until=0.0))
+
+        await self._database.run(work)
+
+    async def cancel(self, owner: str, id: str, response: str | None) -> bool:
+        """Whoever works on it ends that. response: what clients see from now on; None: nothing.
+        False: it has ended already, or never was in the background."""
+
+        def cancelling(connection: Connection) -> bool:
+            gone = connection.execute(delete(background).where(*_one(owner, id))).rowcount > 0
+            if gone and response is not None:
+                store_response(connection, owner, id, response)
+            return gone
+
+        return await self._database.run(cancelling)
+
+
+def _one(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:
+    return background.c.owner == owner, background.c.id == id
+
+
+def _holds(runner: str, work: BackgroundWork) -> tuple[ColumnElement[bool], ...]:
+    return *_one(work.owner, work.id), background.c.runner == runner
+
+
+def _is_held(connection: Connection, runner: str, work: BackgroundWork) -> bool:
+    query = select(background.c.id).where(*_holds(runner, work))
+    return connection.execute(query).first() is not None
+
+
+def _held(runner: str) -> dict[str, object]:
+    return {"runner": runner, "held_until": time.time() + HOLD_SECONDS}

@@ -1,0 +1,247 @@
+"""The database as PostgreSQL: what stands in SQL of our own, and two processes at one table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select, text
+
+from penstock.config.settings import StorageSettings
+from penstock.errors import StartupError
+from penstock_gateway.storage.database import Database, DatabaseUnavailable
+from penstock_gateway.storage.store import Store
+from penstock_gateway.storage.tables import answers
+from testing.serving import wait_until
+from tests.gateway.batches.storing import line, storing
+from tests.gateway.fake_engine import FakeEngineClient, say
+
+pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock[postgres]'")
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(
+        shutil.which("initdb") is None and not list(Path("/usr/lib/postgresql").glob("*/bin")),
+        reason="no initdb (postgresql)",
+    ),
+]
+
+
+def program(name: str) -> str:
+    """Debian keeps those of the server away from the PATH."""
+    found = shutil.which(name)
+    return found or str(max(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
+
+
+class Postgres:
+    """A server in a folder of its own, which is not root's: it refuses to run as root."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        names = {each.pw_name for each in pwd.getpwall()}
+        root = os.getuid() == 0
+        self._as: dict[str, Any] = {"user": next(n for n in ("postgres", "nobody") if n in names)}
+        self._as = self._as if root else {}
+        folder.mkdir(mode=0o755)
+        if root:
+            shutil.chown(folder, self._as["user"])
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = int(listener.getsockname()[1])
+        data = str(folder / "data")
+        self._command = [program("postgres"), "-D", data, "-p", str(self.port)]
+        self._command += [
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"unix_socket_directories={folder}",
+        ]
+        self._command += ["-c", "fsync=off", "-c", "shared_buffers=16MB"]
+        made = [program("initdb"), "-D", data, "-U", "penstock", "-A", "trust", "-N", "-E", "UTF8"]
+        subprocess.run(made, check=True, capture_output=True, cwd=folder, **self._as)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://penstock@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, cwd=self.folder, **self._as
+            )
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url.replace("+psycopg", ""), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Whoever is connected is cut off."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(30)
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    # Not below pytest's own folder, which is closed to the user that the server runs as.
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        server = Postgres(Path(folder) / "server")
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def url(server: Postgres) -> Iterator[str]:
+    """Of tables that nobody has made yet."""
+    if server.process is None:
+        server.start()
+    yield server.url
+    if server.process is None:
+        server.start()
+    database = Database(server.url)
+
+    def drop(connection: Connection) -> None:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+
+    database.transaction(drop)
+    database.close()
+
+
+async def test_two_gateways_and_two_runners_share_it(
+    url: str, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    async with AsyncExitStack() as stack:
+        both = [
+            await stack.enter_async_context(storing(tmp_path / "data", engine, database_url=url))
+            for _ in range(2)
+        ]
+        runners = [await stack.enter_async_context(each.running()) for each in both]
+        content = b"".join(line(str(number)) for number in range(40))
+        batches = [await both[n % 2].begin(content) for n in range(4)]
+        for batch in batches:
+            done = await both[0].ended(batch)
+            assert done["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
+            found = await both[1].results(done["output_file_id"])
+            assert [each["custom_id"] for each in found] == [str(n) for n in range(40)]
+        assert sum(each.counts.completed for each in runners) == 160
+        await both[0].store.stock.look()
+        assert both[0].store.stock.latest is not None
+        assert both[0].store.stock.latest.batches == {"completed": 4}
+        listed = (await both[1].http.get("/v1/files", params={"limit": 3})).json()
+        assert listed["has_more"]
+
+
+async def test_a_line_has_one_answer_there(url: str, tmp_path: Path) -> None:
+    """The second one of two at once stays out, without an error."""
+    first, second = Database(url), Database(url)
+    try:
+        values = {"batch_id": "b", "number": 1, "ok": True}
+
+        def keep(database: Database, words: str) -> bool:
+            return database.transaction(
+                lambda connection: database.insert_new(connection, answers, line=words, **values)
+            )
+
+        kept = await asyncio.gather(
+            *(asyncio.to_thread(keep, each, name) for each, name in ((first, "x"), (second, "y")))
+        )
+        assert sorted(kept) == [False, True]
+        rows = first.transaction(
+            lambda connection: connection.execute(select(answers.c.line)).all()
+        )
+        assert len(rows) == 1
+        assert first.id == second.id
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_bounds_hold_whoever_comes_at_once(
+    url: str, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    async with AsyncExitStack() as stack:
+        both = [
+            await stack.enter_async_context(
+                storing(tmp_path / "data", engine, database_url=url, max_stored_files=5)
+            )
+            for _ in range(2)
+        ]
+        sent = [both[number % 2].upload(line(str(number))) for number in range(12)]
+        codes = [answer.status_code for answer in await asyncio.gather(*sent)]
+        assert sorted(codes) == [200] * 5 + [429] * 7
+
+
+async def test_responses_go_on_and_make_way(
+    url: str, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    engine.script = say("Yes.")
+    more: dict[str, Any] = {"stored_response_hours": 1, "max_stored_responses": 2}
+    async with storing(tmp_path / "data", engine, database_url=url, **more) as gateway:
+        previous = None
+        for words in ("One?", "Two?", "Three?"):
+            body = {"input": words, "previous_response_id": previous}
+            answer = await gateway.http.post("/v1/responses", json=body)
+            if words == "Three?":
+                assert "Two?" in bytes(engine.submitted[-1][0]).decode()
+            previous = answer.json()["id"]
+        await gateway.store.stock.look()
+        assert gateway.store.stock.latest is not None
+        assert gateway.store.stock.latest.responses == 2
+
+
+async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: Path) -> None:
+    database = Database(url)
+
+    def older(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE penstock_responses DROP COLUMN bytes"))
+        connection.execute(text("UPDATE penstock_layout SET version = 1"))
+
+    database.transaction(older)
+    database.close()
+    # Two that start at once, of which one does it.
+    both = await asyncio.gather(*(asyncio.to_thread(Database, url) for _ in range(2)))
+    for each in both:
+        found = each.transaction(
+            lambda connection: connection.execute(
+                text("SELECT bytes FROM penstock_responses")
+            ).all()
+        )
+        assert found == []
+        each.close()
+
+
+async def test_a_batch_outlives_the_server(
+    url: str, server: Postgres, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    async with storing(tmp_path / "data", engine, database_url=url) as gateway:
+        batch = await gateway.begin(b"".join(line(str(number)) for number in range(10)))
+        server.stop()
+        assert (await gateway.http.get(f"/v1/batches/{batch}")).status_code == 503
+        with pytest.raises((StartupError, DatabaseUnavailable)):
+            Store(StorageSettings(data_dir=str(tmp_path), database_url=url), str(tmp_path))
+        async with gateway.running():
+            await asyncio.to_thread(server.start)
+            done = await gateway.ended(batch)
+        assert done["request_counts"] == {"total": 10, "completed": 10, "failed": 0}

@@ -1,0 +1,115 @@
+"""A model that is paused under streams, over HTTP and in the library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import AsyncLLM, SamplingParams
+from testing.serving import PATIENCE, Server, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+BODY = {"prompt": "abc", "max_tokens": 100, "temperature": 0, "ignore_eos": True, "stream": True}
+
+
+class Stream(threading.Thread):
+    """A completion that is read as it comes."""
+
+    def __init__(self, url: str, **changes: Any) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self._body = {**BODY, **changes}
+        self.text = ""
+        self.finish: str | None = None
+        self.error = ""
+        self.start()
+
+    def run(self) -> None:
+        with httpx.stream("POST", f"{self._url}/v1/completions", json=self._body, timeout=60) as r:
+            for line in r.iter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        self.error = event["error"]["message"]
+                        continue
+                    (choice,) = event["choices"]
+                    self.text += choice["text"]
+                    self.finish = choice["finish_reason"] or self.finish
+
+
+@pytest.fixture(scope="module")
+def running(tiny_model: str) -> Any:
+    with Server(tiny_model, "--gateways", "2") as server:
+        yield server
+
+
+def said(server: Server, path: str, **query: str) -> Any:
+    ask = httpx.get if path == "is_paused" else httpx.post
+    reply = ask(f"{server.url}/{path}", params=query, timeout=PATIENCE)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def paused(server: Server) -> bool:
+    """As both gateways have it: another connection may reach the other one."""
+    return all(said(server, "is_paused")["is_paused"] for _ in range(8))
+
+
+def test_streams_go_on_where_they_were(running: Server) -> None:
+    alone = Stream(running.url)
+    alone.join()
+    assert alone.finish == "length"
+    streams = [Stream(running.url) for _ in range(3)]
+    wait_until(lambda: all(each.text for each in streams))
+    assert said(running, "pause", mode="keep") == {"status": "paused"}
+    wait_until(lambda: paused(running))
+    late = Stream(running.url)
+    steps = httpx.get(f"{running.url}/status").json()
+    assert said(running, "resume") == {"status": "resumed"}
+    for each in (*streams, late):
+        each.join(PATIENCE)
+        assert (each.text, each.finish) == (alone.text, "length")
+    assert steps
+
+
+def test_abort_ends_streams_and_later_requests_wait(running: Server) -> None:
+    stream = Stream(running.url)
+    wait_until(lambda: bool(stream.text))
+    assert said(running, "pause") == {"status": "paused"}
+    stream.join(PATIENCE)
+    assert stream.error == "the request was aborted by the server" or stream.finish == "length"
+    late = Stream(running.url, max_tokens=3)
+    late.join(1.0)
+    assert not late.text
+    said(running, "resume")
+    late.join(PATIENCE)
+    assert late.finish == "length"
+
+
+def test_in_the_library(tiny_model: str) -> None:
+    async def run() -> list[str]:
+        params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
+        async with AsyncLLM(tiny_model) as llm:
+
+            async def generate(name: str) -> str:
+                text = ""
+                async for output in llm.generate("abc", params, request_id=name):
+                    text = output.outputs[0].text
+                return text
+
+            alone = await generate("a")
+            task = asyncio.create_task(generate("b"))
+            await asyncio.sleep(0)
+            await llm.pause_generation(mode="keep")
+            assert await llm.is_paused()
+            await llm.resume_generation()
+            return [alone, await task]
+
+    alone, kept = asyncio.run(run())
+    assert alone == kept
