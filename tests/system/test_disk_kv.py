@@ -4,6 +4,7 @@ what isn't there."""
 from __future__ import annotations
 
 import functools
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,12 @@ from penstock.errors import StartupError
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import ToWorker
 from penstock_worker.disk.tier import DiskTier
-from tests.system.in_process import Numerics, System, Way, prompt
+from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import (  # noqa: F401
     BLOCK,
     GREEDY,
     SAMPLED,
+    TINY,
     Results,
     folder,
     results,
@@ -33,6 +35,14 @@ pytestmark = [pytest.mark.timeout(300)]
 FLOAT = Numerics("reference", "float32")
 KINDS = [FLOAT, Numerics("reference", "float32", "int8"), Numerics("cpu", "float32")]
 WAY = Way(BLOCK, 64, num_blocks=256)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Nothing of it is another's."""
+    own = random.Random(seed)
+    return [own.randrange(TINY.vocab_size) for _ in range(length)]
+
+
 LONG = {
     300: (prompt(150, 300), 20, GREEDY, 1),
     301: (prompt(120, 301), 20, SAMPLED, 3),
