@@ -71,6 +71,11 @@ class DiskKV:
         self._fetches: dict[int, DiskFetch] = {}
         self._of_request: dict[Request, DiskFetch] = {}
 
+    @property
+    def num_fetches(self) -> int:
+        """That are not answered yet."""
+        return len(self._fetches)
+
     def attach(self, *, has_disk: bool) -> None:
         """A worker is ready."""
         self._enabled = has_disk

@@ -16,12 +16,12 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock_worker.disk.segment import HEADER_BYTES, Segment
+from penstock_worker.disk.segment import HEADER_BYTES, SegmentFile
 
 log = logs.get(__name__)
 
@@ -58,9 +58,9 @@ class SegmentFolder:
             )
         self.num_damaged = 0
         self._lock = threading.Lock()
-        self._segments: dict[str, Segment] = {}
-        self._index: dict[bytes, tuple[Segment, int]] = {}
-        self._own: Segment | None = None
+        self._segments: dict[str, SegmentFile] = {}
+        self._index: dict[bytes, tuple[SegmentFile, int]] = {}
+        self._own: SegmentFile | None = None
         self._refreshed = 0.0
         self._not_before = 0.0
         try:
@@ -121,39 +121,54 @@ class SegmentFolder:
         if now < self._not_before or len(payload) != self._payload_bytes:
             return False
         try:
-            if self._own is None or self._own.full or not self._own.path.exists():
-                self._begin_segment()
-            own = self._own
-            if own is None:
-                return False
+            own = self._writable()
             place = own.append(key, payload)
         except OSError as error:
             log.warning("KV can't be written to disk", reason=str(error))
-            self._not_before, self._own = now + RETRY_SECONDS, None
+            self._not_before = now + RETRY_SECONDS
+            self._retire()
             return False
         with self._lock:
-            self._index[key] = (own, place)
+            if own.path.name in self._segments:
+                self._index[key] = (own, place)
         return True
 
     def close(self) -> None:
         with self._lock:
             self._index.clear()
+        with suppress(OSError):
             if self._own is not None:
                 self._own.cut()
+        self._retire()
+        with self._lock:
             for segment in self._segments.values():
                 segment.close()
             self._segments.clear()
-            self._own = None
 
     # ---- segments
 
-    def _begin_segment(self) -> None:
+    def _writable(self) -> SegmentFile:
+        """The segment that this worker writes, a new one where that is full, or was deleted. Raises
+        OSError."""
+        own = self._own
+        if own is not None and not own.full and own.path.exists():
+            return own
+        self._retire()
         with self._room_made():
             path = self._folder / f"{secrets.token_hex(8)}.kv"
-            segment = Segment.create(path, self._payload_bytes, self._places)
+            segment = SegmentFile.create(path, self._payload_bytes, self._places)
         with self._lock:
             self._segments[path.name] = self._own = segment
             self._look(time.monotonic())
+        return segment
+
+    def _retire(self) -> None:
+        """Writes no more to its segment. It can be read for as long as the file is there. In the
+        thread that writes: nobody else closes what it writes to."""
+        with self._lock:
+            own, self._own = self._own, None
+            if own is not None and own.path.name not in self._segments:
+                own.close()
 
     @contextmanager
     def _room_made(self) -> Iterator[None]:
@@ -181,22 +196,21 @@ class SegmentFolder:
         for name in [name for name in self._segments if name not in there]:
             self._drop(self._segments.pop(name))
         for name, path in there.items():
-            segment = self._segments.get(name)
-            if segment is None:
-                try:
-                    segment = Segment.open(path, self._payload_bytes)
-                except OSError:
-                    continue  # Deleted meanwhile, or not ours to read.
-                self._segments[name] = segment
-            if segment is not self._own:
-                for key, place in segment.scan():
-                    self._index.setdefault(key, (segment, place))
+            with suppress(OSError):  # Deleted meanwhile, not ours to read, or damaged.
+                self._learn(name, path)
 
-    def _drop(self, segment: Segment) -> None:
+    def _learn(self, name: str, path: Path) -> None:
+        segment = self._segments.get(name)
+        if segment is None:
+            segment = self._segments[name] = SegmentFile.open(path, self._payload_bytes)
+        if segment is not self._own:
+            for key, place in segment.scan():
+                self._index.setdefault(key, (segment, place))
+
+    def _drop(self, segment: SegmentFile) -> None:
         """A file that was deleted."""
         gone = [key for key, (where, _) in self._index.items() if where is segment]
         for key in gone:
             del self._index[key]
-        if segment is self._own:
-            self._own = None
-        segment.close()
+        if segment is not self._own:
+            segment.close()

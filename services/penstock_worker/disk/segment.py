@@ -26,7 +26,7 @@ _NOTHING = bytes(HEADER_BYTES)
 KEY_BYTES = 32
 
 
-class Segment:
+class SegmentFile:
     """places: how many payloads the file has room for.  scanned: places that `scan` has looked at,
     or that were written here."""
 
@@ -40,12 +40,12 @@ class Segment:
         self.places = os.fstat(fd).st_size // self._stride
 
     @classmethod
-    def open(cls, path: Path, payload_bytes: int) -> Segment:
+    def open(cls, path: Path, payload_bytes: int) -> SegmentFile:
         """Of another life or process. Raises OSError."""
         return cls(path, payload_bytes, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     @classmethod
-    def create(cls, path: Path, payload_bytes: int, places: int) -> Segment:
+    def create(cls, path: Path, payload_bytes: int, places: int) -> SegmentFile:
         """A new file with room for so many payloads, readable for nobody else. Raises OSError; then
         there is no file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

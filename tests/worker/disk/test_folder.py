@@ -129,3 +129,27 @@ def test_settings_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match="can't be used"):
         opened(tmp_path / "file")
+
+
+def test_what_is_deleted_under_its_writer_is_closed_by_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock_worker.disk.folder.REFRESH_SECONDS", 0.0)
+    folder = filled(tmp_path, range(2))
+    (first,) = files(tmp_path)
+    first.unlink()
+    assert folder.leading([key(0)]) == 0  # It has looked, and forgotten.
+    assert folder.read(key(0)) is None
+    assert folder.write(key(2), contents(2))
+    assert [folder.leading([key(n)]) for n in range(3)] == [0, 0, 1]
+    assert files(tmp_path) != [first]
+    folder.close()
+
+
+def test_a_segment_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    filled(tmp_path, range(3)).close()
+    folder = files(tmp_path)[0].parent
+    (folder / "a.kv").symlink_to("/nowhere")
+    (folder / "b.kv").mkdir()
+    (folder / "c.kv").write_bytes(b"\x01" * 3 * RECORD)
+    assert opened(tmp_path).leading([key(n) for n in range(3)]) == 3
