@@ -209,6 +209,7 @@ class Worker:
             ready = self._loaded.ready
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
+            self.counts.disk_blocks = self._loaded.runner.disk.blocks
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

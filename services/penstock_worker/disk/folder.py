@@ -21,7 +21,7 @@ from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock_worker.disk.segment import HEADER_BYTES, SegmentFile
+from penstock_worker.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
 
 log = logs.get(__name__)
 
@@ -136,9 +136,6 @@ class SegmentFolder:
     def close(self) -> None:
         with self._lock:
             self._index.clear()
-        with suppress(OSError):
-            if self._own is not None:
-                self._own.cut()
         self._retire()
         with self._lock:
             for segment in self._segments.values():
@@ -148,12 +145,19 @@ class SegmentFolder:
     # ---- segments
 
     def _writable(self) -> SegmentFile:
-        """The segment that this worker writes, a new one where that is full, or was deleted. Raises
-        OSError."""
+        """The segment that this worker writes. Where that is full, or was deleted, another one that
+        nobody writes any more, as its writer has ended; else a new one. Raises OSError."""
         own = self._own
         if own is not None and not own.full and own.path.exists():
             return own
         self._retire()
+        with self._lock:
+            for segment in self._segments.values():
+                if not segment.full and segment.take_over():
+                    self._scan(segment)
+                    self._own = segment
+                    if not segment.full:
+                        return segment
         with self._room_made():
             path = self._folder / f"{secrets.token_hex(8)}.kv"
             segment = SegmentFile.create(path, self._payload_bytes, self._places)
@@ -177,6 +181,8 @@ class SegmentFolder:
         fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+            for path in self._root.glob(f"*/*{UNFINISHED}"):
+                path.unlink(missing_ok=True)  # Whoever made it has died over it.
             files = [(path, path.stat()) for path in self._root.glob("*/*.kv")]
             files.sort(key=lambda each: each[1].st_mtime)
             held = sum(stat.st_size for _, stat in files)
@@ -204,8 +210,11 @@ class SegmentFolder:
         if segment is None:
             segment = self._segments[name] = SegmentFile.open(path, self._payload_bytes)
         if segment is not self._own:
-            for key, place in segment.scan():
-                self._index.setdefault(key, (segment, place))
+            self._scan(segment)
+
+    def _scan(self, segment: SegmentFile) -> None:
+        for key, place in segment.scan():
+            self._index.setdefault(key, (segment, place))
 
     def _drop(self, segment: SegmentFile) -> None:
         """A file that was deleted."""

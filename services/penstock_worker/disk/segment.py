@@ -10,6 +10,7 @@ header that holds, or a payload that its digest doesn't fit.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import zlib
@@ -23,7 +24,8 @@ _FIELDS = struct.Struct("<8s32sQ32s")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 _NOTHING = bytes(HEADER_BYTES)
-KEY_BYTES = 32
+UNFINISHED = ".new"
+"""In place of a segment's suffix, until the file has its size."""
 
 
 class SegmentFile:
@@ -46,17 +48,33 @@ class SegmentFile:
 
     @classmethod
     def create(cls, path: Path, payload_bytes: int, places: int) -> SegmentFile:
-        """A new file with room for so many payloads, readable for nobody else. Raises OSError; then
-        there is no file."""
+        """A new file with room for so many payloads, readable for nobody else, to be written here.
+        Raises OSError; then there is no file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(path, flags, 0o600)
+        unfinished = path.with_suffix(UNFINISHED)
+        fd = os.open(unfinished, flags, 0o600)
         try:
             os.posix_fallocate(fd, 0, places * (HEADER_BYTES + payload_bytes))
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unfinished.rename(path)
             return cls(path, payload_bytes, fd)
         except OSError:
             os.close(fd)
-            path.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
             raise
+
+    def take_over(self) -> bool:
+        """Goes on writing what nobody else writes any more. Returns whether that is so; then the
+        rest has to be scanned before anything is appended. Raises OSError."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        os.close(self._fd)
+        self._fd = fd
+        return True
 
     @property
     def full(self) -> bool:
@@ -93,10 +111,6 @@ class SegmentFile:
     def used_now(self) -> None:
         """Notes in the file system that its contents were asked for."""
         os.utime(self._fd)
-
-    def cut(self) -> None:
-        """Gives back the room for what is not going to be written."""
-        os.ftruncate(self._fd, self.scanned * self._stride)
 
     def close(self) -> None:
         os.close(self._fd)

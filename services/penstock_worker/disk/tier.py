@@ -57,6 +57,9 @@ class StepDisk(Protocol):
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         """Returns soon. From the thread that computes, after the message's saves and copies."""
 
+    def blocks(self) -> dict[str, int]:
+        """How many were written, left out, or found to be damaged. From any thread."""
+
     def reset(self) -> None:
         """No block is written to any more: a new session with the engine core begins."""
 
@@ -75,6 +78,9 @@ class NoDisk:
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         tell(FetchedKV(message.fetch, 0))
+
+    def blocks(self) -> dict[str, int]:
+        return {}
 
     def reset(self) -> None:
         """There is nothing to forget."""
@@ -126,6 +132,13 @@ class DiskTier:
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         epoch = self._epoch
         self._asked.put(lambda: self._fetch(message, tell, epoch))
+
+    def blocks(self) -> dict[str, int]:
+        return {
+            "written": self.num_written,
+            "left_out": self.num_left_out,
+            "damaged": self._folder.num_damaged,
+        }
 
     def reset(self) -> None:
         with self._filling:

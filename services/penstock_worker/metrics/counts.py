@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.to_worker import Plan
 
@@ -16,7 +18,7 @@ class WorkerCounts:
     """Since the process began; written by the main thread, read by others.
 
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
-    model that is loaded, 0 before.
+    model that is loaded, 0 before.  disk_blocks: what its tier on disk counts.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,7 @@ class WorkerCounts:
         self.load_seconds = 0.0
         self.kv_bytes = 0
         self.tokens = 0
+        self.disk_blocks: Callable[[], dict[str, int]] = dict
         self.busy_seconds = 0.0
         self.step_seconds = Histogram(STEP_SECONDS)
 

@@ -153,3 +153,23 @@ def test_a_segment_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     (folder / "b.kv").mkdir()
     (folder / "c.kv").write_bytes(b"\x01" * 3 * RECORD)
     assert opened(tmp_path).leading([key(n) for n in range(3)]) == 3
+
+
+def test_a_later_life_goes_on_in_the_segment_of_one_that_has_ended(tmp_path: Path) -> None:
+    first = filled(tmp_path, range(2))
+    other = filled(tmp_path, range(2, 3))  # The first one still writes.
+    assert len(files(tmp_path)) == 2
+    first.close()
+    later = filled(tmp_path, range(3, 5))
+    assert len(files(tmp_path)) == 2
+    assert [later.read(key(n)) for n in range(5)] == [contents(n) for n in range(5)]
+    other.close()
+    assert opened(tmp_path).leading([key(n) for n in range(5)]) == 5
+
+
+def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    left = tmp_path / "model" / "0.new"
+    left.write_bytes(bytes(RECORD))
+    filled(tmp_path, range(1))
+    assert not left.exists()
