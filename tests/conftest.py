@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from testing import preloaded
-from tests import left_behind, thinning
+from tests import left_behind, rotation, thinning
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="every case, where a run without it takes some of each (tests/thinning.py)",
     )
     parser.addoption(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="of what takes turns (tests/rotation.py), what runs in the N-th; without it, all",
+    )
+    parser.addoption(
         "--chaos",
         choices=("short", "full", "long"),
         default="short",
@@ -112,6 +118,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("penstock")
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    sample = config.getoption("--sample")
+    return (
+        None if sample is None else f"sample: --sample {sample} runs the same (tests/rotation.py)"
+    )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Whoever is collected first and imports Triton, as parts of transformers do, gets the one
@@ -139,6 +152,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         left_out = item.get_closest_marker("long") and not config.getoption("--long")
         (long if left_out else kept).append(item)
+    sample = config.getoption("--sample")
+    if sample is not None and not config.getoption("--long"):
+        others = set(rotation.others_turns(kept, sample))
+        long += others
+        kept = [item for item in kept if item not in others]
     if long:
         config.hook.pytest_deselected(items=long)
     if _PARALLEL:

@@ -63,6 +63,7 @@ WORKER = {
     "penstock:worker_busy_seconds": "counter",
     "penstock:worker_tokens": "counter",
     "penstock:worker_sessions": "counter",
+    "penstock:worker_late_compilations": "counter",
     "penstock:worker_load_seconds": "gauge",
     "penstock:worker_kv_bytes": "gauge",
     "penstock:worker_disk_kv_blocks": "counter",

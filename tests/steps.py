@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.rotation import number_of_this_commit
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
@@ -160,6 +162,8 @@ def named(arguments: list[str]) -> bool:
 def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
     """A file's tests run in one process, in their order."""
     options = [*parallel(), "--durations=30", "--durations-min=1"]
+    if chosen and not any(each.startswith(("--sample", "-k")) for each in arguments):
+        options += ["--sample", str(number_of_this_commit())]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.gpu.job import (
+    ABSENT,
     BEGUN,
+    DONE,
     FAILED,
     OUT_OF_TIME,
     new_document,
@@ -26,6 +28,7 @@ from loadtest.gpu.leaving import end_group, leave_at_signals, start_group
 from loadtest.gpu.machine import device, versions
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
+from loadtest.gpu.start import GO_ON
 from loadtest.report.facts import ROOT
 from loadtest.report.files import Report, say
 
@@ -34,6 +37,8 @@ GRACE = 5.0
 REPORT_SECONDS = 15.0
 LEAVING = 2.0
 """Seconds after which a part that was told to end is killed."""
+LEAST = 5.0
+"""Seconds without which a part isn't begun."""
 MOST = 1.5
 """Of a part's own time, what it may have where the parts before it left some."""
 
@@ -43,17 +48,27 @@ def main() -> int:
     parser = process_parser("loadtest.gpu")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--parts", nargs="+", choices=[part.name for part in PARTS])
+    parser.add_argument("--go-on", action="store_true", help=GO_ON)
     flags = parser.parse_args()
     leave_at_signals()  # So that what runs is ended too.
     chosen = [part for part in PARTS if flags.parts is None or part.name in flags.parts]
     ends = time.monotonic() + flags.seconds - REPORT_SECONDS
     report, text = Report("results", "", flags), ""
-    _clear(flags.output)
+    if not flags.go_on:
+        _clear(flags.output)
     known = {"command": _command(flags), "dry": flags.dry}
-    known |= {"device": device(), "versions": versions(), "parts": {}}
-    for number, part in enumerate(chosen):
-        later = sum(other.seconds for other in chosen[number + 1 :])
+    known |= {
+        "device": device(),
+        "versions": versions(),
+    }
+    known["parts"] = merged(flags.output, chosen)
+    waiting = [part for part in chosen if not (flags.go_on and done(part, flags.output))]
+    for number, part in enumerate(waiting):
+        later = sum(other.seconds for other in waiting[number + 1 :])
         seconds = allowance(part, ends - time.monotonic(), later)
+        if seconds < LEAST:
+            say(f"{part.name}: no time is left")
+            continue
         say(f"{part.name}: up to {seconds:.0f} s")
         say(f"{part.name}: {run_part(part, flags, seconds)}")
         known["parts"] = merged(flags.output, chosen)
@@ -67,6 +82,12 @@ def main() -> int:
 def allowance(part: Part, left: float, later: float) -> float:
     """Seconds for a part: its own time, and what the others don't need, within MOST."""
     return max(0.0, min(MOST * part.seconds, max(part.seconds, left - later), left))
+
+
+def done(part: Part, output: Path) -> bool:
+    """Whether an earlier run has measured all of it."""
+    path = part_file(output, part.name)
+    return path.is_file() and json.loads(path.read_text())["status"] in (DONE, ABSENT)
 
 
 def run_part(part: Part, flags: argparse.Namespace, seconds: float) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loadtest.gpu.shapes import MODELS
+from penstock.model_config import ModelConfig
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -50,6 +53,22 @@ class Extent:
     subset: int = 64  # of these, for transformers
     shortest: int = 100  # prompt and answer
     longest: int = 1024  # prompt and answer
+    small: tuple[str, ...] = ("tiny-llama", "tiny-qwen3")
+    """Models whose tokens are held against the reference's."""
+    asked: int = 12  # prompts of these
+    short: int = 48  # their tokens at most, and the tokens of an answer
+    works: tuple[str, ...] = (
+        "tests/worker/cuda/test_queued_forward.py",
+        "tests/worker/cuda/test_families_on_device.py",
+        "tests/worker/cuda/test_experts_on_device.py",
+        "tests/worker/cuda/test_recurrent_on_device.py",
+        "tests/worker/cuda/test_adapters_on_device.py",
+        "tests/worker/cuda/test_vision_on_device.py",
+        "tests/worker/cuda/test_sounds_on_device.py",
+        "tests/worker/cuda_sampler/test_device_sampler.py",
+        "tests/worker/cuda_ops/test_quantised_models.py",
+    )
+    """Tests with a model of each mechanism."""
     tests: tuple[str, ...] = (
         "tests/kernels/triton",
         "tests/worker/cuda*",
@@ -57,6 +76,9 @@ class Extent:
     )
     test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
     dry: bool = False
+
+    def shape(self, model: str) -> ModelConfig:
+        return MODELS[model]
 
 
 GPU = Extent()
@@ -87,6 +109,10 @@ DRY = Extent(
     subset=1,
     shortest=2,
     longest=5,
+    small=("tiny-qwen3",),
+    asked=2,
+    short=3,
+    works=("tests/kernels/triton/test_rounding.py",),
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),
     dry=True,

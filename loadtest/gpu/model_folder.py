@@ -31,6 +31,24 @@ def write_model(folder: Path, config: ModelConfig) -> Path:
     return folder
 
 
+def write_weights(folder: Path, config: ModelConfig) -> Path:
+    """As `write_model`, with random weights of transformers' own making. Returns the folder."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    write_model(folder, config)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    tensors = model.state_dict()
+    save_file(
+        {name: tensors[name].bfloat16().contiguous() for name in tensors.keys() - tied},
+        folder / "model.safetensors",
+    )
+    return folder
+
+
 def hub_config(config: ModelConfig) -> dict[str, Any]:
     """config.json, under the names of transformers' configuration classes."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.ropes[0].theta}

@@ -29,9 +29,9 @@ from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.memory import memory_of
 from penstock_worker.engine_session import Activity, Heard
+from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import HostStep
-from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.machine.gc_tuning import keep

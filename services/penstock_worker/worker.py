@@ -95,6 +95,7 @@ class Worker:
 
     def _drop(self) -> None:
         if self._loaded is not None:
+            self._loaded.kernels.tell_of_compilations(None)
             self._loaded.runner.close()
             self._loaded = None
 
@@ -207,6 +208,7 @@ class Worker:
             self._loaded = load(setup, self.phases, ranks)
             gc_tuning.keep()
             ready = self._loaded.ready
+            self._loaded.kernels.tell_of_compilations(self.counts.compiled_late)
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
             self.counts.disk_blocks = self._loaded.runner.disk.blocks

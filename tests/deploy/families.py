@@ -18,7 +18,8 @@ _ENGINE = """
 _WORKER = """
     penstock:worker_step_seconds_bucket penstock:worker_phase_seconds_total
     penstock:worker_busy_seconds_total penstock:worker_tokens_total penstock:worker_sessions_total
-    penstock:worker_load_seconds penstock:worker_kv_bytes penstock:worker_disk_kv_blocks_total
+    penstock:worker_load_seconds penstock:worker_kv_bytes penstock:worker_late_compilations_total
+    penstock:worker_disk_kv_blocks_total
 """
 _GATEWAY = """
     vllm:time_to_first_token_seconds_bucket vllm:time_to_first_token_seconds_count

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import pytest
 from loadtest.gpu import __main__ as command
 from loadtest.gpu.figures import TARGETS, limits, share
 from loadtest.gpu.job import DONE, FAILED, OUT_OF_TIME, part_file, write_json
+from loadtest.gpu.leaving import end_group
 from loadtest.gpu.parts import PARTS, Part
-from loadtest.gpu.parts.end_to_end import step_counters
+from loadtest.gpu.parts.end_to_end import late_compilations, step_counters
 from loadtest.gpu.parts.kernel_tests import take
 from loadtest.gpu.report import to_markdown
+from loadtest.gpu.start import SECONDS
 
+INSTALLING = 60.0
 RUN = {"model": "Llama-3.1-8B", "what": "run", "requests": 64, "prompt_tokens": 30_000}
 
 
@@ -95,12 +100,14 @@ def document() -> dict[str, Any]:
             "kernel-tests": part(
                 "kernel-tests",
                 {
+                    "what": "tests",
                     "tests": ["tests/kernels/triton"],
                     "ended": False,
                     "failed_tests": ["tests/kernels/triton/test_rows.py::test_a"],
                     "counts": {"failed": 1, "passed": 41},
                 },
             ),
+            "works": part("works", {"what": "tokens", "model": "tiny", "answers": 9, "unlike": 1}),
             "kernels-attention": part("kernels-attention", kernel),
             "steps-0": part("steps-0", decode(1, 0.0045), decode(64, 0.005), prefill, idle),
             "end-to-end-0": part(
@@ -144,6 +151,8 @@ def test_the_report_has_every_figure() -> None:
         "torch 2.11.0+cu130, triton 3.6.0\n",
         "41 passed; the time was over before the last.",
         "- failed: `tests/kernels/triton/test_rows.py::test_a`",
+        "tiny: 8 of 9 answers are the reference's.",
+        "vLLM 0.23 at saturation: 5,333 output",
         "| decode, Llama-3.1-8B, batch 64: of the memory limit",
         "- transformers-0: continuous batching failed: RuntimeError: why",
     ):
@@ -193,7 +202,56 @@ def test_parts_share_the_time() -> None:
     assert command.allowance(one, left=100.0, later=100.0) == 60.0
     assert command.allowance(one, left=20.0, later=100.0) == 20.0
     assert command.allowance(one, left=-1.0, later=0.0) == 0.0
-    assert sum(each.seconds for each in PARTS) <= 510
+
+
+def test_a_visit_is_over_in_forty_minutes_and_says_first_whether_it_works() -> None:
+    assert sum(each.seconds for each in PARTS) <= SECONDS - command.REPORT_SECONDS - INSTALLING
+    assert SECONDS < 40 * 60
+    assert (PARTS[0].name, PARTS[0].seconds) == ("works", 180)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_what_fails_in_the_middle_takes_nothing_from_the_others(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next visit measures that part only."""
+    parts = tuple(Part(name, "module", 60.0) for name in ("a", "b", "c"))
+    ran: list[str] = []
+
+    def run(part_: Part, flags: Any, seconds: float) -> str:
+        ran.append(part_.name)
+        status = FAILED if part_ == parts[failing] and len(ran) <= 3 else DONE
+        write_json(part_file(tmp_path, part_.name), {**part(part_.name, {}), "status": status})
+        assert (tmp_path / "results.json").exists() == (len(ran) > 1)  # Written after each.
+        return status
+
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "run_part", run)
+    monkeypatch.setattr(command, "leave_at_signals", lambda: None)
+    flags = ["x", "--output", str(tmp_path), "--work", str(tmp_path), "--seconds", "570", "--dry"]
+    monkeypatch.setattr(sys, "argv", flags)
+    assert command.main() == 1
+    assert ran == ["a", "b", "c"]
+    monkeypatch.setattr(sys, "argv", [*flags, "--go-on"])
+    assert command.main() == 0
+    assert ran[3:] == [parts[failing].name]
+    assert list(json.loads((tmp_path / "results.json").read_text())["parts"]) == ["a", "b", "c"]
+
+
+def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Held:
+        """By a driver that answers no more."""
+
+        pid = 2**22 + 1  # No process has it.
+
+        def wait(self, seconds: float | None = None) -> int:
+            assert seconds is not None, "it would never end"
+            raise subprocess.TimeoutExpired("", seconds)
+
+        def poll(self) -> None:
+            return None
+
+    end_group(Held())  # type: ignore[arg-type]
 
 
 def test_the_engine_cores_counters_are_read() -> None:
@@ -209,6 +267,13 @@ penstock:step_part_seconds_total{part="dispatch"} 2.0
     assert times == {"steps": 12, "plan": 0.5, "apply": 0.25, "compute": 10.0, "dispatch": 2.0}
     with pytest.raises(LookupError, match="no counters"):
         step_counters("")
+
+
+def test_late_compilations_are_read() -> None:
+    page = "penstock:worker_late_compilations_total 3.0\n"
+    assert late_compilations(page) == 3
+    with pytest.raises(LookupError, match="count compilations"):
+        late_compilations("")
 
 
 def test_pytests_lines_are_counted_once() -> None:

@@ -1,4 +1,4 @@
-"""What is measured, in order. Each part is a module with `run(job)`."""
+"""What is measured, in the order of its worth. Each part is a module with `run(job)`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class Part:
 
 
 PARTS = (
-    Part("limits", f"{_HERE}.limits", 20),
-    Part("kernel-tests", f"{_HERE}.kernel_tests", 70),
-    Part("kernels-rows", f"{_HERE}.kernels", 35),
-    Part("kernels-attention", f"{_HERE}.kernels", 35),
-    Part("kernels-products", f"{_HERE}.kernels", 40),
-    Part("steps-0", f"{_HERE}.steps", 65, model=0),
-    Part("steps-1", f"{_HERE}.steps", 40, model=1),
-    Part("end-to-end-0", f"{_HERE}.end_to_end", 60, model=0),
-    Part("end-to-end-1", f"{_HERE}.end_to_end", 40, model=1),
-    Part("transformers-0", f"{_HERE}.transformers_library", 50, model=0),
-    Part("transformers-1", f"{_HERE}.transformers_library", 40, model=1),
+    Part("works", f"{_HERE}.works", 180),
+    Part("limits", f"{_HERE}.limits", 30),
+    Part("steps-0", f"{_HERE}.steps", 270, model=0),
+    Part("kernels-attention", f"{_HERE}.kernels", 90),
+    Part("kernels-products", f"{_HERE}.kernels", 90),
+    Part("end-to-end-0", f"{_HERE}.end_to_end", 180, model=0),
+    Part("steps-1", f"{_HERE}.steps", 150, model=1),
+    Part("end-to-end-1", f"{_HERE}.end_to_end", 150, model=1),
+    Part("transformers-0", f"{_HERE}.transformers_library", 150, model=0),
+    Part("kernels-rows", f"{_HERE}.kernels", 60),
+    Part("transformers-1", f"{_HERE}.transformers_library", 100, model=1),
+    Part("kernel-tests", f"{_HERE}.kernel_tests", 600),
 )

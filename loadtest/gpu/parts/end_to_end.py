@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import urllib.request
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,20 +23,35 @@ SETTLED = 0.3
 def run(job: Job) -> None:
     extent, vocab = job.extent, job.config.vocab_size
     some = requests(extent.requests, extent.shortest, extent.longest, vocab)
-    port = free_port()
-    asked = settings(job, port)
+    ports = Ports(free_port(), free_port())
+    asked = settings(job, ports)
     begun = time.monotonic()
     with LLM(**asked) as llm:
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
-        # Short ones of many lengths, so that every batch size is met once: kernels are compiled
-        # and graphs captured when they are first needed.
-        generate(llm, requests(extent.requests, 1, max(extent.longest // 16, 2), vocab, seed=7))
+        generate(llm, warm_up(job))
         for chosen in (some, some[: extent.subset]):
             job.need(2.0)
-            measure(job, llm, chosen, port)
+            measure(job, llm, chosen, ports)
 
 
-def settings(job: Job, port: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Ports:
+    """Where metrics are read."""
+
+    engine: int
+    worker: int
+
+
+def warm_up(job: Job) -> list[Request]:
+    """Prompts of the measured lengths, all at once, and short answers: the libraries choose their
+    kernels by shape when they first meet one. Ours are compiled by then, and graphs captured."""
+    extent = job.extent
+    some = requests(extent.requests, extent.shortest, extent.longest, job.config.vocab_size, seed=7)
+    most = max(extent.longest // 16, 1)
+    return [Request(one.prompt, min(one.output, most)) for one in some]
+
+
+def settings(job: Job, ports: Ports) -> dict[str, Any]:
     extent = job.extent
     return {
         "model": str(job.model_folder()),
@@ -46,21 +62,25 @@ def settings(job: Job, port: int) -> dict[str, Any]:
         "max_model_len": 2 * extent.longest,
         "max_num_seqs": extent.requests,
         "max_num_batched_tokens": extent.step_tokens,
-        "engine_metrics_port": port,
+        "engine_metrics_port": ports.engine,
+        "worker_metrics_port": ports.worker,
         # The subset's prompts have been computed before.
         "enable_prefix_caching": False,
         **({"num_kv_blocks": 64} if extent.dry else {}),
     }
 
 
-def measure(job: Job, llm: LLM, some: list[Request], port: int) -> None:
-    before = read_counters(port)
+def measure(job: Job, llm: LLM, some: list[Request], ports: Ports) -> None:
+    before, late = read_counters(ports.engine), late_compilations(read_page(ports.worker))
     begun = time.perf_counter()
     generate(llm, some)
     seconds = time.perf_counter() - begun
-    after = read_counters(port)
+    after = read_counters(ports.engine)
     grown = {name: value - before[name] for name, value in after.items()}
-    run_row(job, "penstock", some, seconds, engine_core=grown)
+    late = late_compilations(read_page(ports.worker)) - late
+    if late:
+        job.note(f"{late} kernels were compiled in the measured time: the rehearsal lacks them")
+    run_row(job, "penstock", some, seconds, engine_core=grown, late_compilations=late)
 
 
 def generate(llm: LLM, some: list[Request]) -> None:
@@ -99,7 +119,21 @@ def step_counters(page: str) -> dict[str, float]:
         raise LookupError(f"the metrics page has no counters of steps: {error}") from None
 
 
+def late_compilations(page: str) -> int:
+    """Kernels that the worker has compiled since its model was ready. Raises LookupError for a page
+    that doesn't say."""
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == "penstock:worker_late_compilations_total":
+                return int(sample.value)
+    raise LookupError("the worker's metrics page doesn't count compilations")
+
+
 def read_counters(port: int) -> dict[str, float]:
+    return step_counters(read_page(port))
+
+
+def read_page(port: int) -> str:
     time.sleep(SETTLED)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
-        return step_counters(reply.read().decode())
+        return str(reply.read().decode())

@@ -20,17 +20,24 @@ TIMED_OUT = 124
 
 
 def run(job: Job) -> None:
-    places = found(job.extent.tests)
-    for pattern in job.extent.tests:
+    run_tests(job, job.extent.tests)
+
+
+def run_tests(job: Job, patterns: tuple[str, ...]) -> None:
+    """Files and folders, in what is left of the part's time. Raises OutOfTime where that was not
+    enough, RuntimeError where none ran."""
+    places = found(patterns)
+    for pattern in patterns:
         if not found([pattern]):
             job.note(f"not present: {pattern}")
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tb=short"]
     workers = min(MOST_PROCESSES, os.cpu_count() or 1)
     if not job.extent.dry and find_spec("xdist") is not None:
         command += ["-n", str(workers)]
+    job.need(10.0)
     outcomes, failed, ended = watch([*command, *job.extent.test_arguments, *places], job.left - 5)
     counts = {name.lower(): count for name, count in sorted(outcomes.items())}
-    job.row(tests=places, ended=ended, failed_tests=failed, counts=counts)
+    job.row(what="tests", tests=places, ended=ended, failed_tests=failed, counts=counts)
     if not ended:
         raise OutOfTime
     if not outcomes:

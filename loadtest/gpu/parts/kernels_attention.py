@@ -109,15 +109,12 @@ class Shape:
         return Bench(work, reference, lambda result: result[rows], torch=theirs)
 
     def caches(self, device: torch.device) -> list[Tensor]:
-        """Keys and values by token and then head, seen by head, as a worker has them."""
+        """Keys and values, a head's tokens one after the other: as TritonAttention has a layer's,
+        so that a block's keys of a head are read in one piece."""
         config = self.config
         slots = self.sequences * -(-(self.before + self.new) // BLOCK) * BLOCK
-        return [
-            torch.randn(slots, config.num_kv_heads, config.head_dim, device=device)
-            .to(self.cache)
-            .transpose(0, 1)
-            for _ in range(2)
-        ]
+        sizes = config.num_kv_heads, slots, config.head_dim
+        return [torch.randn(sizes, device=device).to(self.cache) for _ in range(2)]
 
     def plan(self, tiles: AttentionTiles | None, device: torch.device) -> DeviceAttentionPlan:
         """Every sequence's blocks lie scattered, as in a pool that has been used.  None: tiles as
@@ -144,8 +141,8 @@ class Shape:
 def _decode_by_torch(shape: Shape, query: Tensor, caches: list[Tensor]) -> Work:
     """Over equal tensors, one sequence after the other: what torch would have without pages."""
     batch, context = shape.sequences, shape.before + 1
-    alike = [each.transpose(0, 1)[: batch * context] for each in caches]
-    key, value = (each.unflatten(0, (batch, context)).transpose(1, 2) for each in alike)
+    alike = [each[:, : batch * context].unflatten(1, (batch, context)) for each in caches]
+    key, value = (each.transpose(0, 1).contiguous() for each in alike)
     return lambda: functional.scaled_dot_product_attention(
         query[:, :, None], key, value, enable_gqa=True
     )

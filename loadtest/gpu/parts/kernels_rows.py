@@ -90,7 +90,7 @@ def rotation(config: ModelConfig, rows: int) -> Case:
         cos, sin = angles.cos(), angles.sin()
         places = torch.arange(rows, device=device)
         tables = rope_write.RotaryTables(cos, sin, places)
-        caches = [drawn(device, rows, kv_heads, dim).transpose(0, 1) for _ in range(2)]
+        caches = [drawn(device, kv_heads, rows, dim) for _ in range(2)]
 
         def turned(x: Tensor) -> Tensor:
             first, second = x.chunk(2, dim=-1)

@@ -26,10 +26,10 @@ class Captures(Protocol):
     """Captures work."""
 
     def capture(self, work: Work) -> CapturedWork:
-        """Captures `work` without computing anything.
+        """Captures `work`, which queues something, and reads and writes the same memory each time.
+        Replaying the result does the same.
 
-        `work` queues something, has been run before, and reads and writes the same memory each
-        time. Replaying the result does the same.
+        On a GPU it is run once before: that compiles its kernels, and makes the ranks' connections.
         """
 
     def renew(self) -> None:
@@ -72,7 +72,7 @@ class CUDARecording:
 class CUDACaptures:
     """CUDA graphs. Their activations share one memory pool, since they run one after another.
 
-    Capturing waits for the device.
+    Capturing waits for the device, and gives its caches' unused memory back.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -81,6 +81,7 @@ class CUDACaptures:
         self.renew()
 
     def capture(self, work: Work) -> CapturedWork:
+        work()
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             # Thread-local, because other threads may call CUDA meanwhile, such as torch's NCCL

@@ -113,6 +113,10 @@ class DeviceForward(Forward, Protocol):
         """Returns a view of the KV cache, [parts, blocks, bytes] uint8 on the device. Block b is
         [:, b]."""
 
+    def capture(self) -> None:
+        """Captures the steps that will be replayed, where that isn't done or was lost with a group.
+        All ranks call it at the same time. Raises GroupLost."""
+
 
 class HeldStates(States, Protocol):
     """States, and the memory that they take."""
@@ -177,6 +181,10 @@ class DeviceBuild(Protocol):
 
     def __call__(self, blocks: int) -> DeviceForward: ...
 
+    def rehearse(self) -> None:
+        """Queues steps, none larger than the largest, that launch every variant of the kernels over
+        a KV cache of one block."""
+
     def widest_prefill(self) -> Tensor:
         """Queues the largest possible step over a KV cache of one block. Returns as many rows of
         logits as may be requested at once, at least one for each sequence that may run."""
@@ -192,4 +200,4 @@ class DeviceRecipe(Recipe):
     build: Callable[[], DeviceBuild]
     device: torch.device
     device_name: str  # For logs and status.
-    graphs: int  # CUDA graphs that may be captured.
+    graphs: int  # CUDA graphs that will be captured.

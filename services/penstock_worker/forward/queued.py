@@ -13,9 +13,10 @@ from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
+from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import Captures
 from penstock_worker.forward.device_step import DeviceStep, HostMedia, HostStep
-from penstock_worker.forward.graphs import MAX_GRAPHS, Buckets, DecodeGraphs
+from penstock_worker.forward.graphs import DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.stage_ends import StageEnds
@@ -69,11 +70,9 @@ class TritonForward(LayerByLayer):
         if states is not None:
             states.keep_in(attention.blocks())
 
-    def use_graphs(
-        self, buckets: Buckets, captures: Captures, dtype: torch.dtype, limit: int = MAX_GRAPHS
-    ) -> None:
-        """Computes decode steps by CUDA graphs from now on. `dtype` is that of activations, `limit`
-        the number of graphs at a time."""
+    def use_graphs(self, buckets: Buckets, captures: Captures, dtype: torch.dtype) -> None:
+        """Captures decode steps, and computes them by CUDA graphs from now on. `dtype` is that of
+        activations. Raises GroupLost."""
         model, rows = self._model, buckets.sequences
         ends = StageEnds(model, rows, dtype, self.device)
 
@@ -100,11 +99,17 @@ class TritonForward(LayerByLayer):
             compute,
             captures,
             hidden,
-            limit,
             ranks=self._ranks,
             ends=ends,
             states=self._states,
         )
+        self._graphs.capture()
+
+    def capture(self) -> None:
+        if self._states is not None:
+            self._states.keep_in(self.attention.blocks())  # A rehearsal had a cache of its own.
+        if self._graphs is not None:
+            self._graphs.capture()
 
     def count_layer(self) -> None:
         """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""

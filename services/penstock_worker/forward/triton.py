@@ -28,9 +28,9 @@ from penstock_worker.dtype import (
     may_keep,
     stays_quantised,
 )
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
-from penstock_worker.forward.graphs import MAX_GRAPHS
 from penstock_worker.forward.interface import (
     DeviceBuild,
     DeviceRecipe,
@@ -39,6 +39,7 @@ from penstock_worker.forward.interface import (
     require_adaptable,
 )
 from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.forward.triton_limits import (
     attention_of,
@@ -143,7 +144,7 @@ def recipe(
     media = ModelMedia(prepared, setup, ranks, dtype, device)
 
     def build() -> DeviceBuild:
-        see = media.load()
+        see, held = media.load(), media.encodings
         weights = open_weights(
             prepared.weights,
             config,
@@ -173,6 +174,7 @@ def recipe(
             states,
             see,
             adapters,
+            None if held is None else MediaSteps(held.sections, held.whole_spans),
         )
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
@@ -192,7 +194,7 @@ def recipe(
         build=build,
         device=device,
         device_name=device_name(device),
-        graphs=0 if setup.enforce_eager else MAX_GRAPHS,
+        graphs=0 if setup.enforce_eager else len(buckets_of(setup).all),
         states=states,
         media=media.encodings,
         adapters=adapters,

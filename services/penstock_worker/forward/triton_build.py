@@ -14,11 +14,17 @@ from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.captures import captures_of
 from penstock_worker.forward.encoder_decoder_on_device import EncoderDecoderOnDevice
-from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import RowsHead, TritonForward
+from penstock_worker.forward.rehearsal import (
+    MediaSteps,
+    RehearsedStep,
+    rehearsed_steps,
+    step_of,
+)
 from penstock_worker.media.loading import Connect, connect_nothing
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.ranks import Ranks
@@ -47,30 +53,34 @@ class TritonBuild:
     """Of recurrent layers."""
     see: Connect = connect_nothing
     adapters: DeviceAdapters | None = None
+    media: MediaSteps | None = None
+    """None: the model takes none."""
 
     def __call__(self, blocks: int) -> TritonForward:
-        setup, forward = self.setup, self._forward(blocks)
-        if not setup.enforce_eager:
-            buckets = Buckets(
-                setup.max_num_seqs, setup.max_model_len, setup.block_size, setup.max_loras
-            )
-            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
+        forward = self._forward(blocks)
+        if not self.setup.enforce_eager:
+            forward.use_graphs(buckets_of(self.setup), captures_of(self.device), self.dtype)
         self.see(forward.count_layer)
         return forward
 
+    def rehearse(self) -> None:
+        adapters = self.adapters is not None
+        for step in rehearsed_steps(self.setup, adapters=adapters, media=self.media):
+            self._profile_step(step, before=0)
+
     def widest_prefill(self) -> Tensor:
-        setup = self.setup
-        whole, rest = divmod(setup.max_num_batched_tokens, setup.max_model_len)
-        counts = [setup.max_model_len] * whole + [rest] * (rest > 0)
-        return self._profile_step(np.array(counts[: setup.max_num_seqs]), before=0)
+        counts = step_of(self.setup, self.setup.max_num_batched_tokens)
+        return self._profile_step(RehearsedStep(counts, adapted=True), before=0)
 
     def longest_decode(self) -> Tensor:
-        count = np.ones(self.setup.max_num_seqs, dtype=np.int64)
-        return self._profile_step(count, before=self.setup.max_model_len - 1)
+        counts = np.ones(self.setup.max_num_seqs, dtype=np.int64)
+        step = RehearsedStep(counts, adapted=True)
+        return self._profile_step(step, before=self.setup.max_model_len - 1)
 
-    def _profile_step(self, counts: np.ndarray, before: int) -> Tensor:
-        """Runs a step with `counts` new tokens per sequence, after `before` tokens. All sequences
-        read and write block 0; the result is of no interest."""
+    def _profile_step(self, step: RehearsedStep, before: int) -> Tensor:
+        """Runs a step after `before` tokens of each sequence. All sequences read and write block 0;
+        the result is of no interest."""
+        counts, adapters = step.counts, self.adapters if step.adapted else None
         tokens = int(counts.sum())
         blocks = -(-(before + counts) // self.setup.block_size)
         tables = [np.zeros(each, dtype=np.int64) for each in blocks]
@@ -81,7 +91,8 @@ class TritonBuild:
             counts=counts,
             more_tables=(tables,) * (len(self.shape.groups) - 1),
             slots=range(len(counts)),
-            adapters=None if self.adapters is None else _of_all(self.adapters, len(counts)),
+            media=step.media,
+            adapters=None if adapters is None else _of_all(adapters, len(counts)),
         )
         rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
         if self.states is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import torch
 
 from penstock.protocol.from_worker import Ready
 from penstock.protocol.to_worker import Setup
@@ -25,7 +26,12 @@ def _without_session(setup: Setup) -> Setup:
 
 def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:
     """Returns the Ready of a loaded model that joins another group. A rank that is new there may
-    have less room for KV blocks; what this rank has beyond that stays unused."""
+    have less room for KV blocks; what this rank has beyond that stays unused. Raises GroupLost."""
     ready = loaded.ready
-    blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
+    if ranks.place.ranks == 1:
+        return ready
+    with torch.inference_mode():
+        loaded.kernels.rehearse()  # As ranks do that are new there.
+        blocks, host_blocks = ranks.least([ready.num_kv_blocks, ready.num_host_blocks])
+        loaded.kernels.capture()
     return msgspec.structs.replace(ready, num_kv_blocks=blocks, num_host_blocks=host_blocks)

@@ -16,7 +16,7 @@ from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import Setup
 from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.memory import DeviceMemory, device_kv_blocks, measure, memory_of
-from penstock_worker.forward.graphs import GRAPH_BYTES
+from penstock_worker.forward.buckets import GRAPH_BYTES
 from penstock_worker.forward.interface import DeviceBuild, DeviceForward, DeviceRecipe
 from penstock_worker.machine.memory import free_memory, longest_blocks
 from penstock_worker.parallel.ranks import ALONE, Ranks
@@ -37,6 +37,8 @@ class DevicePool:
     copies: DeviceBlockCopies
     blocks: int
     """Number of KV blocks."""
+    rehearse: Callable[[], None]
+    """See LoadedKernels.rehearse."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def load_on_device(
             sampler.warm_up(torch.zeros(1, vocab, dtype=torch.float32, device=recipe.device))
         except torch.OutOfMemoryError as error:
             raise StartupError(f"not enough memory on the device to sample: {error}") from error
-    return DeviceParts(pool.forward, pool.copies, pool.blocks, sampler)
+    return DeviceParts(pool.forward, pool.copies, pool.blocks, pool.rehearse, sampler)
 
 
 def use_device(device: torch.device) -> None:
@@ -98,12 +100,21 @@ def load_forward(
         blocks = _kv_blocks(recipe, setup, memory, build, profile)
     blocks, host_blocks = ranks.least([blocks, setup.host_kv_bytes // recipe.block_bytes])
     try:
-        forward = build(blocks)
+        with ranks.waiting():
+            forward = build(blocks)
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for {blocks} KV blocks: {error}"
         ) from error
-    return DevicePool(forward, _copies(forward, setup, host_blocks), blocks)
+
+    def rehearse() -> None:
+        with ranks.waiting():
+            _compile(recipe, build)
+            for step in _steps(build, profile):
+                step()
+            memory.wait()
+
+    return DevicePool(forward, _copies(forward, setup, host_blocks), blocks, rehearse)
 
 
 @dataclass(frozen=True)
@@ -140,13 +151,12 @@ def _kv_blocks(
     build: DeviceBuild,
     profile: Callable[[Tensor], None],
 ) -> int:
-    usage = measure(
-        memory,
-        lambda: profile(build.widest_prefill()),
-        lambda: profile(build.longest_decode()),
-        graphs=recipe.graphs,
-        graph_bytes=GRAPH_BYTES,
-    )
+    try:
+        _compile(recipe, build)
+    except torch.OutOfMemoryError as error:
+        raise StartupError(f"not enough memory on the device for a step: {error}") from error
+    prefill, decode = _steps(build, profile)
+    usage = measure(memory, prefill, decode, graphs=recipe.graphs, graph_bytes=GRAPH_BYTES)
     log.info("the largest steps were rehearsed", memory=str(usage))
     if recipe.media is not None:
         usage = replace(usage, steps=usage.steps + recipe.media.nbytes)
@@ -159,6 +169,19 @@ def _kv_blocks(
         useful=setup.max_num_seqs * longest_blocks(setup, recipe.kv_groups),
         least=blocks_needed(recipe.kv_groups, 1, setup.block_size),
     )
+
+
+def _compile(recipe: DeviceRecipe, build: DeviceBuild) -> None:
+    """So that no request waits for a kernel to compile. Triton's interpreter compiles none."""
+    if recipe.device.type == "cuda":
+        build.rehearse()
+
+
+def _steps(
+    build: DeviceBuild, profile: Callable[[Tensor], None]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The largest steps, in the order in which all ranks queue them."""
+    return lambda: profile(build.widest_prefill()), lambda: profile(build.longest_decode())
 
 
 def _copies(forward: DeviceForward, setup: Setup, host_blocks: int) -> DeviceBlockCopies:

@@ -28,6 +28,7 @@ from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar.compiler import Compiler
 from penstock_worker.loading.fingerprint import fingerprint
+from penstock_worker.loading.kernels import NO_KERNELS, LoadedKernels, triton_kernels
 from penstock_worker.loading.pooling import choose_pooling, text_only, with_own_files
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import mib, pool_blocks
@@ -57,6 +58,7 @@ class Loaded:
     runner: StepRunner[Any]
     ready: Ready  # What is reported to the engine core.
     kv_bytes: int  # Size of the KV cache.
+    kernels: LoadedKernels = NO_KERNELS
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
@@ -192,6 +194,7 @@ def _load_on_device(
     with torch.inference_mode():
         parts = load_on_device(recipe, setup, prepared.config.vocab_size, ranks)
         copy_seconds = parts.copies.seconds()
+    kernels = triton_kernels(parts.rehearse, parts.forward.capture)
     ready = Ready(
         num_kv_blocks=parts.blocks,
         device=recipe.device_name,
@@ -231,7 +234,7 @@ def _load_on_device(
         )
         stage = EarlierStage(parts.forward, slots, parts.copies, states=states, adapters=adapters)
         runner: StepRunner[Any] = StepRunner(ReportedWhenQueued(queue), stage)
-        return Loaded(setup, runner, ready, parts.copies.device_bytes)
+        return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
     grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
@@ -258,7 +261,7 @@ def _load_on_device(
         adapters=step_adapters(recipe.adapters, prepared, setup),
     )
     runner = StepRunner(queue, generate, phases=phases)
-    return Loaded(setup, runner, ready, parts.copies.device_bytes)
+    return Loaded(setup, runner, ready, parts.copies.device_bytes, kernels)
 
 
 def _memory_of(recipe: Recipe) -> dict[str, str]:
@@ -303,7 +306,8 @@ def _load_pooling(
         kv_blocks=parts.blocks,
         seconds=ready.load_seconds,
     )
-    return Loaded(setup, parts.runner, ready, parts.kv_bytes)
+    kernels = triton_kernels() if recipe.backend == "triton" else NO_KERNELS
+    return Loaded(setup, parts.runner, ready, parts.kv_bytes, kernels)
 
 
 def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, int]:

@@ -53,7 +53,7 @@ class MediaEncodings:
         self.load_bytes = load_bytes
         self.nbytes = rows * row_bytes + held_bytes(load_bytes)
         self.whole_spans = whole_spans
-        self._sections = sections
+        self.sections = sections
         self._rows: dict[str, Tensor] = {}
         self._begun: BegunEncoding | None = None
         self._failed: set[str] = set()
@@ -191,7 +191,7 @@ class MediaEncodings:
         return BatchMedia(
             rows=rows,
             embeddings=embeddings,
-            positions=_of_each(pairs, SlotMedia.positions) if self._sections else None,
+            positions=_of_each(pairs, SlotMedia.positions) if self.sections else None,
             last_seen=self._last_seen(pairs) if self.whole_spans else None,
         )
 

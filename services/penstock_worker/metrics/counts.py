@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock import logs
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.to_worker import Plan
+
+log = logs.get(__name__)
 
 STEP_SECONDS = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1),
@@ -18,7 +21,8 @@ class WorkerCounts:
     """Since the process began; written by the main thread, read by others.
 
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
-    model that is loaded, 0 before.  disk_blocks: what its tier on disk counts.
+    model that is loaded, 0 before.  late_compilations: kernels that a model's rehearsal had missed.
+    disk_blocks: what its tier on disk counts.
     """
 
     def __init__(self) -> None:
@@ -26,6 +30,7 @@ class WorkerCounts:
         self.sessions = 0
         self.load_seconds = 0.0
         self.kv_bytes = 0
+        self.late_compilations = 0
         self.tokens = 0
         self.disk_blocks: Callable[[], dict[str, int]] = dict
         self.busy_seconds = 0.0
@@ -36,3 +41,8 @@ class WorkerCounts:
         self.tokens += sum([work.count for work in plan.work])
         self.busy_seconds += seconds
         self.step_seconds.observe(seconds)
+
+    def compiled_late(self, kernel: str) -> None:
+        """A kernel was compiled after the model was ready."""
+        self.late_compilations += 1
+        log.warning("a kernel was compiled while the model served", kernel=kernel)

@@ -83,6 +83,12 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         ("busy_seconds", "Time in steps.", counts.busy_seconds),
         ("tokens", "Tokens computed, of prompts and outputs.", counts.tokens),
         ("sessions", "Sessions with an engine core.", counts.sessions),
+        (
+            "late_compilations",
+            "Kernels compiled after the model was ready, for which steps have waited: 0, unless "
+            "the rehearsal lacks some.",
+            counts.late_compilations,
+        ),
     ):
         yield families.counter(f"penstock:worker_{name}", words, value)
     yield families.gauge(

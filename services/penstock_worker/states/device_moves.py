@@ -35,6 +35,12 @@ class HostMoves:
         return [*rows, self.blocks]
 
 
+def no_moves(pieces: int) -> HostMoves:
+    """Of a step without sequences. `pieces`: a checkpoint's blocks."""
+    none = np.zeros(0, np.int32)
+    return HostMoves(none, none, none, none, none, none, none.reshape(0, pieces))
+
+
 def decode_moves_shapes(sequences: int, pieces: int) -> list[tuple[int, ...]]:
     """Shapes of HostMoves.arrays of a decode step that is padded to so many sequences."""
     return [(sequences,)] * 6 + [(sequences, pieces)]

@@ -108,7 +108,7 @@ def attend(
         device=CPU,
         last_seen=np.full(101, 999) if spans else None,
     )
-    caches = [rows(1024, 8, head_dim, dtype=cache).transpose(0, 1) for _ in range(2)]
+    caches = [rows(8, 1024, head_dim, dtype=cache) for _ in range(2)]
     paged.paged_attention(
         rows(101, 8 * group, head_dim),
         *caches,

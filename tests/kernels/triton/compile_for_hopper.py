@@ -3,7 +3,8 @@
 `python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
 call in `calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't
 compile or asks for more than an SM has.  --once: each kernel is compiled until each of its features
-was on once and off once, not for every set of them, type and size.  Not under TRITON_INTERPRET.
+was on once and off once, and with each number of warps and stages, not for every set of them, type
+and size.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ class Compiler:
             if special and isinstance(whole, int) and whole % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
         name = kernel.fn.__name__
-        new: set[object] = {(name, repr(signature), repr(constants), repr(attributes))}
+        launched = tuple(sorted(options.items()))
+        new: set[object] = {(name, repr(signature), repr(constants), repr(attributes), launched)}
         if self._once:
-            new = {name, *((name, each, bool(value)) for each, value in constants.items())}
+            new = {(name, launched)}
+            new |= {(name, each, bool(value)) for each, value in constants.items()}
         if new <= self.seen:
             return
         self.seen |= new

@@ -21,6 +21,7 @@ from penstock_worker.adapters.fitting import fitted
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward.backends import choose
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.metrics.phases import Unwatched
@@ -70,6 +71,7 @@ class Served:
         setup = msgspec.structs.replace(
             setup, max_num_seqs=4, max_num_batched_tokens=32, batch_invariant=True
         )
+        self.setup = setup
         with torch.inference_mode():
             recipe = choose(model.prepared(), setup, 1, ranks)
             self.forward = recipe.build()(BLOCKS)
@@ -135,7 +137,7 @@ def test_numbers_and_bits(files: WeightFiles, folders: list[Path]) -> None:
             assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
     assert isinstance(ours.forward, TritonForward)
     assert ours.forward._graphs is not None
-    assert len(ours.forward._graphs) == 1
+    assert len(ours.forward._graphs) == len(buckets_of(ours.setup).all)
     for n in (0, 3):
         assert torch.equal(ours.logits(first[n])[0], found[0][n])
         assert torch.equal(ours.logits(decodes[n])[0], found[1][0] if n == 0 else found[2][0])
@@ -179,7 +181,7 @@ def test_places_are_written_behind_the_steps_that_read_them(
     with simulated(Device(1 << 30, pace=2)) as device:
         late = Served(files, folders[:2], "triton", most=1)
         queued = [late.logits(step, wait=False)[0] for step in steps]
-        assert device.captures == 1
+        assert device.captures == len(buckets_of(late.setup).all)
         found = [each.cpu() for each in queued]
     true = Served(files, folders[:2], "reference")
     for step, mine in zip(steps, found, strict=True):

@@ -15,8 +15,8 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
+from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import captures_of
-from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.reference import ReferenceForward
 from penstock_worker.forward.triton_limits import attention_of

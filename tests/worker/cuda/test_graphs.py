@@ -1,4 +1,4 @@
-"""Which steps share a graph, and which graphs are kept."""
+"""Which steps share a graph, and when graphs are captured."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_worker.forward import graphs
-from penstock_worker.forward.captures import EagerCaptures
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets
+from penstock_worker.forward.captures import CapturedWork, EagerCaptures, Work
 from penstock_worker.forward.device_step import DeviceStep
-from penstock_worker.forward.graphs import Bucket, Buckets, DecodeGraphs
+from penstock_worker.forward.graphs import DecodeGraphs
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.uploads import Uploads
 from tests.interpreted_triton import DEVICE
@@ -55,16 +55,79 @@ def test_a_step_with_a_prefill_has_no_bucket() -> None:
     assert BUCKETS.of(longer) is None
 
 
-def make_graphs(limit: int) -> DecodeGraphs:
+@pytest.mark.parametrize(
+    ("sequences", "context", "adapters"),
+    [
+        (256, 8192, 0),
+        (256, 131_072, 0),
+        (256, 131_072, 8),
+        (1024, 40_960, 4),
+        (3, 700, 1),
+        (1, 64, 0),
+    ],
+)
+def test_all_buckets_are_few_enough_and_every_decode_has_one(
+    sequences: int, context: int, adapters: int
+) -> None:
+    buckets = Buckets(sequences, context, 16, adapters)
+    assert 0 < len(buckets.all) == len(set(buckets.all)) <= MAX_GRAPHS
+    assert buckets.all[0] == buckets.largest
+    sizes = [bucket.sequences for bucket in buckets.all]
+    assert sizes == sorted(sizes, reverse=True)
+    for count in {1, 2, 3, 9, 130, 250, sequences}:
+        for longest in {1, 512, 513, 5000, 8192, context}:
+            found = buckets.of(decode(count, longest))
+            if count > sequences or longest > context:
+                assert found is None
+                continue
+            assert found in buckets.all
+            assert found.sequences >= count
+            assert found.context >= longest
+            # Of the longest sequence's programs half have work; of the rows half are no padding.
+            assert found.context <= max(2 * longest + 16, 512) or adapters
+            assert found.sequences < 2 * count or adapters
+
+
+def test_the_shortest_contexts_have_the_finest_buckets() -> None:
+    buckets = Buckets(256, 8192, 16)
+    by_context = {context: len(sizes) for context, sizes in _sizes(buckets).items()}
+    assert by_context == {512: 35, 1024: 35, 2048: 35, 4096: 9, 8192: 9}
+
+
+def _sizes(buckets: Buckets) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for bucket in buckets.all:
+        found.setdefault(bucket.context, []).append(bucket.sequences)
+    return dict(sorted(found.items()))
+
+
+def test_a_limit_below_every_ladder_keeps_the_largest() -> None:
+    buckets = Buckets(30, 3000, 16, limit=1)
+    assert buckets.all == (buckets.largest,)
+    assert buckets.of(decode(2, 9)) == buckets.largest
+
+
+class Counted(EagerCaptures):
+    """made: for each capture how many rows its step computes."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.made: list[int] = []
+
+    def capture(self, work: Work) -> CapturedWork:
+        work()
+        self.made.append(self.rows[-1])
+        return super().capture(work)
+
+
+def make_graphs(captures: Counted) -> DecodeGraphs:
     def compute(step: DeviceStep) -> Tensor:
+        captures.rows.append(len(step.tokens))
         return step.tokens[:, None].float()
 
     attention = queued(GROUPED).attention
     out = torch.zeros(8, 1, device=DEVICE)
-    uploads = Uploads(DEVICE)
-    return DecodeGraphs(
-        Buckets(8, 640, 4), attention, uploads, compute, EagerCaptures(), out, limit
-    )
+    return DecodeGraphs(Buckets(8, 640, 4), attention, Uploads(DEVICE), compute, captures, out)
 
 
 def small(count: int) -> Batch:
@@ -73,23 +136,28 @@ def small(count: int) -> Batch:
     return Batch(np.arange(count) + 3, table, zeros, zeros + 1)
 
 
+def test_all_are_captured_once_the_largest_first() -> None:
+    captures = Counted()
+    made = make_graphs(captures)
+    made.capture()
+    assert captures.made == [8, 8, 4, 4, 2, 2, 1, 1]
+    assert len(made) == 8
+    made.capture()
+    made.hidden(small(3), np.array([0]))
+    assert len(captures.made) == 8
+
+
+def test_no_step_captures() -> None:
+    captures = Counted()
+    assert make_graphs(captures).hidden(small(3), np.array([0])) is None
+    assert captures.made == []
+
+
 def test_inputs_are_overwritten_and_rows_chosen() -> None:
-    made = make_graphs(4)
+    made = make_graphs(Counted())
+    made.capture()
     for count in (3, 4, 3, 2):
         wanted = np.array([count - 1, 0])
         found = made.hidden(small(count), wanted)
         assert found is not None
         assert found.flatten().tolist() == [count + 2, 3]
-    assert len(made) == 2
-
-
-def test_a_graph_that_nobody_used_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "_UNUSED", 3)
-    made, row = make_graphs(2), np.array([0])
-    assert made.hidden(small(1), row) is not None
-    assert made.hidden(small(2), row) is not None
-    # The third decode of a new bucket comes three after the first's last one.
-    assert [made.hidden(small(4), row) is not None for _ in range(3)] == [False, True, True]
-    assert len(made) == 2
-    made.hidden(small(2), row)
-    assert made.hidden(small(1), row) is None

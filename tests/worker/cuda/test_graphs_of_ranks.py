@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import Work
 from penstock_worker.forward.device_step import DeviceStep
-from penstock_worker.forward.graphs import Buckets, DecodeGraphs
+from penstock_worker.forward.graphs import DecodeGraphs
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks
@@ -49,17 +51,17 @@ class Recorded:
 
 @dataclass
 class Recorder:
-    """able: whether a capture succeeds."""
+    """able: how many captures succeed."""
 
     ranks: Ranks
-    able: bool = True
+    able: int = 9
     made: list[Recorded] = field(default_factory=list)
     tried: int = 0
     renewed: int = 0
 
     def capture(self, work: Work) -> Recorded:
         self.tried += 1
-        if not self.able:
+        if len(self.made) >= self.able:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.made.append(Recorded(work, self.ranks))
         return self.made[-1]
@@ -75,13 +77,12 @@ class Rank:
         self.ranks, self.captures = ranks, Recorder(ranks)
         attention = queued(GROUPED).attention
         self.graphs = DecodeGraphs(
-            Buckets(8, 640, 4),
+            Buckets(4, 500, 4),
             attention,
             Uploads(DEVICE),
             self.compute,
             self.captures,
-            torch.zeros(8, 1, device=DEVICE),
-            limit=2,
+            torch.zeros(4, 1, device=DEVICE),
             ranks=ranks,
         )
 
@@ -99,10 +100,13 @@ class Pair:
         self.by_ranks = {ranks: Rank(ranks) for ranks in self.formed.ranks}
         self.both = list(self.by_ranks.values())
 
+    def capture(self) -> None:
+        self.each(lambda rank: rank.graphs.capture())
+
     def decode(self, count: int) -> list[float | None]:
         return self.each(lambda rank: rank.decode(count))
 
-    def each(self, call: Callable[[Rank], float | None]) -> list[float | None]:
+    def each(self, call: Callable[[Rank], Any]) -> list[Any]:
         return self.formed.each(lambda ranks: call(self.by_ranks[ranks]))
 
     def form_again(self) -> None:
@@ -118,16 +122,16 @@ def pair() -> Iterator[Pair]:
     made.formed.close()
 
 
-def test_both_capture_and_launch_the_same(pair: Pair) -> None:
+def test_both_capture_all_and_launch_the_same(pair: Pair) -> None:
+    pair.capture()
     assert [pair.decode(count) for count in (3, 4, 1, 3)] == [[6.0, 6.0]] * 4
     for rank in pair.both:
-        assert [made.runs for made in rank.captures.made] == [2, 0]
+        assert [made.runs for made in rank.captures.made] == [3, 0, 1]  # Of 4, 2 and 1.
 
 
-def test_a_capture_that_fails_on_one_rank_is_given_up_by_both_for_good(pair: Pair) -> None:
-    assert pair.decode(1) == [6.0, 6.0]
-    pair.both[1].captures.able = False
-    assert pair.decode(3) == [6.0, 6.0]  # The step itself was computed.
+def test_a_capture_that_fails_on_one_rank_is_given_up_by_both(pair: Pair) -> None:
+    pair.both[1].captures.able = 1
+    pair.capture()
     for rank in pair.both:
         assert all(made.dropped for made in rank.captures.made)
         assert len(rank.graphs) == 0
@@ -136,44 +140,34 @@ def test_a_capture_that_fails_on_one_rank_is_given_up_by_both_for_good(pair: Pai
 
 
 def test_graphs_go_before_their_group_and_are_captured_anew_in_the_next(pair: Pair) -> None:
-    pair.decode(3)
+    pair.capture()
     pair.form_again()
-    assert pair.decode(3) == pair.decode(3) == [6.0, 6.0]
+    assert pair.decode(3) == [None, None]  # No step captures.
+    pair.capture()
+    assert pair.decode(3) == [6.0, 6.0]
     for rank in pair.both:
-        assert [(made.runs, made.dropped) for made in rank.captures.made] == [(0, True), (1, False)]
+        found = [(made.runs, made.dropped) for made in rank.captures.made]
+        assert found == [(0, True)] * 3 + [(1, False), (0, False), (0, False)]
         assert rank.captures.renewed == 1
 
 
 def test_what_could_not_be_captured_is_tried_again_in_the_next_group(pair: Pair) -> None:
-    pair.both[0].captures.able = False
-    pair.decode(1)
+    pair.both[0].captures.able = 0
+    pair.capture()
     pair.form_again()
-    pair.both[0].captures.able = True
+    pair.both[0].captures.able = 9
+    pair.capture()
     assert pair.decode(1) == [6.0, 6.0]
-    assert [len(rank.graphs) for rank in pair.both] == [1, 1]
-
-
-def test_who_was_there_before_decides_as_who_is_new(pair: Pair) -> None:
-    """Which bucket may have a graph depends on all decodes so far, up to the limit."""
-    for count in (1, 1, 1, 2):
-        pair.decode(count)
-    pair.form_again()
-    fresh = Rank(pair.formed.ranks[1])
-    pair.both[1] = pair.by_ranks[pair.formed.ranks[1]] = fresh
-    for count in (2, 4, 8, 1, 2):
-        found = pair.decode(count)
-        assert found[0] == found[1]
-    assert pair.both[0].graphs._graphs.keys() == fresh.graphs._graphs.keys()
-    assert pair.both[0].graphs._decodes == fresh.graphs._decodes
+    assert [len(rank.graphs) for rank in pair.both] == [3, 3]
 
 
 def test_nothing_is_launched_in_a_group_that_is_over(pair: Pair) -> None:
-    pair.decode(1)
+    pair.capture()
     one = pair.both[0]
     one.ranks.abandon()
     with pytest.raises(GroupLost):
         one.decode(1)
-    assert one.captures.made[0].runs == 0
+    assert [made.runs for made in one.captures.made] == [0, 0, 0]
 
 
 def test_a_group_that_ends_during_a_capture_is_no_failed_capture(pair: Pair) -> None:
@@ -188,8 +182,8 @@ def test_a_group_that_ends_during_a_capture_is_no_failed_capture(pair: Pair) -> 
 
 def _lost(rank: Rank) -> bool:
     with pytest.raises(GroupLost):
-        rank.decode(1)
-    return rank.graphs._able
+        rank.graphs.capture()
+    return True
 
 
 def test_ranks_keep_nobody_alive() -> None:

@@ -14,8 +14,8 @@ from penstock.protocol.to_worker import NO_BLOCK
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import memory_of
+from penstock_worker.forward.buckets import Buckets
 from penstock_worker.forward.captures import captures_of
-from penstock_worker.forward.graphs import Buckets
 from penstock_worker.forward.queued import TritonForward
 from penstock_worker.forward.triton_limits import attention_of
 from tests.worker.cuda.small_models import BLOCK, DEVICE, GROUPED, small_model

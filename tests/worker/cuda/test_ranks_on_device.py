@@ -14,6 +14,8 @@ from penstock.protocol.to_worker import Plan
 from penstock_worker.forward import triton_build
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.captures import CapturedWork, EagerRecording, Work
+from penstock_worker.loading.again import ready_again
+from penstock_worker.loading.load import Loaded, _load_on_device
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
@@ -37,8 +39,6 @@ class OnDevices(Together):
     """What a setup loads on each rank."""
 
     def __init__(self, formed: Formed, model: CPUModel, folder: Path) -> None:
-        from penstock_worker.loading.load import _load_on_device
-
         self.formed = formed
         self._told: dict[int, list[int]] = {}
         self._last_stage = [one for one in formed.ranks if one.place.last]
@@ -50,14 +50,15 @@ class OnDevices(Together):
             model_dir=str(folder),
         )
 
-        def load(ranks: Ranks) -> object:
+        def load(ranks: Ranks) -> Loaded:
             recipe = choose(model.prepared(), setup, 1, ranks)
             begun = time.monotonic()
             loaded = _load_on_device(recipe, model.prepared(), setup, begun, Unwatched(), ranks)
             assert loaded.ready.num_kv_blocks == 8
-            return loaded.runner
+            return loaded
 
-        self.runners = dict(zip(formed.ranks, formed.each(load), strict=True))
+        self.loaded = dict(zip(formed.ranks, formed.each(load), strict=True))
+        self.runners = {ranks: each.runner for ranks, each in self.loaded.items()}
 
     def _one(self, ranks: Ranks, plan: Plan) -> Result:
         return report(self.runners[ranks].begin(plan).result(), ranks.place, 0.0)
@@ -103,6 +104,7 @@ def form_again(ours: OnDevices) -> None:
     for runner in ours.runners.values():
         runner.reset()
     ours.formed.form()
+    ours.formed.each(lambda ranks: ready_again(ours.loaded[ranks], ranks))
 
 
 def short() -> list[Job]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from penstock.model_config import WeightFiles
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
+from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.loading import load as loading
 from penstock_worker.loading.device import ProfileRun
@@ -24,7 +25,7 @@ from penstock_worker.steps.errors import OutOfDeviceMemory
 from testing.model_configs import varied
 from tests.worker.checkpoints import load_model, tiny_files
 from tests.worker.cuda.simulated.device import Device
-from tests.worker.cuda.simulated.machine import CAPTURING, Even
+from tests.worker.cuda.simulated.machine import Even
 from tests.worker.cuda.simulated.ranks import AheadInStages, OnDevices, Pipeline
 from tests.worker.cuda.simulated.torch_cuda import simulated_ranks
 from tests.worker.cuda.small_models import GROUPED, prompt
@@ -105,9 +106,9 @@ def test_every_feature_and_nobody_waits(tensor: int, stages: int, eager: bool) -
         assert [job.error for job in runs.run(jobs())] == [None] * len(jobs())
         assert runs.most_in_flight >= stages
         # Nothing follows a step that samples: rules and grammars find all tokens known.
-        assert made.waited == (set() if eager else CAPTURING)
+        assert made.waited == set()
         captures = {device.captures for device in made.formed.hosts.devices}
-        assert captures == {0} if eager else len(captures) == 1 and min(captures) > 1
+        assert captures == ({0} if eager else {len(buckets_of(made.setup).all)})
 
 
 def ahead(made: Pipeline, **more: Any) -> AheadInStages:
@@ -193,7 +194,7 @@ def first_step() -> Plan:
 @pytest.mark.parametrize("full", [(0,), (1,), (2,), (3,), (1, 2), (0, 1, 2, 3)])
 def test_ranks_without_room_end_their_step_and_all_form_again(full: tuple[int, ...]) -> None:
     with pipeline(2, 2) as made:
-        formed, devices = made.formed, made.formed.hosts.devices
+        devices = made.formed.hosts.devices
         for rank in full:
             devices[rank].total = devices[rank].allocated + 1000
         failed = made.outcomes(first_step())
@@ -201,6 +202,20 @@ def test_ranks_without_room_end_their_step_and_all_form_again(full: tuple[int, .
         assert {failed[rank] for rank in range(4) if rank not in full} <= {GroupLost, None}
         for device in devices:
             device.total = GIB
-        formed.form_again()
-        made.reset()
+        made.form_again()
         assert [job.error for job in ahead(made, depth=3).run(jobs()[:2])] == [None] * 2
+
+
+@pytest.mark.parametrize("fresh", [(), (1,)])
+def test_ranks_of_a_further_group_compute_and_capture_the_same_before_they_are_ready(
+    fresh: tuple[int, ...],
+) -> None:
+    """Whether all have loaded the model, or the process of one is new."""
+    with pipeline(2, 1, max_num_seqs=2) as made:
+        before = [device.captures for device in made.formed.hosts.devices]
+        made.form_again(*(made.formed.ranks[rank] for rank in fresh))
+        after = [device.captures for device in made.formed.hosts.devices]
+        assert after == [2 * count for count in before]
+        again = ahead(made, depth=2, slots=2).run(jobs()[:2])
+        assert [job.error for job in again] == [None] * 2
+        assert [device.captures for device in made.formed.hosts.devices] == after

@@ -109,6 +109,7 @@ def test_nothing_is_mixed_up_beside_an_encoder() -> None:
         recipe = choose(model.prepared(), model.setup(num_blocks=32), 1)
         forward: Any = recipe.build()
         forward = forward(32)
+        captured = device.captures
         stored = torch.zeros(rows, ours.config.hidden_size, device=torch.device("cuda", 0))
 
         def logits(start: int, count: int, media: BatchMedia | None = None) -> torch.Tensor:
@@ -128,7 +129,7 @@ def test_nothing_is_mixed_up_beside_an_encoder() -> None:
         assert logits(rows + 2, 3).is_cuda
         for step in range(3):
             assert logits(rows + 5 + step, 1).is_cuda
-        assert device.captures == 1
+        assert device.captures == captured > 0
 
 
 def test_several_gpus_hear_nothing() -> None:

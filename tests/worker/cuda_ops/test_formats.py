@@ -7,9 +7,11 @@ from typing import Literal
 import pytest
 import torch
 
+from penstock.config.scheduler_settings import SchedulerSettings
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 from penstock_worker.dtype import CUDA, cache_dtype, compute_dtype
+from penstock_worker.quantisation.gguf import product
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,8 @@ def test_what_is_refused() -> None:
     for requested in ("fp8", "float16"):
         with pytest.raises(StartupError, match="allowed are auto, float32, bfloat16, int8"):
             cache_dtype(requested, torch.float32)
+
+
+def test_a_decode_of_all_slots_unpacks_nothing() -> None:
+    """By default, where no more sequences than these run at once."""
+    assert SchedulerSettings().max_num_seqs < product.UNPACKED_ROWS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import triton
 from torch import Tensor
 
 from tests.worker.cuda.simulated.device import Device, Misuse
@@ -35,6 +37,15 @@ def launching(
         key = (name, *_specialised(kernel, args, kwargs))
         if device.recording is not None and key not in device.launched:
             raise Misuse(f"{name} would be compiled while a graph is captured")
+        if key not in device.launched and triton.knobs.runtime.jit_post_compile_hook:
+            triton.knobs.runtime.jit_post_compile_hook(
+                key=str(key),
+                repr=name,
+                fn=SimpleNamespace(name=name),
+                compile={},
+                is_manual_warmup=False,
+                already_compiled=False,
+            )
         device.launched[key] = device.launched.get(key, 0) + 1
         device.grids.append((name, sizes))
         if compiled is not None:

@@ -92,16 +92,14 @@ class Machine:
         before = len(self.device.waits)
         step = self.runner.begin(plan)
         waits = set(self.device.waits[before:])
-        if waits - MAY_WAIT:
-            raise Misuse(f"begin waited in {waits - MAY_WAIT}")
+        if waits - COLLECTING:
+            raise Misuse(f"begin waited in {waits - COLLECTING}")
         self.waited |= waits
         return step
 
 
 COLLECTING = {"_CUDAMark.wait", "_CUDAFetched.arrays"}
 """Results of steps before, for bad words and grammars; prompts' log-probabilities."""
-CAPTURING = {"CUDACaptures.capture"}
-MAY_WAIT = COLLECTING | CAPTURING
 
 
 class Even:

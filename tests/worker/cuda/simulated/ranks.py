@@ -10,6 +10,7 @@ from penstock.model_config import ModelConfig, WeightFiles
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
 from penstock_worker.forward.backends import choose
+from penstock_worker.loading.again import ready_again
 from penstock_worker.loading.load import _load_on_device
 from penstock_worker.metrics.phases import Unwatched
 from penstock_worker.parallel.group import Group
@@ -18,7 +19,7 @@ from penstock_worker.parallel.report import report
 from penstock_worker.steps.in_flight import PendingStep
 from tests.worker.cuda.simulated.device import Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
-from tests.worker.cuda.simulated.machine import MAY_WAIT, small_setup
+from tests.worker.cuda.simulated.machine import COLLECTING, small_setup
 from tests.worker.cuda.simulated.tensors import CUDA
 from tests.worker.device.plans import Ahead, Place
 from tests.worker.parallel.together import Formed, Together
@@ -87,11 +88,29 @@ class Pipeline(Together):
             recipe = choose(prepared, setup, 1, ranks)
             return _load_on_device(recipe, prepared, setup, time.monotonic(), Unwatched(), ranks)
 
+        self._load = load
         loaded = formed.computing(load)
         (self.blocks,) = {each.ready.num_kv_blocks for each in loaded}
-        self.runners = {
-            ranks: each.runner for ranks, each in zip(formed.ranks, loaded, strict=True)
-        }
+        self._take(loaded)
+
+    def _take(self, loaded: list[Any]) -> None:
+        self._loaded = dict(zip(self.formed.ranks, loaded, strict=True))
+        self.runners = {ranks: each.runner for ranks, each in self._loaded.items()}
+
+    def form_again(self, *fresh: Ranks) -> None:
+        """fresh: ranks whose process is a new one."""
+
+        def ready(ranks: Ranks) -> Any:
+            if ranks in fresh:
+                return self._load(ranks)
+            ready_again(self._loaded[ranks], ranks)
+            return self._loaded[ranks]
+
+        for ranks in fresh:
+            self.runners.pop(ranks).close()
+        self.formed.form_again()
+        self.reset()
+        self._take(self.formed.computing(ready))
 
     def begin(self, plan: Plan) -> PipelineStep:
         plans = {ranks: self._with_tokens(plan, ranks) for ranks in self.formed.ranks}
@@ -108,8 +127,8 @@ class Pipeline(Together):
         before = len(device.waits)
         step = self.runners[ranks].begin(plan)
         waits = set(device.waits[before:])
-        if waits - MAY_WAIT:
-            raise Misuse(f"begin waited in {waits - MAY_WAIT}")
+        if waits - COLLECTING:
+            raise Misuse(f"begin waited in {waits - COLLECTING}")
         self.waited |= waits
         return step
 

@@ -1,0 +1,28 @@
+"""Who is told of the kernels that Triton compiles in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+
+
+def tell_of_compilations(told: Callable[[str], None] | None) -> None:
+    """Has `told` called from now on with the name of each kernel that was compiled for a launch, or
+    read from Triton's folder of compiled kernels, in the thread that launches; None: nobody.
+
+    Triton has one such hook: this takes the place of whoever was told before.
+    """
+    hook = None if told is None else _Hook(told)
+    triton.knobs.runtime.jit_post_compile_hook = hook
+
+
+class _Hook:
+    """Called as Triton calls its JITHook. Gives None, since anything else would end the launch."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self._told = told
+
+    def __call__(self, *, fn: Any, **_: Any) -> None:
+        self._told(fn.name)

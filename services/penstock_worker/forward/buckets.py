@@ -1,0 +1,137 @@
+"""The shapes to which decode steps are padded, each of which has a CUDA graph."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.tiles import KEY_SPLIT
+from penstock_worker.forward.decode_inputs import decodes_text
+from penstock_worker.forward.interface import Batch
+
+MAX_GRAPHS = 128
+"""Graphs that are captured at most: a third of a second of a large model's loading for every ten of
+them, and GRAPH_BYTES each."""
+GRAPH_BYTES = 4 << 20
+"""Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
+KV cache allows for it."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The shape to which a decode step is padded."""
+
+    sequences: int
+    """Rows of the padded step."""
+    context: int
+    """Tokens that the longest sequence may have."""
+    adapted: bool = False
+    """Whether rows may have adapters."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
+    `block_size` tokens.
+
+    Contexts double from one split of the keys on, because the attention's grid has a program for
+    each split that the bucket allows: so at least half of the longest sequence's programs have
+    work. The shortest contexts have a bucket for every 8 sequences, as many of them as the limit
+    leaves room for; in the others sequences double, which costs little where weights are read
+    whatever the number of rows.
+    """
+
+    sequences: int
+    context: int
+    block_size: int
+    adapters: int = 0
+    """Most that the sequences may have."""
+    limit: int = MAX_GRAPHS
+    """Buckets at most."""
+
+    def of(self, batch: Batch) -> Bucket | None:
+        """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
+        bucket."""
+        count, longest = len(batch.counts), int(batch.starts.max()) + 1
+        if not decodes_text(batch):
+            return None
+        if len(batch.tokens) > count or count > self.sequences or longest > self.context:
+            return None
+        context = bisect_left(self._contexts, longest)
+        sizes = self._sizes[context]
+        adapted = batch.adapters is not None
+        return Bucket(sizes[bisect_left(sizes, count)], self._contexts[context], adapted)
+
+    @property
+    def largest(self) -> Bucket:
+        return Bucket(self.sequences, self._contexts[-1], self.adapters > 0)
+
+    @cached_property
+    def all(self) -> tuple[Bucket, ...]:
+        """Those that take most memory first."""
+        made = [
+            Bucket(size, context, adapted)
+            for context, sizes in zip(self._contexts, self._sizes, strict=True)
+            for size in sizes
+            for adapted in self._kinds
+        ]
+        return tuple(sorted(made, key=lambda one: (one.sequences, one.context), reverse=True))
+
+    @property
+    def _kinds(self) -> tuple[bool, ...]:
+        return (True, False) if self.adapters else (False,)
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.limit // len(self._kinds))
+
+    @cached_property
+    def _growth(self) -> int:
+        """By what sequences and contexts grow from one bucket to the next: 2, or more where that
+        would be more buckets than the limit."""
+        growth = 2
+        while len(self._ladder(growth)) * len(self._powers(growth)) > self._room:
+            if growth > max(self.sequences, self.context):
+                break
+            growth *= 2
+        return growth
+
+    @cached_property
+    def _contexts(self) -> tuple[int, ...]:
+        return self._ladder(self._growth)[-self._room :]
+
+    @cached_property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        """For each context the numbers of sequences."""
+        contexts = len(self._contexts)
+        coarse = self._powers(self._growth)[-(self._room // contexts) :]
+        fine = tuple(dict.fromkeys((1, 2, 4, *range(8, self.sequences, 8), self.sequences)))
+        fine = tuple(size for size in fine if size <= self.sequences)
+        more = len(fine) - len(coarse)
+        some = contexts if more <= 0 else (self._room - contexts * len(coarse)) // more
+        return tuple(fine if number < some else coarse for number in range(contexts))
+
+    def _ladder(self, growth: int) -> tuple[int, ...]:
+        """Contexts."""
+        rungs = _rungs(KEY_SPLIT, self.context, growth)
+        return tuple(dict.fromkeys(-(-rung // self.block_size) * self.block_size for rung in rungs))
+
+    def _powers(self, growth: int) -> tuple[int, ...]:
+        """Numbers of sequences."""
+        return _rungs(1, self.sequences, growth)
+
+
+def buckets_of(setup: Setup) -> Buckets:
+    """Those of a worker."""
+    rows, context = setup.max_num_seqs, setup.max_model_len
+    return Buckets(rows, context, setup.block_size, setup.max_loras, MAX_GRAPHS)
+
+
+def _rungs(first: int, last: int, growth: int) -> tuple[int, ...]:
+    found = []
+    while first < last:
+        found.append(first)
+        first *= growth
+    return (*found, last)

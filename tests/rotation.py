@@ -1,0 +1,151 @@
+"""What takes long and finds least takes turns: `make test` runs a third of it, by the number of the
+commit, so that any three commits in a row run all of it. pytest alone, and --long, leave none out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+ROOT = Path(__file__).parents[1]
+
+WHOLE: tuple[tuple[str, ...], ...] = (
+    (
+        "tests/kernels/cpu/test_mechanisms.py",
+        "tests/shared/test_cli_engine_tools.py",
+        "tests/system/clients/test_clients.py",
+        "tests/system/page/test_axe.py",
+        "tests/system/page/test_rendering.py",
+        "tests/system/test_draft_heads.py",
+        "tests/system/test_hostile_bodies.py",
+        "tests/system/test_offline_scripts.py",
+        "tests/system/test_picture_vectors.py",
+        "tests/system/test_pooling.py",
+        "tests/system/test_realtime.py",
+        "tests/system/test_recurrent.py",
+        "tests/system/test_several_engines.py",
+        "tests/system/test_timeline.py",
+        "tests/system/test_windows.py",
+        "tests/worker/cuda/test_recurrent_on_device.py",
+        "tests/worker/cuda/test_sounds_on_device.py",
+        "tests/worker/cuda/test_worker_compiles.py",
+        "tests/worker/forward/test_cpu_quality.py",
+    ),
+    (
+        "tests/engine/simulate/test_simulation.py",
+        "tests/kernels/cpu/test_given_rows.py",
+        "tests/system/clients/test_aiperf.py",
+        "tests/system/clients/test_triton.py",
+        "tests/system/page/test_pictures.py",
+        "tests/system/page/test_safety.py",
+        "tests/system/page/test_transcribing.py",
+        "tests/system/test_adapters.py",
+        "tests/system/test_draft_models.py",
+        "tests/system/test_many_streams.py",
+        "tests/system/test_matrix.py",
+        "tests/system/test_random_schemas.py",
+        "tests/system/test_ranks.py",
+        "tests/system/test_readiness.py",
+        "tests/system/test_recurrent_models.py",
+        "tests/system/test_structured_outputs.py",
+        "tests/system/test_transformers_models.py",
+        "tests/system/test_videos.py",
+        "tests/system/test_whisper.py",
+        "tests/worker/cuda/test_adapters_on_device.py",
+        "tests/worker/cuda/test_on_simulated_gpu.py",
+        "tests/worker/cuda/test_pooling_on_device.py",
+    ),
+    (
+        "tests/kernels/triton/test_compile.py",
+        "tests/loadtest/test_adversary.py",
+        "tests/loadtest/test_gpu_tune_ends.py",
+        "tests/system/clients/test_lm_eval.py",
+        "tests/system/clients/test_schemathesis.py",
+        "tests/system/page/test_api_page.py",
+        "tests/system/page/test_modules.py",
+        "tests/system/page/test_trouble.py",
+        "tests/system/test_batch_command.py",
+        "tests/system/test_batches.py",
+        "tests/system/test_media.py",
+        "tests/system/test_media_matrix.py",
+        "tests/system/test_recurrent_over_ranks.py",
+        "tests/system/test_request_fields.py",
+        "tests/system/test_seeing.py",
+        "tests/system/test_several_models.py",
+        "tests/system/test_speculation_served.py",
+        "tests/system/test_transcription.py",
+        "tests/worker/cuda/test_families_on_device.py",
+        "tests/worker/cuda/test_simulated_stages.py",
+        "tests/worker/cuda/test_vision_on_device.py",
+    ),
+)
+"""Files that share what is dear, a system or a browser: each runs in one turn, whole. About as much
+processor time in each."""
+TURNS = len(WHOLE)
+
+EACH = (
+    "tests/engine/live/test_live.py",
+    "tests/engine/policies/test_fairness.py",
+    "tests/engine/policies/test_pace.py",
+    "tests/engine/policies/test_starvation.py",
+    "tests/engine/record/test_recording.py",
+    "tests/engine/record/test_snapshot.py",
+    "tests/gateway/keys/test_access.py",
+    "tests/kernels/cpu/test_decoder.py",
+    "tests/kernels/cpu/test_sampler.py",
+    "tests/kernels/triton/test_attention.py",
+    "tests/kernels/triton/test_gguf_linear.py",
+    "tests/system/page/test_chat.py",
+    "tests/system/page/test_live_view.py",
+    "tests/system/page/test_use.py",
+    "tests/system/test_cli.py",
+    "tests/system/test_docs.py",
+    "tests/system/test_library.py",
+    "tests/system/test_supervisor.py",
+    "tests/worker/forward/test_cpu_instruction_sets.py",
+    "tests/worker/grammar/test_grammars_default.py",
+    "tests/worker/models/test_family_bits.py",
+    "tests/worker/models/test_gguf_families.py",
+    "tests/worker/models/test_parity_families.py",
+    "tests/worker/models/test_parity_on_cpu.py",
+    "tests/worker/models/test_transformers_parity.py",
+)
+"""Files whose cases take turns one by one."""
+
+
+class Case(Protocol):
+    """A test's case, as pytest collects it."""
+
+    @property
+    def nodeid(self) -> str: ...
+
+
+AnyCase = TypeVar("AnyCase", bound=Case)
+
+
+def number_of_this_commit() -> int:
+    """How many there have been; 0 where that isn't known."""
+    done = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
+def others_turns(items: Iterable[AnyCase], sample: int) -> Iterator[AnyCase]:
+    """Those whose turn it isn't."""
+    turn = sample % TURNS
+    elsewhere = tuple(name for at, names in enumerate(WHOLE) if at != turn for name in names)
+    count = 0
+    for item in items:
+        if item.nodeid.startswith(elsewhere):
+            yield item
+        elif item.nodeid.startswith(EACH):
+            if count % TURNS != turn:
+                yield item
+            count += 1
