@@ -21,6 +21,7 @@ from penstock_engine.waiting.disk_kv import DiskKV
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
+from penstock_engine.waiting.worker_calls import WorkerCalls
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class CoreState:
     adapter_names: AdapterNames  # what front ends call adapters
     remote_kv: RemoteKV  # sequences that wait for KV blocks from elsewhere
     disk_kv: DiskKV  # what is read from the tier on disk
+    calls: WorkerCalls  # of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
     effects: Effects  # what the next call of EngineCore.step returns
@@ -88,6 +90,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         adapter_names=AdapterNames(facts.adapters),
         remote_kv=remote_kv,
         disk_kv=DiskKV(scheduling, workers, remote_kv, counts),
+        calls=WorkerCalls(scheduling, workers, frontends),
         service_rate=ServiceRate(),
         counts=counts,
         effects=effects,

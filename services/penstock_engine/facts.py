@@ -213,6 +213,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_lora_rank=self.max_lora_rank,
             aligns=self.aligned_rows > 0,
             pauses=True,
+            calls=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -255,6 +256,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             disk_kv_dir=config.cache.disk_kv_dir or "",
             disk_kv_bytes=round(config.cache.disk_kv_gib * 2**30),
             disk_kv_write_bytes=round(config.cache.disk_kv_write_mib * 2**20),
+            worker_extensions=config.worker.worker_extensions,
         )
 
 

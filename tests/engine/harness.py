@@ -33,6 +33,7 @@ from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
+    Called,
     NeedMedia,
     Outputs,
     Prepared,
@@ -55,6 +56,7 @@ from penstock.protocol.to_worker import (
     Plan,
     Setup,
     ToWorker,
+    WorkerCall,
 )
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
@@ -84,6 +86,8 @@ class Harness:
         self.setup: Setup | None = None
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
+        self.calls: deque[WorkerCall] = deque()
+        """Of the worker's extensions, that it has not answered."""
         self.compile_at_once = True
         self.late: Callable[[], bool] = lambda: False
         self.proposes: Callable[[], int] = lambda: 0
@@ -235,6 +239,10 @@ class Harness:
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
+        elif isinstance(message, WorkerCall):
+            assert not self.plans, "a call beside a step"
+            assert not self.calls, "two calls at a time"
+            self.calls.append(message)
         elif isinstance(message, (LoadAdapter, DropAdapter)):
             assert self.worker is not None
             self.worker.adapters.hears(message)
@@ -250,6 +258,7 @@ class Harness:
             self.worker.begin_fetches()
         else:
             assert isinstance(message, Plan)
+            assert not self.calls, "a step beside a call"
             stages = self.facts.config.parallel.pipeline_parallel_size
             assert len(self.plans) < max(self.facts.config.scheduler.max_steps_in_flight, stages)
             assert self.worker is not None
@@ -310,6 +319,8 @@ class Harness:
                 assert score.submit.media is not None
                 assert message.offset < score.submit.media.items[item].size
                 self.asked_media.append((front, message))
+            case Called():
+                front.called.append(message)
             case Prepared(request):
                 assert front.requests[request].accepted
                 front.requests[request].prepared = True
@@ -596,6 +607,7 @@ class Harness:
         if dead is not None:
             self._judge(dead=dead and self.accuses)
         self.plans.clear()
+        self.calls.clear()
         self.worker_session = self.worker = self.setup = None
 
     def _judge(self, *, dead: bool) -> None:

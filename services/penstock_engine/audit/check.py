@@ -32,6 +32,8 @@ def check(state: CoreState) -> None:
     )
     state.media.check()
     state.disk_kv.check()
+    wrong = state.calls.check()
+    _demand(wrong is None, wrong or "")
     state.adapters.check(state.frontends.requests())
 
 

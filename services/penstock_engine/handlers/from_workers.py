@@ -11,6 +11,8 @@ from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,
+    CallDone,
+    CallFailed,
     Fault,
     FetchedKV,
     FoundKV,
@@ -125,6 +127,8 @@ class FromWorkers:
                 self._adapters.answered(message, worker.rank, now)
             case FoundKV() | FetchedKV() if all_ready:
                 self._take_from_disk(message)
+            case CallDone() | CallFailed() if self._state.calls.answered(worker.rank, message):
+                self._state.workers.progressed(now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Ready() if self._ranks.formed and worker.ready is None:
@@ -189,6 +193,7 @@ class FromWorkers:
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
         self._disk_kv.worker_lost()
+        self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause is LossCause.UNKNOWN:

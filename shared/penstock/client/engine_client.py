@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.client.beam_request import BeamRequest, Follow
+from penstock.client.calling import call_workers
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
@@ -106,6 +108,16 @@ class EngineClient(ClientView):
     def paused(self) -> bool:
         """Whether all engine cores are."""
         return all_paused(self._fleet.sessions)
+
+    async def call_workers(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        """What each rank of each engine core answers, see `calling.call_workers`."""
+        return await call_workers(self._fleet.sessions, method, args, kwargs, timeout)
 
     @property
     def takes_requests(self) -> bool:

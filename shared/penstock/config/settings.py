@@ -110,6 +110,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     enforce_eager: Annotated[
         bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
     ] = False
+    worker_extensions: Annotated[
+        str,
+        Meta(
+            description="Plug-ins whose methods collective_rpc may call: all that are installed,"
+            " none, or names with commas."
+        ),
+    ] = "all"
 
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -182,6 +182,20 @@ class SetPaused(msgspec.Struct, frozen=True, tag="set_paused"):
     """Whether all open requests, also of other front ends, end as they are."""
 
 
+class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
+    """Has each rank call a method of a worker extension, between two steps. Answered by a Called
+    for each rank. Sent only to engine cores whose Welcome says that they support it (`calls`)."""
+
+    call: int
+    """The front end's number of it."""
+    method: str
+    arguments: bytes
+    """[args, kwargs] as `penstock.call_values` encodes them, MAX_CALL_BYTES at most."""
+    seconds: float
+    """For which it may wait until it begins, and then again for which it may run; up to
+    MAX_CALL_SECONDS."""
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -195,4 +209,5 @@ FromFrontend = (
     | MediaLost
     | NameAdapters
     | SetPaused
+    | CallWorkers
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.kv_layout import ONE_GROUP, KVGroup
-from penstock.protocol.common import ErrorCode, MediaFailure, TokenLogprobs, Vectors
+from penstock.protocol.common import CallCode, ErrorCode, MediaFailure, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -214,6 +214,22 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     """The worker was told to stop and gives up the steps in flight; nobody is to blame."""
 
 
+class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
+    """Answers Call."""
+
+    call: int
+    result: bytes
+    """As `penstock.call_values` encodes it, MAX_CALL_BYTES at most."""
+
+
+class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
+    """Answers Call where the method can't be called, or raised."""
+
+    call: int
+    code: CallCode
+    error: str
+
+
 FromWorker = (
     WorkerHello
     | Leaving
@@ -230,4 +246,6 @@ FromWorker = (
     | AdapterFailed
     | FoundKV
     | FetchedKV
+    | CallDone
+    | CallFailed
 )

@@ -11,6 +11,7 @@ from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import (
+    CallCode,
     ErrorCode,
     FinishReason,
     NamedAdapter,
@@ -80,6 +81,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """False where its settings rule out that tokens are told when they were spoken."""
     pauses: bool = False
     """Whether it supports SetPaused."""
+    calls: bool = False
+    """Whether it supports CallWorkers."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -275,6 +278,20 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
     adapters: list[NamedAdapter]
 
 
+class Called(msgspec.Struct, frozen=True, tag="called"):
+    """What one rank answers to CallWorkers."""
+
+    call: int
+    rank: int
+    ranks: int
+    """How many answer."""
+    result: bytes = b""
+    """As `penstock.call_values` encodes it."""
+    code: CallCode = ""
+    """Why there is no result; empty: there is one."""
+    error: str = ""
+
+
 ToFrontend = (
     Welcome
     | Accepted
@@ -286,4 +303,5 @@ ToFrontend = (
     | Snapshot
     | NeedMedia
     | Adapters
+    | Called
 )

@@ -95,6 +95,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """The most that the folder may hold."""
     disk_kv_write_bytes: int = 0
     """The most that is written to it in a second."""
+    worker_extensions: str = "all"
+    """Which are loaded, see WorkerSettings."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -339,6 +341,19 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     """As a plan's, to be done first: `blocks` may be among their sources."""
 
 
+class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
+    """Calls a method of a worker extension; answered by CallDone or CallFailed. No step is planned
+    until then."""
+
+    call: int
+    """The engine core's number of it."""
+    method: str
+    arguments: bytes
+    """As in CallWorkers."""
+    seconds: float
+    """After which the process ends if the method hasn't returned."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """The worker is to stop at once."""
 
@@ -355,5 +370,6 @@ ToWorker = (
     | DropAdapter
     | LookUpKV
     | FetchKV
+    | WorkerCall
     | Stop
 )
