@@ -125,7 +125,8 @@ class Worker:
                     self._begin(heard.session, message)
                 case FetchKV() if self._loaded is not None and not heard.first:
                     self._loaded.runner.fetch(message, self._answer(heard.session))
-                case WorkerCall() if self._extensions is not None:
+                case WorkerCall() if self._extensions is not None and self._loaded is not None:
+                    self._loaded.runner.disk.leave_alone()  # It may change weights.
                     self._session.send(heard.session, self._extensions.answer(message))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)

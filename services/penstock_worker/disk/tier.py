@@ -60,6 +60,10 @@ class StepDisk(Protocol):
     def blocks(self) -> dict[str, int]:
         """How many were written, left out, or found to be damaged. From any thread."""
 
+    def leave_alone(self) -> None:
+        """What is computed from now on may be another model's: nothing is kept or read any more.
+        From the thread that computes."""
+
     def reset(self) -> None:
         """No block is written to any more: a new session with the engine core begins."""
 
@@ -81,6 +85,9 @@ class NoDisk:
 
     def blocks(self) -> dict[str, int]:
         return {}
+
+    def leave_alone(self) -> None:
+        """Nothing is kept or read anyway."""
 
     def reset(self) -> None:
         """There is nothing to forget."""
@@ -106,6 +113,8 @@ class DiskTier:
         self._filling = threading.Lock()
         self._epoch = 0
         """Of the session whose blocks are filled; changed and compared under `_filling`."""
+        self._alone = False
+        """Whether something may have changed what is computed."""
         self._block_seconds = 0.0
         self._closed = threading.Event()
         self._last_write = math.inf
@@ -118,7 +127,7 @@ class DiskTier:
             thread.start()
 
     def save(self, saves: Sequence[Save]) -> None:
-        for save in saves:
+        for save in [] if self._alone else saves:
             if self._folder.has(save.key):
                 continue
             if self._unwritten.qsize() >= self._most:
@@ -139,6 +148,12 @@ class DiskTier:
             "left_out": self.num_left_out,
             "damaged": self._folder.num_damaged,
         }
+
+    def leave_alone(self) -> None:
+        if not self._alone:
+            log.warning("KV on disk is left alone until this process ends")
+            self._alone = True
+            self.reset()
 
     def reset(self) -> None:
         with self._filling:
@@ -177,7 +192,7 @@ class DiskTier:
 
     def _look_up(self, message: LookUpKV, tell: Tell) -> None:
         try:
-            count = self._folder.leading(message.keys)
+            count = 0 if self._alone else self._folder.leading(message.keys)
         except OSError as error:
             log.warning("the KV on disk can't be looked up", reason=str(error))
             count = 0
