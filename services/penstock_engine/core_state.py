@@ -64,7 +64,10 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         facts.longest_sequence,
         make_policy(config.scheduler, facts.tenants()),
     )
-    workers = Workers(config.parallel, facts.created, config.transport.progress_timeout, effects)
+    times = config.transport
+    workers = Workers(
+        config.parallel, facts.created, times.progress_timeout, times.stuck_timeout, effects
+    )
     clock = Clock()
     frontends, counts = Frontends(), EngineCounts()
     media = scheduling.limit = MediaManager(

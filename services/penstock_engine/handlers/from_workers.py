@@ -292,10 +292,13 @@ class FromWorkers:
         return math.inf if until is None else until
 
     def expire(self, now: float) -> None:
-        """Ends the group of a rank that has failed, once the others had time to say why; has
-        grammars compiled that are wanted, and gives up those that take too long."""
+        """Ends the group of a rank that has failed, once the others had time to say why, and one
+        that is stuck; has grammars compiled that are wanted, and gives up those that take too
+        long."""
         if self._faults.due(now):
             self.drop(HEARD, self._loss_cause())
+        elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
+            self.drop(why)
         self._grammars.expire(now)
         self._adapters.expire(now)
         if not self.failing:
