@@ -39,8 +39,8 @@ class DiskWalker(Walker):
         super().__init__(Harness(**options), choose)
         self.h.disk = FakeDisk(block_seconds=lambda: choose.whole(0, 3) // 3 * 100.0)
         self.h.disk_at_once = False
-        self._wheel += ["disk"] * 60 + ["kill"] * 3 + ["worker"] * 12
-        self.walks["disk"] = (40, self.disk)
+        self._wheel += ["disk"] * 60 + ["in mid-read"] * 8 + ["worker"] * 12
+        self.walks |= {"disk": (60, self.disk), "in mid-read": (8, self.in_mid_read)}
 
     def disk(self) -> None:
         """It answers something that it was asked, not always the first; sometimes a block is
@@ -55,17 +55,19 @@ class DiskWalker(Walker):
         self.met["waited"] += bool(self.h.core.state.remote_kv.num_waiting)
         self.h.answer_disk(at, lost)
 
-    def kill(self) -> None:
-        if self.h.worker is not None:
-            self.met["killed while reading"] += bool(self.h.worker.reader.held)
-        super().kill()
-
-    def abort(self) -> None:
-        reading = bool(self.h.worker and self.h.worker.reader.held)
-        waiting = self.h.core.state.remote_kv.num_waiting
-        super().abort()
-        left = waiting > self.h.core.state.remote_kv.num_waiting
-        self.met["left while reading"] += reading and left
+    def in_mid_read(self) -> None:
+        """While blocks are being read, the worker dies, or a request ends that waits for some."""
+        waiting = self.h.core.state.remote_kv.parked()
+        if self.h.worker is None or not self.h.worker.reader.held:
+            return
+        if not waiting or self.choose.whole(0, 1):
+            self.met["killed while reading"] += 1
+            self.kill()
+            return
+        request = waiting[0].request
+        front = next(each for each in self.h.fronts if each.session == request.session)
+        self.met["left while reading"] += 1
+        self.h.abort(front, front.requests[request.number])
 
     def end(self) -> None:
         self.h.disk_at_once = True
