@@ -86,10 +86,12 @@ def markdown(document: Document) -> str:
         {"name": f"{name} a tier on disk", **distribution([each[name] for each in pairs], 1000)}
         for name in ("without", "with")
     ]
+    each = sorted(100 * (pair["with"] / pair["without"] - 1) for pair in pairs)
     return (
         f"{machine_line(document)}\n\n{table(COLUMNS, rows)}\n\n"
         f"With it, a burst takes {100 * document['cost']:+.1f} % longer: the median of "
-        f"{len(pairs)} pairs in turn (promised: {100 * MOST_COST:g} % at most).\n"
+        f"{len(pairs)} pairs in turn, which lie between {each[0]:+.1f} % and {each[-1]:+.1f} % "
+        f"(promised: {100 * MOST_COST:g} % at most).\n"
     )
 
 
