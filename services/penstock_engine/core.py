@@ -228,9 +228,15 @@ class EngineCore:
         if pool is None or steps == self._audited_step or now < self._audit_due:
             return
         self._audited_step, self._audit_due = steps, now + IDLE_AUDIT_INTERVAL
-        if pool.num_used or not pool.balances(0):
+        if pool.num_used != self._num_fetching or not pool.balances(self._num_fetching):
             log.error("KV blocks are lost", used=pool.num_used, total=pool.num_blocks)
             self._rebuild()
+
+    @property
+    def _num_fetching(self) -> int:
+        """Blocks that nobody's sequence holds, as they are being filled from disk."""
+        cache = self.state.scheduling.cache
+        return 0 if cache is None else cache.num_fetching
 
     def _audit(self) -> None:
         """After an internal error outside a step: nothing is thrown away if the books balance."""
