@@ -53,12 +53,15 @@ def bucket(contexts: list[int]) -> Bucket:
 def page() -> str:
     assumed = [[each.name, f"{getattr(TAKEN, each.name):g}"] for each in fields(TAKEN)]
     found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
+    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
     text = TEMPLATE.read_text(encoding="utf-8").format(
         memory=H100.memory / 1e12,
         matrix=H100.matrix / 1e12,
         sequences=SEQUENCES,
         longest=LONGEST,
         limit=MAX_GRAPHS,
+        every=every,
+        idle=idle,
         graphs=len(BUCKETS.all),
         table=markdown_table(list(COLUMNS), found),
         left=markdown_table(["step", "what holds it back", "what would mend it"], left()),
@@ -69,7 +72,6 @@ def page() -> str:
 
 def left() -> list[list[str]]:
     """What the table's figures still suffer from."""
-    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
     stages, gaps = attention_choice(QWEN3_8B.head_dim).many.stages, QWEN3_8B.kernels * TAKEN.gap
     rate = TAKEN.tiled(H100, EXPERTS.rows) / 1e12
     found = [
@@ -77,11 +79,6 @@ def left() -> list[list[str]]:
             "decode, batch 1",
             f"{QWEN3_8B.kernels} kernels in a row, with {1000 * gaps:.2f} ms between them",
             "programmatic dependent launch; fewer kernels",
-        ],
-        [
-            "decode of unlike contexts",
-            f"{every:,} attention programs a layer, {idle:,} of them without work",
-            "a list of (tile, split) items, walked by a fixed grid",
         ],
         [
             "prefill of a mixture of experts",

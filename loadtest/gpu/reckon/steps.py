@@ -38,10 +38,12 @@ def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
     which the step is padded."""
     rows = len(contexts)
     keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
-    around = shape.layers * _attention(shape, contexts, bucket) + _rows(shape, rows)
+    _, idle = idle_programs(shape, contexts, bucket)
     before, now = (
-        around + _products(shape, rows, unpacked=rows >= limit)
-        for limit in (UNPACKED_ROWS_BEFORE, UNPACKED_ROWS)
+        shape.layers * _attention(shape, contexts, programs)
+        + _rows(shape, rows)
+        + _products(shape, rows, unpacked=rows >= limit)
+        for limit, programs in ((UNPACKED_ROWS_BEFORE, idle), (UNPACKED_ROWS, 0))
     )
     return Step(
         limit=_least(shape, rows) + keys,
@@ -64,7 +66,8 @@ def prefill(shape: Shape, tokens: int) -> Step:
 
 
 def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[int, int]:
-    """Programs of a layer's decode attention: all, and those without work."""
+    """Programs of a layer's decode attention as there were, before they went through a list: all,
+    and those without work."""
     splits = -(-bucket.context // KEY_SPLIT)
     every = bucket.sequences * shape.kv_heads * splits
     busy = shape.kv_heads * sum(-(-context // KEY_SPLIT) for context in contexts)
@@ -126,9 +129,8 @@ def _rows(shape: Shape, rows: int) -> float:
     return shape.layers * max(small * TAKEN.row_kernel, moved) + shape.kernels * TAKEN.gap
 
 
-def _attention(shape: Shape, contexts: list[int], bucket: Bucket) -> float:
+def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
     """Of a layer: keys and values are read, and programs without work take places meanwhile."""
-    _, idle = idle_programs(shape, contexts, bucket)
     places = H100.processors * (H100.shared // DECODE_SHARED)
     reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes)
     return reading + idle * TAKEN.idle_program / places

@@ -36,9 +36,9 @@ class Buckets:
     """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
     `block_size` tokens.
 
-    Contexts double from one split of the keys on, because the attention's grid has a program for
-    each split that the bucket allows: so at least half of the longest sequence's programs have
-    work. The shortest contexts have a bucket for every 8 sequences, as many of them as the limit
+    Contexts double from one split of the keys on, because attention's partial results have room for
+    each split that the bucket allows, and sequences with more than fit take several launches. The
+    shortest contexts have a bucket for every 8 sequences, as many of them as the limit
     leaves room for; in the others sequences double, which costs little where weights are read
     whatever the number of rows.
     """
