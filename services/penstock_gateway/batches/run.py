@@ -82,6 +82,8 @@ class BatchRun:
         self._caller = caller
         self._room = room
         self._counts = counts
+        self._open = self._pausing = 0
+        """Lines that are under way, and those of them that wait to be asked again."""
         self._own_room = asyncio.Semaphore(at_once)
         self._file = BatchFile(
             lambda: store.contents.open(work.record.input_file_id),
@@ -89,6 +91,16 @@ class BatchRun:
             most_lines=store.settings.max_batch_lines,
             longest=longest_line,
         )
+
+    @property
+    def work(self) -> BatchWork:
+        return self._work
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it does nothing but wait: its key may ask nothing now, or its model isn't
+        there."""
+        return self._open > 0 and self._pausing == self._open
 
     async def run(self) -> None:
         """Until the batch has ended. Raises Lost, in a group or alone, where another has it."""
@@ -179,7 +191,11 @@ class BatchRun:
             result = error_line(line.custom_id, "invalid_api_key", message)
             await self._keep(numbered.number, result, ok=False)
             return
-        answer = await self._asked(line.body, caller)
+        self._open += 1
+        try:
+            answer = await self._asked(line.body, caller)
+        finally:
+            self._open -= 1
         result = result_line(line.custom_id, answer)
         await self._keep(numbered.number, result, ok=answer.status == 200)
 
@@ -192,7 +208,11 @@ class BatchRun:
             if answer.status not in RETRIED or not _passes(answer):
                 return answer
             self._counts.refused += 1
-            await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
+            self._pausing += 1
+            try:
+                await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
+            finally:
+                self._pausing -= 1
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     async def _ask(self, body: bytes, caller: Caller) -> OwnAnswer:

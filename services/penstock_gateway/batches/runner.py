@@ -17,7 +17,10 @@ from penstock_gateway.storage.store import Store, new_id
 log = logs.get(__name__)
 
 AT_ONCE = 8
-"""Batches that are worked on together, so that a short one isn't behind a long one's end."""
+"""Batches that are worked on together, so that a short one isn't behind a long one's end. Those
+that only wait don't count."""
+MOST_HELD = 128
+"""Batches that are held, those that only wait included."""
 LOOK_EVERY = 0.25
 """Seconds between looks for a new batch."""
 SWEEP_EVERY = 60.0
@@ -37,7 +40,7 @@ class Runner:
         self.counts = LineCounts()
         self._name = new_id("runner")
         self._room = asyncio.Semaphore(store.settings.batch_concurrency)
-        self._running: dict[asyncio.Task[None], BatchWork] = {}
+        self._running: dict[asyncio.Task[None], BatchRun] = {}
         self._troubled = False
 
     async def run(self) -> None:
@@ -69,19 +72,21 @@ class Runner:
 
     async def _take_one(self) -> bool:
         """False: there is nothing to take, or no room for it."""
-        if len(self._running) >= AT_ONCE:
+        at_work = sum(not run.stalled for run in self._running.values())
+        if at_work >= AT_ONCE or len(self._running) >= MOST_HELD:
             return False
-        busy = {work.record.id: work.owner for work in self._running.values()}
+        busy = {run.work.record.id: run.work.owner for run in self._running.values()}
         work = await self._store.held.claim(self._name, busy)
         if work is None:
             return False
-        task = asyncio.create_task(self._work(work))
-        self._running[task] = work
+        run = self._run_of(work)
+        task = asyncio.create_task(_finish(run))
+        self._running[task] = run
         task.add_done_callback(self._running.pop)
         return True
 
-    async def _work(self, work: BatchWork) -> None:
-        run = BatchRun(
+    def _run_of(self, work: BatchWork) -> BatchRun:
+        return BatchRun(
             work,
             self._store,
             self._name,
@@ -92,13 +97,6 @@ class Runner:
             longest_line=self._longest_line,
             counts=self.counts,
         )
-        try:
-            await run.run()
-        except* Lost:
-            log.warning("another process has the batch", batch=work.record.id)
-        except* Exception:
-            # It stays claimed for a while, and is then taken up again.
-            log.error("batch interrupted", batch=work.record.id, exception=True)
 
     def _caller_of(self, work: BatchWork) -> Caller | None:
         return caller_of(self._ring, work.owner, work.key_digest, background=True)
@@ -123,6 +121,17 @@ class Runner:
             log.error("--data-dir is another database's folder now; nothing there is removed")
             return
         await asyncio.to_thread(self._store.contents.remove_abandoned, known)
+
+
+async def _finish(run: BatchRun) -> None:
+    batch = run.work.record.id
+    try:
+        await run.run()
+    except* Lost:
+        log.warning("another process has the batch", batch=batch)
+    except* Exception:
+        # It stays claimed for a while, and is then taken up again.
+        log.error("batch interrupted", batch=batch, exception=True)
 
 
 def caller_of(

@@ -30,6 +30,8 @@ from penstock_gateway.storage.records import (
 from penstock_gateway.storage.tables import answers, batches
 
 HOLD_SECONDS = 15.0
+OF_OWNER = 8
+"""Batches of one owner that a runner holds: they may all do nothing but wait."""
 LINES_AT_ONCE = 256
 """Answers that are read from the database in one go."""
 
@@ -45,7 +47,7 @@ class HeldBatches:
     async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:
         """A batch that nobody holds, for the runner to hold; None: there is none. Of an owner for
         whom the fewest are worked on, the oldest.  busy: batches that the runner works on, and
-        whose they are."""
+        whose they are; of one owner no more than OF_OWNER."""
 
         def work(connection: Connection) -> BatchWork | None:
             query = select(batches).where(
@@ -54,6 +56,9 @@ class HeldBatches:
                 batches.c.id.not_in(list(busy)),
             )
             crowds = Counter(busy.values())
+            full = [owner for owner, count in crowds.items() if count >= OF_OWNER]
+            if full:
+                query = query.where(batches.c.owner.not_in(full))
             if crowds:
                 crowd = case(*((batches.c.owner == one, n) for one, n in crowds.items()), else_=0)
                 query = query.order_by(crowd)

@@ -17,6 +17,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
 from penstock_gateway.batches import run
 from penstock_gateway.storage import held_batches
+from penstock_gateway.storage.held_batches import OF_OWNER
 from penstock_gateway.storage.records import RequestCounts
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import MODEL, FakeEngineClient, say
@@ -407,6 +408,31 @@ async def test_lines_that_may_not_be_asked_yet_hold_up_no_other_batch(
         batch = await asyncio.wait_for(gateway.ended(other, bearer(BOB)), 10)
         assert batch["request_counts"]["completed"] == 6
         assert (await gateway.batch(limited, bearer(ALICE)))["status"] == "in_progress"
+
+
+async def test_batches_that_only_wait_hold_up_no_other(
+    tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    """However many of them a tenant has."""
+    keys = write(tmp_path / "keys.json", key(ALICE, requests_per_minute=1), key(BOB))
+    config = GatewayConfig(api_keys=keys)
+    async with (
+        storing(tmp_path / "data", engine, config=config, max_open_batches=100) as gateway,
+        gateway.running(),
+    ):
+        two = line("a") + line("b")
+        waiting = [await gateway.begin(two, bearer(ALICE)) for _ in range(OF_OWNER + 4)]
+        while len(await at_work(gateway, waiting)) < OF_OWNER:
+            await asyncio.sleep(0.01)
+        other = await gateway.begin(two, bearer(BOB))
+        batch = await asyncio.wait_for(gateway.ended(other, bearer(BOB)), 10)
+        assert batch["request_counts"]["completed"] == 2
+        assert len(await at_work(gateway, waiting)) == OF_OWNER
+
+
+async def at_work(gateway: Storing, batches: list[str]) -> list[str]:
+    states = [(await gateway.batch(each, bearer(ALICE)))["status"] for each in batches]
+    return [status for status in states if status == "in_progress"]
 
 
 async def test_who_may_store_nothing_more_gets_no_results(
