@@ -29,7 +29,7 @@ def test_a_replay_decides_alike(tmp_path: Path, size: tuple[int, int]) -> None:
     done = replay(path)
     assert done.difference is None
     assert done.torn is None
-    assert done.steps > 200
+    assert done.steps > 150
 
 
 def test_a_step_is_measured_once_by_its_slowest_rank(tmp_path: Path) -> None:

@@ -107,11 +107,11 @@ def test_the_first_difference_is_named(log: Path, monkeypatch: Any) -> None:
     plan = EngineCore._plan
     calls = 0
 
-    def lazy(self: EngineCore) -> None:
+    def lazy(self: EngineCore, now: float) -> None:
         nonlocal calls
         calls += 1
         if not 40 <= calls < 46:
-            plan(self)
+            plan(self, now)
 
     monkeypatch.setattr(EngineCore, "_plan", lazy)
     difference = replay(log).difference
