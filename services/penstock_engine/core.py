@@ -42,7 +42,7 @@ class EngineCore:
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
-        self._last_health: tuple[bool, str, bool] | None = None
+        self._last_health: tuple[object, ...] | None = None
         self._audited_step = 0
         self._audit_due = 0.0
         self._errors = 0
@@ -120,6 +120,7 @@ class EngineCore:
         elif self.state.stands_still:
             self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
+        self._from_workers.regroup()
         self._plan()
         self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
@@ -140,7 +141,7 @@ class EngineCore:
         return due if first is None else min(first, due)
 
     def _plan(self) -> None:
-        if self._from_workers.failing or self.state.paused:
+        if self._from_workers.failing or self.state.plans_nothing:
             return
         try:
             while (plan := self.scheduler.plan()) is not None:
@@ -161,7 +162,10 @@ class EngineCore:
 
     def _due_status(self, now: float) -> Status | None:
         """At least every beat interval, and at once when readiness changes, or it stands still."""
-        health = (*self.state.workers.health(now), self.state.stands_still)
+        healthy, reason = self.state.health(now)
+        paused = self.state.paused and self.state.stands_still
+        sleep = self.state.sleep
+        health = (healthy, reason, paused, sleep.level, sleep.waking, self.state.asleep)
         if now < self._status_due and health == self._last_health:
             return None
         self._last_health = health
@@ -172,8 +176,8 @@ class EngineCore:
             self.state.scheduling.pool,
         )
         return Status(
-            ready=health[0],
-            reason=health[1],
+            ready=healthy,
+            reason=reason,
             fingerprint=None if ready is None else ready.fingerprint,
             waiting=self.num_waiting,
             running=len(scheduler.running),
@@ -199,7 +203,10 @@ class EngineCore:
             drafted_tokens=self.state.counts.drafted_tokens,
             kept_tokens=self.state.counts.kept_tokens,
             aligns=ready is None or ready.aligns,
-            paused=health[2],
+            paused=paused,
+            sleeping=self.state.sleep.level,
+            asleep=self.state.asleep,
+            waking=self.state.sleep.waking,
         )
 
     # ---- internal errors

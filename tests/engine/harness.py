@@ -29,7 +29,7 @@ from penstock.protocol.from_frontend import (
     OpenSequence,
     Submit,
 )
-from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
+from penstock.protocol.from_worker import Asleep, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
@@ -52,6 +52,7 @@ from penstock.protocol.to_worker import (
     LoadMediaChunk,
     Plan,
     Setup,
+    Sleep,
     ToWorker,
 )
 from penstock_engine.core import EngineCore
@@ -79,6 +80,8 @@ class Harness:
         self.worker_end: str | None = None
         self.worker: FakeWorker | None = None
         self.setup: Setup | None = None
+        self.asleep = False
+        """Whether the worker was told to sleep."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
         self.compile_at_once = True
@@ -215,6 +218,8 @@ class Harness:
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
+        elif isinstance(message, Sleep):
+            self.asleep = True
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
@@ -476,7 +481,9 @@ class Harness:
         hello = WorkerHello([2], 0, 2, life=life)
         self.core.worker_opened(self.worker_session, hello, self.now)
         self.settle()
-        if ready:
+        if ready and self.asleep:
+            self.worker_says(Asleep())
+        elif ready:
             self.worker_ready(num_blocks, host_blocks=host_blocks)
 
     def worker_ready(self, num_blocks: int | None = None, *, host_blocks: int = 0) -> None:
@@ -569,6 +576,7 @@ class Harness:
             self._judge(dead=dead and self.accuses)
         self.plans.clear()
         self.worker_session = self.worker = self.setup = None
+        self.asleep = False
 
     def _judge(self, *, dead: bool) -> None:
         for score in self._suspected:

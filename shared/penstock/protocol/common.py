@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,13 @@ ErrorCode = Literal[
 long to compile, whose masks take too long, or that exceeds the matcher's limits; allowed_token_ids
 and bad_words that leave no token to sample; a picture, sound or video that can't be encoded; an
 adapter that can't be loaded, or doesn't fit the model."""
+
+
+SleepLevel = Literal[0, 1, 2]
+"""What has been given back of a model's memory: nothing; its KV cache; its weights, too."""
+
+WakeTag = Literal["weights", "kv_cache"]
+WAKE_TAGS: tuple[WakeTag, ...] = typing.get_args(WakeTag)
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

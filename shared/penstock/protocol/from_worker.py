@@ -193,6 +193,10 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     """The worker was told to stop and gives up the steps in flight; nobody is to blame."""
 
 
+class Asleep(msgspec.Struct, frozen=True, tag="asleep"):
+    """The answer to Sleep: the memory is given back."""
+
+
 FromWorker = (
     WorkerHello
     | Leaving
@@ -207,4 +211,5 @@ FromWorker = (
     | MediaFailed
     | AdapterReady
     | AdapterFailed
+    | Asleep
 )

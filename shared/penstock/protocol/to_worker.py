@@ -299,6 +299,14 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     """Whether SlotResult.proposed is wanted: to find it takes time."""
 
 
+class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
+    """In place of Setup, as the session's only message: give back the memory of a model that is
+    loaded, and answer Asleep. The model wakes by the Setup of a later session."""
+
+    level: Literal[1, 2]
+    """1: the KV cache; weights in the host's memory stay. 2: all of it."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """The worker is to stop at once."""
 
@@ -314,4 +322,5 @@ ToWorker = (
     | LoadAdapter
     | DropAdapter
     | Stop
+    | Sleep
 )
