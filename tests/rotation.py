@@ -44,7 +44,6 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/system/test_adapters.py",
         "tests/system/test_draft_models.py",
         "tests/system/test_many_streams.py",
-        "tests/system/test_matrix.py",
         "tests/system/test_random_schemas.py",
         "tests/system/test_ranks.py",
         "tests/system/test_readiness.py",

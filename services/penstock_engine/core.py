@@ -6,6 +6,8 @@ The same calls give the same effects, always: nothing here iterates over a hash-
 
 from __future__ import annotations
 
+import math
+
 from penstock import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
@@ -117,11 +119,11 @@ class EngineCore:
         if not self.state.scheduling.has_work:
             self.state.workers.progressed(now)
             self._audit_when_idle(now)
-        elif self.state.stands_still:
+        elif self.state.stands_still or self.state.calls.running:
             self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
         self._from_workers.regroup()
-        self._plan()
+        self._call_and_plan(now)
         self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
         self.state.frontends.flush(self.state.effects, self._due_status(now))
@@ -137,12 +139,19 @@ class EngineCore:
             self.state.media.loads.next_deadline(),
             self.state.adapters.next_deadline(),
             self._from_workers.next_deadline(),
+            math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
         )
         return due if first is None else min(first, due)
 
-    def _plan(self) -> None:
-        if self._from_workers.failing or self.state.plans_nothing:
+    def _call_and_plan(self, now: float) -> None:
+        if self._from_workers.failing:
             return
+        self.state.calls.advance(now)
+        if not self.state.plans_nothing and not self.state.calls.holds_steps():
+            self._plan()
+        self.state.calls.planned()
+
+    def _plan(self) -> None:
         try:
             while (plan := self.scheduler.plan()) is not None:
                 self.state.step_clock.planned()

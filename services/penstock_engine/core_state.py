@@ -21,6 +21,7 @@ from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
+from penstock_engine.waiting.worker_calls import WorkerCalls
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class CoreState:
     adapters: AdapterManager  # what requests apply to the model, who waits for it
     adapter_names: AdapterNames  # what front ends call adapters
     remote_kv: RemoteKV  # sequences that wait for KV blocks of another engine
+    calls: WorkerCalls  # of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
     effects: Effects  # what the next call of EngineCore.step returns
@@ -78,7 +80,10 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         facts.longest_sequence,
         make_policy(config.scheduler, facts.tenants()),
     )
-    workers = Workers(config.parallel, facts.created, config.transport.progress_timeout, effects)
+    times = config.transport
+    workers = Workers(
+        config.parallel, facts.created, times.progress_timeout, times.stuck_timeout, effects
+    )
     clock = Clock()
     frontends, counts = Frontends(), EngineCounts()
     media = scheduling.limit = MediaManager(
@@ -102,6 +107,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         adapters=adapters,
         adapter_names=AdapterNames(facts.adapters),
         remote_kv=RemoteKV(config.scheduler.max_waiting_requests),
+        calls=WorkerCalls(scheduling, workers, frontends),
         service_rate=ServiceRate(),
         counts=counts,
         effects=effects,

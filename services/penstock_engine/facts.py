@@ -210,6 +210,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             aligns=self.aligned_rows > 0,
             pauses=True,
             sleeps=True,
+            calls=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -249,6 +250,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=config.lora.lora_whole_matrices,
+            worker_extensions=config.worker.worker_extensions,
         )
 
 

@@ -8,6 +8,7 @@ heard, and is dropped if that is over.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import secrets
@@ -40,6 +41,10 @@ TURN = 0.05
 FLUSH_SECONDS = 1.0
 """Seconds that a last message gets to leave at the end."""
 
+HUNG_SECONDS = 60.0
+"""Seconds without a computed layer that a step may go on for after its session has ended, before
+this process ends, to be started anew."""
+
 
 @dataclass(frozen=True)
 class Heard:
@@ -59,6 +64,16 @@ class Activity:
     session: int = 0
     step: int | None = None
     layers_done: Callable[[], int] = lambda: 0
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """A step that went on when its session ended. since: when its last layer was computed, as far
+    as was seen; by time.monotonic."""
+
+    session: int
+    layers: int
+    since: float
 
 
 class CoreSession:
@@ -94,6 +109,7 @@ class CoreSession:
         )
         self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
         self._session = 0
+        self._left_over: LeftOver | None = None
         self._next_progress = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -144,6 +160,7 @@ class CoreSession:
             for event in client.take(now, now + TURN):
                 self._hear(event)
             self._report_progress(client, now)
+            self._end_if_hung(now)
             self._flush(client)
             if stopping:
                 return
@@ -154,6 +171,8 @@ class CoreSession:
             tell = log.info if event.reason == LEAVING else log.warning
             tell("session with the engine ended", reason=event.reason)
             self.inbox.put(Heard(self._session, None))
+            if self.activity.step is not None:
+                self._left_over = LeftOver(self._session, self.activity.layers_done(), self.turned)
             self._session += 1
             self.over()
             return
@@ -176,6 +195,21 @@ class CoreSession:
         elif now >= self._next_progress:
             client.send(Progress(step, activity.layers_done()))
             self._next_progress = now + PROGRESS_INTERVAL
+
+    def _end_if_hung(self, now: float) -> None:
+        """The main thread may be in a step of a session that is over, and never come back."""
+        left, activity = self._left_over, self.activity
+        if left is None:
+            return
+        layers = activity.layers_done()
+        if activity.step is None or activity.session != left.session:
+            self._left_over = None
+        elif layers != left.layers:
+            self._left_over = LeftOver(left.session, layers, now)
+        elif now - left.since > HUNG_SECONDS:
+            log.error("a step hangs whose session is over; the process ends", step=activity.step)
+            faulthandler.dump_traceback()
+            os._exit(1)
 
     def _wait(self, client: SessionClient[ToWorker], now: float) -> None:
         poller = zmq.Poller()

@@ -24,6 +24,7 @@ from penstock.protocol.to_worker import (
     Sleep,
     Stop,
     ToWorker,
+    WorkerCall,
 )
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.machine import gc_tuning
@@ -39,6 +40,7 @@ from penstock_worker.steps.in_flight import StepsInFlight
 
 if TYPE_CHECKING:
     # Imported where a Setup arrives: torch takes a second, and the session opens meanwhile.
+    from penstock_worker.extensions.methods import ExtensionMethods
     from penstock_worker.loading.load import Loaded
 
 log = logs.get(__name__)
@@ -67,6 +69,8 @@ class Worker:
         session.over = membership.over
         self._placement = NUMAPlacement()
         self._loaded: Loaded | None = None
+        self._extensions: ExtensionMethods | None = None
+        """For the model that is loaded."""
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
@@ -97,7 +101,7 @@ class Worker:
         if self._loaded is not None:
             self._loaded.kernels.tell_of_compilations(None)
             self._loaded.runner.close()
-            self._loaded = None
+            self._loaded = self._extensions = None
 
     def idle_reason(self) -> str | None:
         """Why no step could be computed now; None: it could. From any thread."""
@@ -123,6 +127,8 @@ class Worker:
                     self._sleep(heard.session, level)
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
+                case WorkerCall() if self._extensions is not None:
+                    self._session.send(heard.session, self._extensions.answer(message))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
                 case DropAdapter() if self._loaded is not None:
@@ -203,6 +209,7 @@ class Worker:
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
             self._placement.keep_to(setup.numa_node)
             self._loaded = load(setup, self.phases, ranks)
+            self._extensions = _extensions_of(self._loaded, ranks.place)
             gc_tuning.keep()
             ready = self._loaded.ready
             self._loaded.kernels.tell_of_compilations(self.counts.compiled_late)
@@ -244,6 +251,24 @@ class Worker:
     def _tell(self, session: int, plan: Plan, result: Result) -> None:
         self.counts.stepped(plan, result.compute_seconds)
         self._session.send(session, report(result, self._place, result.compute_seconds))
+
+
+def _extensions_of(loaded: Loaded, place: RankPlace) -> ExtensionMethods:
+    from penstock_worker.extensions.context import WorkerContext
+    from penstock_worker.extensions.methods import ExtensionMethods
+
+    setup = loaded.setup
+    return ExtensionMethods(
+        setup.worker_extensions,
+        WorkerContext(
+            rank=place.rank,
+            ranks=place.ranks,
+            served_name=setup.served_name,
+            model_dir=setup.model_dir,
+            device=loaded.ready.device,
+            loaded=loaded,
+        ),
+    )
 
 
 def _fault(error: Exception) -> Fault:

@@ -27,6 +27,7 @@ ROUTING = "penstock.routing"
 ENDPOINTS = "penstock.endpoints"
 LOGGERS = "penstock.loggers"
 METRICS = "penstock.metrics"
+WORKER_EXTENSIONS = "penstock.worker_extensions"
 
 LISTED = (ENDPOINTS, LOGGERS, METRICS)
 """Groups whose plug-ins no other setting names: `--plugins` does."""
@@ -92,7 +93,7 @@ def installed_plugins(group: str, wanted: str = ALL) -> list[Plugin[object]]:
 def leave_out(group: str, error: BrokenPlugin, wanted: str = ALL) -> None:
     """Goes on without a broken plug-in. Raises StartupError where it was asked for by name."""
     if wanted != ALL:
-        raise StartupError(f"--plugins {wanted}: {error}") from error
+        raise StartupError(f"{_flag(group)} {wanted}: {error}") from error
     log.warning("a plug-in is left out", group=group, reason=str(error))
 
 
@@ -103,13 +104,20 @@ def asked_plugins(wanted: str) -> list[str]:
     return [name.strip() for name in wanted.split(",") if name.strip()]
 
 
-def check_plugins(wanted: str) -> None:
+def check_plugins(wanted: str, groups: tuple[str, ...] = LISTED) -> None:
     """Raises StartupError for a name that no installed package brings."""
-    known = plugin_names(*LISTED)
+    known = plugin_names(*groups)
     missing = [name for name in asked_plugins(wanted) if name not in known]
     if missing:
         allowed = ", ".join([ALL, NONE, *known])
-        raise StartupError(f"--plugins: no plug-in is called {missing[0]}; allowed: {allowed}")
+        raise StartupError(
+            f"{_flag(groups[0])}: no plug-in is called {missing[0]}; allowed: {allowed}"
+        )
+
+
+def _flag(group: str) -> str:
+    """The setting that lists names of the group's plug-ins."""
+    return "--worker-extensions" if group == WORKER_EXTENSIONS else "--plugins"
 
 
 def _loaded(group: str, name: str) -> Plugin[object]:

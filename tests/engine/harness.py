@@ -33,6 +33,7 @@ from penstock.protocol.from_worker import Asleep, FromWorker, Ready, Result, Wor
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
+    Called,
     NeedMedia,
     Outputs,
     Prepared,
@@ -54,6 +55,7 @@ from penstock.protocol.to_worker import (
     Setup,
     Sleep,
     ToWorker,
+    WorkerCall,
 )
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
@@ -84,6 +86,8 @@ class Harness:
         """Whether the worker was told to sleep."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
+        self.calls: deque[WorkerCall] = deque()
+        """Of the worker's extensions, that it has not answered."""
         self.compile_at_once = True
         self.late: Callable[[], bool] = lambda: False
         self.proposes: Callable[[], int] = lambda: 0
@@ -223,6 +227,10 @@ class Harness:
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
+        elif isinstance(message, WorkerCall):
+            assert not self.plans, "a call beside a step"
+            assert not self.calls, "two calls at a time"
+            self.calls.append(message)
         elif isinstance(message, (LoadAdapter, DropAdapter)):
             assert self.worker is not None
             self.worker.adapters.hears(message)
@@ -231,6 +239,7 @@ class Harness:
             self.worker.media.hears(message, self.frames)
         else:
             assert isinstance(message, Plan)
+            assert not self.calls, "a step beside a call"
             stages = self.facts.config.parallel.pipeline_parallel_size
             assert len(self.plans) < max(self.facts.config.scheduler.max_steps_in_flight, stages)
             assert self.worker is not None
@@ -291,6 +300,8 @@ class Harness:
                 assert score.submit.media is not None
                 assert message.offset < score.submit.media.items[item].size
                 self.asked_media.append((front, message))
+            case Called():
+                front.called.append(message)
             case Prepared(request):
                 assert front.requests[request].accepted
                 front.requests[request].prepared = True
@@ -575,6 +586,7 @@ class Harness:
         if dead is not None:
             self._judge(dead=dead and self.accuses)
         self.plans.clear()
+        self.calls.clear()
         self.worker_session = self.worker = self.setup = None
         self.asleep = False
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
-from penstock.protocol.to_frontend import Rejected, SequenceOutput, Status, Welcome
+from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_worker import EOS, next_token, told_of
@@ -152,3 +152,5 @@ class Front:
     """What it was told of their names."""
     in_step: set[int] = field(default_factory=set)
     """Requests that it was told are in a step."""
+    called: list[Called] = field(default_factory=list)
+    """What ranks answered to its calls."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import msgspec
 
+from penstock.call_values import encode_value
 from penstock.client import ModelText, SequenceDelta
 from penstock.client.adapters import AdapterDirectory
 from penstock.client.beam_request import Follow, NextStep, Outcome
@@ -42,6 +44,7 @@ class ByteTokenizer:
     special_ids = frozenset({END})
     add_bos = False
     bos_token_id = None
+    table = SimpleNamespace(byte_level=True)
 
     def encode(self, text: str, *, parse_special: bool = True, add_special: bool = True):
         ids: list[int] = []
@@ -54,6 +57,10 @@ class ByteTokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         return b"<|end|>" if token == END else bytes([token])
+
+    def visible_bytes(self, skip_special_tokens: bool) -> list[bytes]:
+        end = b"" if skip_special_tokens else self.token_bytes(END)
+        return [bytes([value]) for value in range(END)] + [end]
 
     def token_names(self, ids: list[int]) -> list[str]:
         return [self.token_text(token) for token in ids]
@@ -167,6 +174,8 @@ class FakeEngineClient:
         self.pauses: list[tuple[bool, bool]] = []
         self.sleeps: list[tuple[int, bool]] = []
         self.wakes: list[list[WakeTag]] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: list[Any] | Exception = []
         self._observer: Observer | None = None
 
     def name_adapters(self, adapters: list[NamedAdapter]) -> None:
@@ -190,6 +199,14 @@ class FakeEngineClient:
     @property
     def sleeping(self) -> bool:
         return self.status is not None and self.status.sleeping > 0
+
+    async def call_workers(
+        self, method: str, args: Any = (), kwargs: Any = None, timeout: float | None = None
+    ) -> list[bytes]:
+        self.calls.append((method, args, kwargs, timeout))
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return [encode_value(each) for each in self.answers]
 
     @property
     def paused(self) -> bool:

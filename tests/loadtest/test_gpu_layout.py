@@ -21,7 +21,7 @@ def test_keys_and_values_have_the_workers_strides() -> None:
     measured = kernels_attention.Shape(TINY_LLAMA, BATCH, CONTEXT - 1, 1).caches(DEVICE)
     shape = CacheShape.of(TINY_LLAMA, block, torch.bfloat16)
     blocks = BATCH * -(-CONTEXT // block)
-    choices = attention_of(TINY_LLAMA, batch_invariant=False)
+    choices = attention_of(TINY_LLAMA, (torch.bfloat16,), batch_invariant=False)
     *own, _ = TritonAttention(shape, blocks, DEVICE, choices).of_layer(0)
     for mine, workers in zip(measured, own, strict=True):
         assert (mine.shape, mine.stride()) == (workers.shape, workers.stride())

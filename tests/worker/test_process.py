@@ -207,6 +207,20 @@ def held(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
     engine.close()
 
 
+HANGS = f"""
+from penstock_worker import engine_session
+engine_session.HUNG_SECONDS = 0.3
+{HELD}"""
+
+
+@pytest.fixture
+def hanging(preloaded_process: Preloaded, tmp_path: Path) -> Iterator[Engine]:
+    """The same, and it doesn't wait for a step whose session is over."""
+    engine = Engine(preloaded_process, tmp_path, start=HANGS.format(gate=str(tmp_path / "gate")))
+    yield engine
+    engine.close()
+
+
 def release(tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
 
@@ -390,6 +404,34 @@ def test_final_failures(engine: Engine, setup: Setup, change: dict[str, Any], me
     assert not [each for each in told if isinstance(each, Leaving)], "nobody told it to go"
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_a_step_that_hangs_ends_the_process_once_its_session_is_over(
+    hanging: Engine, setup: Setup
+) -> None:
+    hanging.set_up(setup)
+    hanging.send(first_plan([1, 2, 3]))
+    hanging.hear(Progress)
+    hanging.server.close()
+    code, errors = hanging.exit_code()
+    assert code == 1
+    assert "a step hangs whose session is over" in errors
+    assert "_count_layer" in errors or "held" in errors  # Where it was.
+    hanging.bind(b"87654321")
+
+
+def test_a_step_that_ends_after_its_session_does_not(
+    hanging: Engine, setup: Setup, tmp_path: Path
+) -> None:
+    hanging.set_up(setup)
+    hanging.send(first_plan([1, 2, 3]))
+    hanging.hear(Progress)
+    release(tmp_path)
+    hanging.server.close()
+    hanging.bind(b"87654321")
+    hanging.set_up(setup)
+    hanging.send(first_plan([1, 2, 3]))
+    assert hanging.hear(Result).step == 1
 
 
 def test_a_worker_that_can_not_load_ends(

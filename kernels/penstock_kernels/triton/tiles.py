@@ -94,16 +94,18 @@ def row_warps(block: int) -> int:
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """Sizes of an attention kernel. Results depend on `rows`, `keys` and `split`."""
+    """Sizes of an attention kernel. Results depend on `rows`, `keys`, `split` and `warps`."""
 
     rows: int
     """(query, head) pairs of a query tile, a power of two and at least 16."""
     keys: int
     """Keys per inner tile."""
     split: int
-    """Keys per split, a multiple of `keys`."""
+    """Keys per split, a multiple of `keys`; 0: all keys are one split."""
     warps: int
     stages: int
+    registers: int | None = None
+    """Most registers of a thread that computes single splits; None: the compiler's choice."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ class AttentionChoice:
     """
 
     few: AttentionTiles
-    """For sequences with at most split_queries new tokens (decode): one program per split of the
-    keys."""
+    """For sequences with at most split_queries new tokens (decode): split by split."""
     many: AttentionTiles
     """For longer chunks: one program for all splits of a query tile."""
     split_queries: int = 16
@@ -124,31 +125,43 @@ class AttentionChoice:
 KEY_SPLIT = 512
 """Keys per split. A split's partial result is group x head_dim float32: 1 to 3 % of the keys and
 values read."""
+LISTED_TILES = 512
+"""Most tiles whose splits one launch goes through."""
+ATTENTION_PROGRAMS = 2048
+"""Most programs that go through the splits of a launch, for all KV heads: five times as many as an
+H100 has room for at once, so that all of its processors end at about the same time."""
+DECODE_REGISTERS = 168
+"""So that three programs of 4 warps fit an SM, as their shared memory does."""
+STAGES = 5
+"""A load of keys or values waits for a load of the block table, and each of the two takes up
+pipeline stages: 5 keep two tiles in flight, and fewer none."""
 
 
-def attention_choice(head_dim: int, *, batch_invariant: bool = False) -> AttentionChoice:
-    """Returns the tiles for this head dimension.
+def attention_choice(
+    head_dim: int, dtype: torch.dtype = torch.bfloat16, *, batch_invariant: bool = False
+) -> AttentionChoice:
+    """Returns the tiles for this head dimension. `dtype` is the wider one of queries and cache.
 
     With `batch_invariant`, decode and prefill have the same tiles, so that a token that is
     recomputed in a chunk has the bits of its decode on any hardware. Otherwise decode packs 16
-    rows, the minimum of a tensor core, and the two agree as far as the hardware's narrow and wide
-    products do.
+    rows, the minimum of a tensor core, and prefill goes through all keys as one split: without a
+    second sum for folding, more of them fit. The two then agree as far as orders of sums do.
 
-    A load of keys waits for a load of the block table, and each of the two takes up pipeline
-    stages: decode needs 5 to keep two tiles of keys in flight. Of heads above 256, few rows and few
-    keys at a time fit registers and, in float32, shared memory.
+    Of heads above 256, few rows and few keys at a time fit registers. So it is with float32, which
+    isn't multiplied by tensor cores.
     """
-    if head_dim > 256:
-        wide = AttentionTiles(16, 16, KEY_SPLIT, 8, 2)
-        return AttentionChoice(wide, wide if batch_invariant else replace(wide, rows=32))
+    if head_dim > 256 or dtype == torch.float32:
+        keys = 32 if head_dim <= 128 else 16
+        few = AttentionTiles(16, keys, KEY_SPLIT, 8, STAGES)
+        return AttentionChoice(few, few if batch_invariant else replace(few, rows=32, split=0))
     keys = 64 if head_dim <= 128 else 32
-    stages = 3 if head_dim <= 128 else 2
     if batch_invariant:
-        same = AttentionTiles(64, keys, KEY_SPLIT, 4, stages)
+        same = AttentionTiles(64, keys, KEY_SPLIT, 4 if head_dim <= 128 else 8, STAGES)
         return AttentionChoice(same, same)
-    few = AttentionTiles(16, keys, KEY_SPLIT, 4, stages + 2)
-    many = AttentionTiles(128 if head_dim <= 128 else 64, keys, KEY_SPLIT, 8, stages)
-    return AttentionChoice(few, many)
+    few = AttentionTiles(16, keys, KEY_SPLIT, 4, STAGES, DECODE_REGISTERS)
+    if head_dim <= 128:
+        return AttentionChoice(few, AttentionTiles(128, 128, 0, 8, STAGES))
+    return AttentionChoice(few, AttentionTiles(64, 64, 0, 8, STAGES))
 
 
 def latent_choice(*, batch_invariant: bool = False) -> AttentionChoice:

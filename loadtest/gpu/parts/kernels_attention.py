@@ -16,7 +16,12 @@ from loadtest.gpu.timing import Work
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton.attention.paged import paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, plan_attention
-from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
+from penstock_kernels.triton.tiles import (
+    KEY_SPLIT,
+    AttentionChoice,
+    AttentionTiles,
+    attention_choice,
+)
 
 BLOCK = 16
 COMPARED = 64
@@ -121,7 +126,7 @@ class Shape:
         the worker has them."""
         choice = attention_choice(self.config.head_dim, batch_invariant=self.invariant)
         if tiles is not None:
-            choice = AttentionChoice(tiles, tiles)
+            choice = AttentionChoice(replace(tiles, split=tiles.split or KEY_SPLIT), tiles)
         length = self.before + self.new
         need = -(-length // BLOCK)
         blocks = np.random.default_rng(0).permutation(self.sequences * need)

@@ -60,12 +60,15 @@ def attention(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
             {
                 "rows": (64, 128, 256),
                 "keys": (32, 64, 128),
-                "split": (512, 1024, 2048, 8192),
+                "split": (0, 512, 2048, 8192),
                 "warps": (4, 8, 16),
-                "stages": (1, 2, 3, 4),
+                "stages": (1, 2, 3, 4, 5, 6),
             },
             tuple(chunks),
-            (replace(mixed.many, rows=64, keys=64, warps=4, stages=2),),
+            (
+                replace(mixed.many, keys=64, split=512),
+                replace(mixed.many, rows=64, keys=64, warps=4),
+            ),
             turns=3,
         ),
         "invariant-attention": Setting(
@@ -77,15 +80,15 @@ def attention(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
                 "keys": (32, 64, 128),
                 "split": (512, 1024, 2048),
                 "warps": (2, 4, 8),
-                "stages": (2, 3, 4),
+                "stages": (2, 3, 4, 5, 6),
             },
             (decodes[0], chunks[0]),
             turns=2,
         ),
     }
     shared = (
-        "few, many and batch_invariant share keys and stages for every head_dim <= 128 (few has "
-        "two stages more), and KEY_SPLIT, the least context of a decode graph, for every one; "
+        "few and batch_invariant share keys for every head_dim <= 128, all share STAGES, "
+        "and KEY_SPLIT, the least context of a decode graph, for every one; "
         "rows and warps serve other head_dims too"
     )
     return {name: replace(each, sensible=few_scores, shared=shared) for name, each in found.items()}
@@ -93,7 +96,8 @@ def attention(config: ModelConfig, sizes: TileSizes) -> dict[str, Setting]:
 
 def few_scores(tiles: AttentionTiles) -> bool:
     """Some 32 scores a thread, and no more registers than there are."""
-    return tiles.keys <= tiles.split and 4 <= tiles.rows * tiles.keys / (32 * tiles.warps) <= 256
+    fits = tiles.split == 0 or tiles.keys <= tiles.split
+    return fits and 4 <= tiles.rows * tiles.keys / (32 * tiles.warps) <= 256
 
 
 def named(what: str, case: Case) -> Case:

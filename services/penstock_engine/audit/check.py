@@ -31,6 +31,8 @@ def check(state: CoreState) -> None:
         state.frontends.requests(),
     )
     state.media.check()
+    wrong = state.calls.check()
+    _demand(wrong is None, wrong or "")
     state.adapters.check(state.frontends.requests())
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from penstock import logs
 from penstock.errors import InvalidRequest
+from penstock.protocol.common import MAX_CALL_BYTES, MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import (
     Abort,
     Advance,
+    CallWorkers,
     Finish,
     FromFrontend,
     Hello,
@@ -109,6 +111,7 @@ class FromFrontends:
             open_requests = len(frontend.requests)
             log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
             self._finisher.close_session(session)
+            self._state.calls.forget(session)
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
@@ -152,6 +155,8 @@ class FromFrontends:
             case WakeUp(tags):
                 log.info("wakes up", by=frontend.name, tags=tags)
                 self._state.sleep.wake(tags)
+            case CallWorkers():
+                self._call_workers(frontend, message, now)
             case Hello():
                 self._refuse(frontend.session, "Hello came twice")
 
@@ -170,6 +175,17 @@ class FromFrontends:
     def _abort_all(self) -> None:
         for request in list(self._state.frontends.requests()):
             self._finisher.end_all(request, SequenceState.FINISHED_ABORTED)
+
+    def _call_workers(self, frontend: FrontendSession, message: CallWorkers, now: float) -> None:
+        if (
+            len(message.arguments) > MAX_CALL_BYTES
+            or not 0 < message.seconds <= MAX_CALL_SECONDS
+            or len(message.method) > MAX_METHOD_CHARS
+        ):
+            self._refuse(frontend.session, "a call of the workers is out of bounds")
+            return
+        log.info("workers are called", method=message.method, by=frontend.name)
+        self._state.calls.add(frontend.session, message, now)
 
     def _name_adapters(self, frontend: FrontendSession, message: NameAdapters) -> None:
         try:

@@ -12,6 +12,8 @@ from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,
     Asleep,
+    CallDone,
+    CallFailed,
     Fault,
     FromWorker,
     GrammarFailed,
@@ -123,6 +125,8 @@ class FromWorkers:
                 self._media.answered(message, worker.rank, now)
             case AdapterReady() | AdapterFailed() if all_ready:
                 self._adapters.answered(message, worker.rank, now)
+            case CallDone() | CallFailed() if self._state.calls.answered(worker.rank, message):
+                self._state.workers.progressed(now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
             case Asleep() if self._ranks.formed and self._state.sleep.answered(worker.rank):
@@ -168,9 +172,10 @@ class FromWorkers:
 
     def regroup(self) -> None:
         """Ends a group that is awake and is to sleep, or the other way round, once no step is in
-        flight: its ranks come back at once, and are told what they are to be."""
+        flight and no call runs: its ranks come back at once, and are told what they are to be."""
         sleep = self._state.sleep
-        if self._ranks.formed and not self._state.scheduling.in_flight and sleep.regroups:
+        busy = self._state.scheduling.in_flight or self._state.calls.running
+        if self._ranks.formed and not busy and sleep.regroups:
             self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
@@ -198,6 +203,7 @@ class FromWorkers:
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
+        self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause is LossCause.UNKNOWN:
@@ -295,10 +301,13 @@ class FromWorkers:
         return math.inf if until is None else until
 
     def expire(self, now: float) -> None:
-        """Ends the group of a rank that has failed, once the others had time to say why; has
-        grammars compiled that are wanted, and gives up those that take too long."""
+        """Ends the group of a rank that has failed, once the others had time to say why, and one
+        that is stuck; has grammars compiled that are wanted, and gives up those that take too
+        long."""
         if self._faults.due(now):
             self.drop(HEARD, self._loss_cause())
+        elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
+            self.drop(why)
         self._grammars.expire(now)
         self._adapters.expire(now)
         if not self.failing:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
+    Called,
     NeedMedia,
     Outputs,
     Pooled,
@@ -21,7 +22,7 @@ from penstock_engine.sessions.effects import Effects, Frames
 from penstock_engine.waiting.deadlines import Deadlines
 from penstock_engine.waiting.service_rate import OpenRequests
 
-Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters
+Reply = Welcome | Accepted | Rejected | Prepared | Pooled | NeedMedia | Adapters | Called
 
 MAX_FRONTENDS = 1024
 """Sessions at once; one more is refused."""

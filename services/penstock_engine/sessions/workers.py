@@ -14,13 +14,18 @@ class Workers:
     """The rank group and its health."""
 
     def __init__(
-        self, parallel: ParallelSettings, created: int, progress_timeout: float, effects: Effects
+        self,
+        parallel: ParallelSettings,
+        created: int,
+        progress_timeout: float,
+        stuck_timeout: float,
+        effects: Effects,
     ) -> None:
         """created: Unix time at which this life began.
 
-        progress_timeout: seconds without a result or a computed layer, with work to do, after which
-        the engine isn't ready.  One layer of a large model may take seconds; a process that doesn't
-        run at all misses its beats long before.
+        progress_timeout, stuck_timeout: seconds without a result or a computed layer, with work to
+        do, after which the engine isn't ready, or the group is given up.  One layer of a large
+        model may take seconds; a process that doesn't run at all misses its beats long before.
         """
         self.ranks = RankSessions(parallel, created)
         self.results = RankResults(parallel)
@@ -34,6 +39,7 @@ class Workers:
         self.num_encoding = parallel.tensor_parallel_size
         """Ranks that encode media: the first stage's, which are the first ones."""
         self._progress_timeout = progress_timeout
+        self._stuck_timeout = stuck_timeout
         self._progress_at = 0.0
         self._effects = effects
 
@@ -71,6 +77,12 @@ class Workers:
         if progress.layers > worker.layers:
             worker.layers = progress.layers
             self._progress_at = now
+
+    def stuck(self, now: float) -> str:
+        """Why a step in flight won't end by itself; empty: it may."""
+        if self.ranks.ready is None or now - self._progress_at <= self._stuck_timeout:
+            return ""
+        return f"no step has made progress for {self._stuck_timeout:g} s (--stuck-timeout)"
 
     def health(self, now: float) -> tuple[bool, str]:
         """(ready, why not)."""

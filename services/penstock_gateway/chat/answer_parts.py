@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from penstock.parsing import CallArguments, CallBegin, Content, Event, OutputParser, Reasoning
+from penstock.parsing import CallArguments, CallBegin, Content, Event, Reasoning
+from penstock_gateway.chat.answer_reader import AnswerReader, LogprobReader, PlainReader, ReadEvent
 from penstock_gateway.chat.parsed_choice import Parsing
 from penstock_gateway.chat.reasoning_tokens import ReasoningTokens
 from penstock_gateway.generate.logprobs import ChatLogprob
+
+if TYPE_CHECKING:
+    from penstock.text.detokenizer import Detokenizer
 
 Whole = TypeVar("Whole", covariant=True)
 """What an endpoint makes of a part that has ended."""
@@ -38,13 +42,19 @@ class PartKinds(Protocol[Whole]):
 class AnswerParts(Generic[Whole]):
     """The parts of one answer, in the order of its text; at most the last of them is open.
 
-    parsing: how the text is read; None: it is all text.
+    parsing: how the text is read; None: it is all text.  detokenizer: a fresh one, of the request's
+    kind, where a text's log-probabilities are asked for.
     """
 
-    def __init__(self, kinds: PartKinds[Whole], parsing: Parsing | None) -> None:
+    def __init__(
+        self,
+        kinds: PartKinds[Whole],
+        parsing: Parsing | None,
+        detokenizer: Detokenizer | None = None,
+    ) -> None:
         self._kinds = kinds
         self._parsing = parsing
-        self._parser: OutputParser | None = parsing.make() if parsing is not None else None
+        self._reader = _reader(parsing, detokenizer)
         self._reasoning = ReasoningTokens(None if parsing is None else parsing.closing)
         self._open: AnswerPart[Whole] | None = None
         self._kind: type[Event] | None = None
@@ -63,22 +73,25 @@ class AnswerParts(Generic[Whole]):
         self._begin(Content, self._kinds.text(0))
 
     def push(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> None:
-        """Takes the next piece of the answer. logprobs: of its tokens, where it isn't parsed."""
+        """Takes the next piece of the answer. logprobs: of its tokens."""
         self._reasoning.add(token_ids)
-        if self._parser is not None:
-            self._take(self._parser.push(text))
+        if self._reader is not None:
+            self._take(self._reader.read(text, token_ids, logprobs))
         elif text or logprobs:
             self._text().add(text, logprobs)
 
     def finish(self, status: str) -> list[Whole]:
         """All parts. status: of the answer; what was cut short is the last part."""
-        if self._parser is not None:
-            self._take(self._parser.finish())
+        if self._reader is not None:
+            self._take(self._reader.finish())
+            rest = self._reader.rest()
+            if rest and self._open is not None and self._kind is Content:
+                self._open.add("", rest)
         self._close(status)
         return self._done
 
-    def _take(self, events: list[Event]) -> None:
-        for event in events:
+    def _take(self, events: list[ReadEvent]) -> None:
+        for event, logprobs in events:
             if isinstance(event, CallBegin):
                 self.calls += 1
                 if self._shown():
@@ -86,7 +99,7 @@ class AnswerParts(Generic[Whole]):
             elif not event.text:
                 continue
             elif isinstance(event, Content):
-                self._text().add(event.text, [])
+                self._text().add(event.text, logprobs)
             elif isinstance(event, Reasoning):
                 self._reasoning.thought = True
                 self._thoughts().add(event.text, [])
@@ -127,3 +140,10 @@ class AnswerParts(Generic[Whole]):
         if self._open is not None:
             self._done.append(self._open.finish(status))
             self._open = None
+
+
+def _reader(parsing: Parsing | None, detokenizer: Detokenizer | None) -> AnswerReader | None:
+    if parsing is None:
+        return None
+    parser = parsing.make()
+    return PlainReader(parser) if detokenizer is None else LogprobReader(parser, detokenizer)

@@ -13,6 +13,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "file-ID", "endpoint": "/v1/completions"},
     "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
+    "/collective_rpc": {"method": "memory"},
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 32,

@@ -9,7 +9,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
 
-from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.terms import Terms
 from penstock_gateway.chat.prepared_chat import prepared_chat
@@ -122,8 +121,6 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
             own_words=conversation.own_words,
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         )
-        if chat.parsing is not None and chat.params.logprobs is not None:
-            raise _no_logprobs(request)
         reply = ResponsesFormat(
             head,
             engine.text.tokenizer,
@@ -176,17 +173,6 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
 
             events.before_last = keep_it
         await super()._events(job, asked, request, terms, recorder, events)
-
-
-def _no_logprobs(request: ResponsesRequest) -> InvalidRequest:
-    """A parser tells of texts, so nobody knows which tokens are a message's."""
-    field = "top_logprobs" if request.top_logprobs is not None else "include"
-    return InvalidRequest(
-        f"{field} asks for log-probabilities, which can't be combined with tools, nor with a "
-        "model whose reasoning is told apart (--reasoning-parser)",
-        param=field,
-        code="unsupported_value",
-    )
 
 
 def routes(service: Service) -> list[OperationRoute]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.chat.parsed_choice import Parsing
@@ -18,6 +18,9 @@ from penstock_gateway.responses.items import (
     ReasoningItem,
     ReasoningText,
 )
+
+if TYPE_CHECKING:
+    from penstock.text.detokenizer import Detokenizer
 
 
 class Events(Protocol):
@@ -46,8 +49,14 @@ class EventWriter:
         self._append(f"response.{kind}", fields)
 
     def fail(self, error: ErrorBody) -> None:
-        """Appends the event `error`, which has no prefix."""
-        fields = {"code": error.code, "message": error.message, "param": error.param}
+        """Appends the event `error`, which has no prefix: OpenAI has its fields in the event,
+        Open Responses in an object of it."""
+        fields = {
+            "code": error.code,
+            "message": error.message,
+            "param": error.param,
+            "error": error,
+        }
         self._append("error", fields)
 
     def _append(self, kind: str, fields: dict[str, Any]) -> None:
@@ -192,10 +201,12 @@ class ItemKinds:
         return f"{prefix}_{self._base}_{index}"
 
 
-def output_items(events: Events, base: str, parsing: Parsing | None) -> AnswerParts[OutputItem]:
+def output_items(
+    events: Events, base: str, parsing: Parsing | None, detokenizer: Detokenizer | None
+) -> AnswerParts[OutputItem]:
     """The items of one answer. Where nothing is parsed it is one message, which is there from the
-    beginning."""
-    items: AnswerParts[OutputItem] = AnswerParts(ItemKinds(events, base), parsing)
+    beginning. detokenizer: as AnswerParts has it."""
+    items: AnswerParts[OutputItem] = AnswerParts(ItemKinds(events, base), parsing, detokenizer)
     if parsing is None:
         items.begin_text()
     return items

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from penstock.text.detokenizer import make_detokenizer
 from penstock_gateway.chat.answer_parts import AnswerParts
 from penstock_gateway.generate.echo_options import PromptLogprobsSource
 from penstock_gateway.generate.logprobs import ChatLogprob, chat_logprobs
 from penstock_gateway.generate.reply import ReplyHead, TimelineField, UsageField, UsageInfo, encoder
 from penstock_gateway.generate.timeline import RequestTimeline
 from penstock_gateway.responses.items import OutputItem
-from penstock_gateway.responses.output import EventWriter, NoEvents, output_items
+from penstock_gateway.responses.output import Events, EventWriter, NoEvents, output_items
 from penstock_gateway.responses.request import ReasoningOptions
 from penstock_gateway.responses.tools import FunctionTool
 
@@ -119,6 +120,7 @@ class ResponsesFormat:
     ) -> None:
         self._tokenizer = tokenizer
         self._logprobs = params.logprobs is not None
+        self._skips_special_tokens = params.skip_special_tokens
         self._base = head.id.removeprefix(ID_PREFIX)
         self._parsing = parsing
         self._events = EventWriter()
@@ -161,7 +163,7 @@ class ResponsesFormat:
         self._events.out = out
         self._events.send("created", response=self._response)
         self._events.send("in_progress", response=self._response)
-        self._items = output_items(self._events, self._base, self._parsing)
+        self._items = self._output_items(self._events)
 
     def delta(self, out: bytearray, choice: int, delta: SequenceDelta, usage: UsageField) -> None:
         if self._items is None:
@@ -199,7 +201,7 @@ class ResponsesFormat:
         self, choices: list[ChoiceOutput], usage: UsageInfo, timeline: TimelineField
     ) -> bytes:
         [choice] = choices
-        items = output_items(NoEvents(), self._base, self._parsing)
+        items = self._output_items(NoEvents())
         logprobs = self._logprobs_of(choice.token_ids, choice.logprobs)
         items.push("".join(choice.texts), choice.token_ids, logprobs)
         self._finish(items, choice.finish_reason)
@@ -215,6 +217,12 @@ class ResponsesFormat:
         else:
             response.incomplete_details = IncompleteDetails("max_output_tokens")
         response.output = items.finish(response.status)
+
+    def _output_items(self, events: Events) -> AnswerParts[OutputItem]:
+        detokenizer = None
+        if self._logprobs and self._parsing is not None:
+            detokenizer = make_detokenizer(self._tokenizer, self._skips_special_tokens)
+        return output_items(events, self._base, self._parsing, detokenizer)
 
     def _logprobs_of(
         self, ids: list[int], logprobs: list[TokenLogprobs] | None
@@ -245,8 +253,10 @@ def _text_options(request: ResponsesRequest) -> dict[str, Any]:
     given = request.text.format if request.text is not None else None
     if given is None:
         return {"format": {"type": "text"}}
+    if given.type != "json_schema":
+        return {"format": {"type": given.type}}
     shown = {name: getattr(given, name) for name in given.__struct_fields__}
-    return {"format": {name: value for name, value in shown.items() if value is not None}}
+    return {"format": shown | {"strict": given.strict is True}}
 
 
 def _usage(usage: UsageInfo, reasoning_tokens: int) -> ResponseUsage:

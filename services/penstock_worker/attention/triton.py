@@ -158,7 +158,7 @@ class TritonAttention:
         return HostLayout(slots(first), plan, groups, tuple(others))
 
     def decode_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
-        """Lays out a padded decode step. All shapes, and the bounds of the grids, depend only on
+        """Lays out a padded decode step. All shapes, and the sizes of grids, depend only on
         the arrays' shapes and on `context`.
 
         `arrays` are those of decode_shapes, written by write_decode. `context` is a number of

@@ -36,9 +36,9 @@ class Buckets:
     """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
     `block_size` tokens.
 
-    Contexts double from one split of the keys on, because the attention's grid has a program for
-    each split that the bucket allows: so at least half of the longest sequence's programs have
-    work. The shortest contexts have a bucket for every 8 sequences, as many of them as the limit
+    Contexts double from one split of the keys on, because attention's partial results have room for
+    each split that the bucket allows, and sequences with more than fit take several launches. The
+    shortest contexts have a bucket for every 8 sequences, as many of them as the limit
     leaves room for; in the others sequences double, which costs little where weights are read
     whatever the number of rows.
     """
@@ -55,13 +55,17 @@ class Buckets:
         """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
         bucket."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
-        if not decodes_text(batch):
+        if not decodes_text(batch) or len(batch.tokens) > count:
             return None
-        if len(batch.tokens) > count or count > self.sequences or longest > self.context:
+        return self.fitting(count, longest, adapted=batch.adapters is not None)
+
+    def fitting(self, count: int, longest: int, *, adapted: bool = False) -> Bucket | None:
+        """Returns the bucket of `count` sequences of up to `longest` tokens; None: there is
+        none."""
+        if count > self.sequences or longest > self.context:
             return None
         context = bisect_left(self._contexts, longest)
         sizes = self._sizes[context]
-        adapted = batch.adapters is not None
         return Bucket(sizes[bisect_left(sizes, count)], self._contexts[context], adapted)
 
     @property

@@ -107,7 +107,7 @@ def recipe(
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
-    choices = attention_of(config, batch_invariant=setup.batch_invariant)
+    choices = attention_of(config, (dtype, shape.dtype), batch_invariant=setup.batch_invariant)
     require(MECHANISMS, config)
     block_bytes = TritonAttention.block_bytes(shape)
     groups = groups_over_ranks(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import torch
+
 from penstock import mechanisms as mechanism
 from penstock.kv_layout import STATE_BYTES, KVGroup, state_of
 from penstock.model_config import ModelConfig
@@ -44,12 +48,15 @@ def _latent_obstacle(rank: int, turning: int) -> str | None:
     return None
 
 
-def attention_of(config: ModelConfig, *, batch_invariant: bool) -> AttentionChoices:
-    """Returns the tiles of the model's attention."""
+def attention_of(
+    config: ModelConfig, dtypes: Collection[torch.dtype], *, batch_invariant: bool
+) -> AttentionChoices:
+    """Returns the tiles of the model's attention. `dtypes`: of queries and of the cache."""
     if config.latent is not None:
         latents = latent_choice(batch_invariant=batch_invariant)
         return lambda heads: latents
-    return lambda heads: attention_choice(heads.size, batch_invariant=batch_invariant)
+    wider = torch.float32 if torch.float32 in dtypes else torch.bfloat16
+    return lambda heads: attention_choice(heads.size, wider, batch_invariant=batch_invariant)
 
 
 def crowded_router(config: ModelConfig) -> str | None:

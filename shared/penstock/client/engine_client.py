@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.client.beam_request import BeamRequest, Follow
+from penstock.client.calling import call_workers
 from penstock.client.client_view import ClientView
 from penstock.client.dispatch import Dispatch
 from penstock.client.endpoints import Resolver, parse_endpoints, resolve
@@ -128,6 +129,16 @@ class EngineClient(ClientView):
     def sleeping(self) -> bool:
         """Whether the model of an engine core sleeps, or is about to."""
         return any_sleeping(self._fleet.sessions)
+
+    async def call_workers(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> list[bytes]:
+        """What each rank of each engine core answers, see `calling.call_workers`."""
+        return await call_workers(self._fleet.sessions, method, args, kwargs, timeout)
 
     @property
     def takes_requests(self) -> bool:

@@ -15,6 +15,7 @@ import zmq
 from penstock import logs
 from penstock.client.generation import Generation
 from penstock.client.media import MediaFiles, PreparedMedia, files_beside
+from penstock.client.open_calls import OpenCalls
 from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
@@ -26,6 +27,7 @@ from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
+    Called,
     NeedMedia,
     Outputs,
     Pooled,
@@ -87,7 +89,8 @@ class Owner(Protocol):
 class EngineSession:
     """Dials one engine core, and again whenever the session ends.
 
-    open: its requests, by their numbers; pacing: which of them it has been told of.  welcome: the
+    open: its requests, by their numbers; pacing: which of them it has been told of.  calls: of its
+    workers, that are open.  welcome: the
     last that came, also of a session that has ended; status, fingerprint: of the present one.
     refused: why nothing is sent to an engine that answers; empty: it is used.  retired: its address
     is no longer among those given: it gets nothing new.  slept: this process itself was away before
@@ -115,6 +118,7 @@ class EngineSession:
         )
         self.open: dict[int, OpenRequest] = {}
         self.pacing = Pacing(self._submit)
+        self.calls = OpenCalls()
         self.welcome: Welcome | None = None
         self.status: Status | None = None
         self.fingerprint: str | None = None
@@ -354,6 +358,7 @@ class EngineSession:
         self._answered = False
         self._begun = now
         self._owner.session_lost(self, reason, now)
+        self.calls.lost(reason)
         self.status = self.fingerprint = None
         self._submitted = 0
 
@@ -442,6 +447,8 @@ class EngineSession:
                 self._owner.rejected(self, self.open.get(number), message)
             case Adapters(adapters):
                 self._owner.adapters_named(self, adapters)
+            case Called():
+                self.calls.take(message)
             case Snapshot():
                 self._owner.shown(self, message, now)
             case Welcome():

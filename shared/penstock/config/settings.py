@@ -110,6 +110,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     enforce_eager: Annotated[
         bool, Meta(description="On CUDA: decode without CUDA graphs; slower, for debugging.")
     ] = False
+    worker_extensions: Annotated[
+        str,
+        Meta(
+            description="Plug-ins whose methods collective_rpc may call: all that are installed,"
+            " none, or names with commas."
+        ),
+    ] = "all"
 
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,6 +172,14 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " an engine core's state, then its session ends.",
         ),
     ] = 10.0
+    stuck_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Seconds without progress in a step after which its workers are replaced.",
+        ),
+    ] = 300.0
     max_message_bytes: Annotated[
         int, Meta(ge=65_536, description="Largest frame accepted from a peer, bytes.")
     ] = 67_108_864

@@ -13,6 +13,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from penstock.call_values import decode_value
 from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
 from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.config.settings import EngineConfig
@@ -380,6 +381,28 @@ class AsyncLLM(AsyncPooling):
         """Whether it computes nothing until wake_up."""
         await self.start()
         return self._started().sleeping
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of a worker extension on all ranks, between two steps; as in vLLM, but a
+        method is named, and never sent. Returns what each rank does, in their order.
+
+        timeout: seconds (60; at most 3600) for which it may wait until it begins, and then again
+        for which it may run; a worker in which it runs longer is replaced, and streams go on.
+        args, kwargs: plain values and arrays; arrays come back as NumPy's.
+
+        Raises InvalidRequest for a method or arguments that there is no way to call with,
+        RequestFailed where it raised, DeadlineExceeded where it could not begin, and
+        EngineUnavailable where a worker ended meanwhile.
+        """
+        await self.start()
+        results = await self._started().call_workers(method, args, kwargs, timeout)
+        return [decode_value(each) for each in results]
 
     async def beam_search(
         self,

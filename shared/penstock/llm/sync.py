@@ -201,6 +201,21 @@ class LLM(PoolingCalls):
         self._text()
         self._loop.run(self._llm.wake_up(tags))
 
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of a worker extension on all ranks, see AsyncLLM.collective_rpc."""
+        self._text()
+
+        async def called() -> list[Any]:
+            return await self._llm.collective_rpc(method, timeout, args, kwargs)
+
+        return self._loop.run(called())
+
     def close(self) -> None:
         """Stops the engine. Idempotent; the object can't be used afterwards."""
         self._finalizer()

@@ -39,6 +39,11 @@ class CallText(ToolParser):
         self._prefix = self._rest = ""
         return merged([*events, Content(left)])
 
+    @property
+    def held(self) -> int:
+        inside = 0 if self._object is None else len(self._object.held)
+        return len(self._prefix) + inside + len(self._rest)
+
     def _walk(self, *, ended: bool) -> list[Event]:
         while self._state(ended):
             pass

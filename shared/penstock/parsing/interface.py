@@ -33,6 +33,12 @@ class OutputParser(ABC):
     def finish(self) -> list[Event]:
         """The text has ended, whole or cut short: gives the rest."""
 
+    @property
+    def held(self) -> int:
+        """Characters at the end of the text so far that no event has told of, but one still may.
+        It says which tokens are whose: a parser that holds text back should know."""
+        return 0
+
 
 class ToolParser(OutputParser):
     """Finds calls in an answer's content. Gives no Reasoning.

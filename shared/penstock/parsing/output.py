@@ -19,6 +19,10 @@ class ChainedParser(OutputParser):
     def finish(self) -> list[Event]:
         return merged([*self._through(self._first.finish()), *self._second.finish()])
 
+    @property
+    def held(self) -> int:
+        return self._first.held + self._second.held
+
     def _through(self, events: list[Event]) -> list[Event]:
         result: list[Event] = []
         for event in events:

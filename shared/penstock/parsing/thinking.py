@@ -41,6 +41,10 @@ class ThinkBlocks(ReasoningParser):
     def finish(self) -> list[Event]:
         return self._walk(ended=True)
 
+    @property
+    def held(self) -> int:
+        return len(self._rest)
+
     def _walk(self, *, ended: bool) -> list[Event]:
         while self._state(ended):
             pass

@@ -27,6 +27,16 @@ long to compile, whose masks take too long, or that exceeds the matcher's limits
 and bad_words that leave no token to sample; a picture, sound or video that can't be encoded; an
 adapter that can't be loaded, or doesn't fit the model."""
 
+CallCode = Literal["", "invalid", "failed", "timed_out", "unavailable"]
+"""What became of a call of a worker extension: it was done; there is no such method, or its
+arguments don't fit; it raised; its time was over before it began; the worker is gone."""
+
+MAX_CALL_BYTES = 32 * 2**20
+"""Of arguments, and of a rank's result."""
+MAX_CALL_SECONDS = 3600.0
+MAX_METHOD_CHARS = 200
+"""Of a method's name."""
+
 
 SleepLevel = Literal[0, 1, 2]
 """What has been given back of a model's memory: nothing; its KV cache; its weights, too."""

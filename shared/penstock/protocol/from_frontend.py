@@ -205,6 +205,20 @@ class WakeUp(msgspec.Struct, frozen=True, tag="wake_up"):
     """Empty: all."""
 
 
+class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
+    """Has each rank call a method of a worker extension, between two steps. Answered by a Called
+    for each rank. Sent only to engine cores whose Welcome says that they support it (`calls`)."""
+
+    call: int
+    """The front end's number of it."""
+    method: str
+    arguments: bytes
+    """[args, kwargs] as `penstock.call_values` encodes them, MAX_CALL_BYTES at most."""
+    seconds: float
+    """For which it may wait until it begins, and then again for which it may run; up to
+    MAX_CALL_SECONDS."""
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -220,4 +234,5 @@ FromFrontend = (
     | SetPaused
     | PutToSleep
     | WakeUp
+    | CallWorkers
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.kv_layout import ONE_GROUP, KVGroup
-from penstock.protocol.common import ErrorCode, MediaFailure, TokenLogprobs, Vectors
+from penstock.protocol.common import CallCode, ErrorCode, MediaFailure, TokenLogprobs, Vectors
 
 
 class WorkerHello(msgspec.Struct, frozen=True, tag="hello"):
@@ -197,6 +197,22 @@ class Asleep(msgspec.Struct, frozen=True, tag="asleep"):
     """The answer to Sleep: the memory is given back."""
 
 
+class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
+    """Answers Call."""
+
+    call: int
+    result: bytes
+    """As `penstock.call_values` encodes it, MAX_CALL_BYTES at most."""
+
+
+class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
+    """Answers Call where the method can't be called, or raised."""
+
+    call: int
+    code: CallCode
+    error: str
+
+
 FromWorker = (
     WorkerHello
     | Leaving
@@ -212,4 +228,6 @@ FromWorker = (
     | AdapterReady
     | AdapterFailed
     | Asleep
+    | CallDone
+    | CallFailed
 )

@@ -11,6 +11,7 @@ from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import (
+    CallCode,
     ErrorCode,
     FinishReason,
     NamedAdapter,
@@ -84,6 +85,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Whether it supports SetPaused."""
     sleeps: bool = False
     """Whether it supports PutToSleep and WakeUp."""
+    calls: bool = False
+    """Whether it supports CallWorkers."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -285,6 +288,20 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
     adapters: list[NamedAdapter]
 
 
+class Called(msgspec.Struct, frozen=True, tag="called"):
+    """What one rank answers to CallWorkers."""
+
+    call: int
+    rank: int
+    ranks: int
+    """How many answer."""
+    result: bytes = b""
+    """As `penstock.call_values` encodes it."""
+    code: CallCode = ""
+    """Why there is no result; empty: there is one."""
+    error: str = ""
+
+
 ToFrontend = (
     Welcome
     | Accepted
@@ -296,4 +313,5 @@ ToFrontend = (
     | Snapshot
     | NeedMedia
     | Adapters
+    | Called
 )

@@ -89,6 +89,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """The highest rank of an adapter's factors."""
     lora_whole_matrices: bool = False
     """Whether adapters may bring an embedding and an output head of their own."""
+    worker_extensions: str = "all"
+    """Which are loaded, see WorkerSettings."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -307,6 +309,19 @@ class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
     """1: the KV cache; weights in the host's memory stay. 2: all of it."""
 
 
+class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
+    """Calls a method of a worker extension; answered by CallDone or CallFailed. No step is planned
+    until then."""
+
+    call: int
+    """The engine core's number of it."""
+    method: str
+    arguments: bytes
+    """As in CallWorkers."""
+    seconds: float
+    """After which the process ends if the method hasn't returned."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """The worker is to stop at once."""
 
@@ -321,6 +336,7 @@ ToWorker = (
     | DropMedia
     | LoadAdapter
     | DropAdapter
+    | WorkerCall
     | Stop
     | Sleep
 )

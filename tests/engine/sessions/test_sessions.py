@@ -20,6 +20,7 @@ from penstock.protocol.from_worker import (
 )
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS
 from tests.engine.harness import Front, Harness, RequestScore, facts
 
 
@@ -116,6 +117,42 @@ def test_readiness_proves_progress() -> None:
     h.run_step()
     assert front.status is not None
     assert front.status.ready
+
+
+def test_workers_that_are_stuck_are_replaced_and_the_request_goes_on() -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    h.now += 1000  # Nothing to do.
+    h.settle()
+    asked = h.submit(front, [1] * 40, max_tokens=9, ignore_eos=True)
+    h.run_step()
+    h.now += 299
+    h.settle()
+    assert h.worker_session is not None
+    h.worker_says(Progress(h.plans[0][0].step, 5))
+    h.now += 299
+    h.settle()
+    assert h.worker_session is not None
+    h.now += 2
+    h.settle()
+    assert h.worker_end == "no step has made progress for 300 s (--stuck-timeout)"
+    h.start_worker()
+    h.run()
+    assert end_of(asked).finish == "length"
+
+
+def test_a_request_that_workers_hang_of_ends() -> None:
+    h = Harness()
+    front = h.connect()
+    asked = h.submit(front, [1] * 40, max_tokens=9, ignore_eos=True)
+    for _ in range(MAX_DEATHS):
+        h.start_worker()
+        assert h.plans
+        h.now += 301
+        h.settle()
+        assert h.worker_session is None
+    assert end_of(asked).finish == "error"
 
 
 def test_an_internal_error_ends_one_session_and_nothing_else(

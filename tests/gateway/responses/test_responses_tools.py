@@ -18,7 +18,7 @@ from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock.sampling_params import SamplingParams
 from penstock_gateway.app import create_app
-from tests.gateway.fake_engine import END, MODEL, FakeEngineClient, Script, Step
+from tests.gateway.fake_engine import END, MODEL, FakeEngineClient, Script, Step, say
 
 URL = "/v1/responses"
 SCHEMA = {
@@ -132,7 +132,7 @@ def _part(event: dict[str, Any], kind: str, item: dict[str, Any]) -> None:
         item["stage"] = "part"
     elif kind == f"{name}.delta":
         assert item["stage"] == ("begun" if text is None else "part")
-        assert event["delta"]
+        assert event["delta"] or event["logprobs"]
         item["text"] += event["delta"]
     elif kind == f"{name}.done":
         assert event["arguments" if text is None else "text"] == item["text"]
@@ -223,6 +223,30 @@ async def test_items_streamed_and_whole(
         assert {k: v for k, v in last["response"].items() if k not in varies} == {
             k: v for k, v in whole.items() if k not in varies
         }
+
+
+@pytest.mark.parametrize(("template", "text", "items"), CASES)
+async def test_log_probabilities_are_those_of_the_messages(
+    http: httpx.AsyncClient,
+    engine: FakeEngineClient,
+    template: str,
+    text: str,
+    items: list[tuple[str, ...]],
+) -> None:
+    """A token is a byte here, so that a message's tokens are its text; and the last one's, if it
+    is at the end, with the token that ends the answer."""
+    engine.template.source = template
+    engine.script = say(text)
+    whole = (await whole_reply(http, top_logprobs=2))["output"]
+    streamed = built(events := await events_of(http, top_logprobs=2))
+    ends = b"<|end|>" if whole[-1]["type"] == "message" else b""
+    messages = [item["content"][0] for item in whole if item["type"] == "message"]
+    for place, part in enumerate(messages, start=1):
+        told = b"".join(bytes(one["bytes"]) for one in part["logprobs"])
+        assert told == part["text"].encode() + (ends if place == len(messages) else b"")
+    assert [item["content"][0] for item in streamed if item["type"] == "message"] == messages
+    deltas = [one for event in events for one in event.get("logprobs", ()) if "delta" in event]
+    assert deltas == [one for part in messages for one in part["logprobs"]]
 
 
 @pytest.mark.parametrize(
@@ -447,8 +471,6 @@ def _allow(*names: str, mode: str = "auto") -> dict[str, Any]:
             "tool_choice",
             "combined with text.format",
         ),
-        ({"top_logprobs": 1}, "top_logprobs", "can't be combined"),
-        ({"include": ["message.output_text.logprobs"]}, "include", "can't be combined"),
         ({"reasoning": {"effort": "enormous"}}, "reasoning.effort", "reasoning.effort is"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary", "auto, concise, detailed"),
         ({"input": [_call(arguments="[1]")]}, "input[0].arguments", "input[0].arguments must be"),

@@ -92,12 +92,13 @@ def attend(
     cache: torch.dtype = BF16,
     reach: paged.Reach = paged.FULL,
     *,
+    dtype: torch.dtype = BF16,
     group: int = 4,
     invariant: bool = False,
     sinks: bool = False,
     spans: bool = False,
 ) -> None:
-    choice = tiles.attention_choice(head_dim, batch_invariant=invariant)
+    choice = tiles.attention_choice(head_dim, dtype, batch_invariant=invariant)
     plan = plans.plan_attention(
         [np.arange(64), np.arange(64)],
         np.array([1, 100]),
@@ -110,7 +111,7 @@ def attend(
     )
     caches = [rows(8, 1024, head_dim, dtype=cache) for _ in range(2)]
     paged.paged_attention(
-        rows(101, 8 * group, head_dim),
+        rows(101, 8 * group, head_dim, dtype=dtype),
         *caches,
         plan,
         head_dim**-0.5,
@@ -264,6 +265,8 @@ CALLS: dict[str, Callable[[], object]] = {
     "attention-sinks": partial(attend, reach=paged.Reach(window=128), sinks=True),
     "attention-fp8": partial(attend, cache=FP8),
     "attention-invariant": partial(attend, invariant=True),
+    "attention-invariant-256": partial(attend, 256, invariant=True),
+    "attention-float32": partial(attend, 64, torch.float32, dtype=torch.float32),
     "attention-window": partial(attend, reach=paged.Reach(window=1024, soft_cap=50.0)),
     "attention-chunks": partial(attend, reach=paged.Reach(chunk=8192)),
     "attention-spans": partial(attend, spans=True),

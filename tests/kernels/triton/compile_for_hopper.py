@@ -1,14 +1,15 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
 `python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
-call in `calls.py`, registers, spilled bytes and shared memory; it fails where something doesn't
-compile or asks for more than an SM has.  --once: each kernel is compiled until each of its features
-was on once and off once, and with each number of warps and stages, not for every set of them, type
-and size.  Not under TRITON_INTERPRET.
+call in `calls.py`, registers, spilled bytes, shared memory and copies in flight; it fails where
+something doesn't compile or asks for more than an SM has.  --once: each kernel is compiled until
+each of its features was on once and off once, and with each number of warps and stages, not for
+every set of them, type and size.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from loadtest.gpu.tune.ahead import resources
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 227 << 10
+WAIT = re.compile(r"cp\.async\.wait_group\s+(\d+)")
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
@@ -69,9 +71,12 @@ class Compiler:
         shared = built.metadata.shared
         wgmma = built.asm["ptx"].count("wgmma.mma_async")
         mma = built.asm["ptx"].count("mma.sync")
+        # How many of a thread's copies to shared memory a loop lets go on while it computes.
+        copies = max(map(int, WAIT.findall(built.asm["ptx"])), default=0)
         print(
             f"  {name}: {usage['REG']} registers, {usage['LOCAL'] + usage['STACK']} bytes spilled, "
-            f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}",
+            f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}, "
+            f"copies in flight {copies}",
             flush=True,
         )
         if shared > SHARED_BYTES:

@@ -91,6 +91,21 @@ def test_sinks(reach: Reach, device: torch.device) -> None:
     assert torch.equal(parts[1][0], parts[0][-1])
 
 
+@pytest.mark.parametrize("reach", [FULL, Reach(40, 3.0)], ids=str)
+def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
+    """As prompts are computed by default: their bits don't depend on how they are cut."""
+    one, other = (
+        sequence(3, 135, (4, 2, 64), torch.float32),
+        sequence(5, 70, (4, 2, 64), torch.float32),
+    )
+    choice = AttentionChoice(TILES, AttentionTiles(64, 32, 0, 4, 2), split_queries=3)
+    case = Case(choice, 32, reach)
+    (whole,) = run_step([(one, 0, 135)], case, device)
+    assert error(whole, one, 0, reach) < BOUNDS[torch.float32]
+    part = run_step([(other, 60, 10), (one, 75, 50)], case, device)[1]
+    assert torch.equal(part, whole[75:125])
+
+
 def test_fp8_cache(device: torch.device) -> None:
     """Against dense attention over what an FP8 cache can hold."""
     one = sequence(4, 70, (6, 2, 64), torch.bfloat16)
@@ -147,6 +162,27 @@ def test_a_decode_alone_among_many_and_at_another_place(device: torch.device) ->
         work = [(long, 299, 1), (short, 2, 1)]
         work.insert(place, (one, 89, 1))
         assert torch.equal(run_step(work, Case(SAME), device)[place], alone), place
+
+
+@pytest.mark.parametrize("reach", [FULL, Reach(70)], ids=str)
+def test_any_number_of_programs_goes_through_the_splits(
+    reach: Reach, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long context among short ones: a program for each pair of a tile and a split, three for
+    all, and fewer tiles at a time. A chunk's bits come from programs that have a tile each."""
+    shape, dtype = (4, 1, 16), torch.float32
+    ends = [(330, 3), (2, 1), (64, 1), (65, 2), *[(9, 1)] * 13]
+    lone = [sequence(20 + n, length, shape, dtype) for n, (length, _) in enumerate(ends)]
+    pairs = zip(lone, ends, strict=True)
+    work = [(one, length - count, count) for one, (length, count) in pairs]
+    case = Case(SAME, 16, reach)
+    whole = run_step(work, case, device)
+    (chunk,) = run_step([(lone[0], 300, 30)], case, device)
+    assert torch.equal(whole[0], chunk[27:])
+    for name, value in (("ATTENTION_PROGRAMS", 3), ("LISTED_TILES", 16)):
+        monkeypatch.setattr(paged, name, value)
+        for one, other in zip(run_step(work, case, device), whole, strict=True):
+            assert torch.equal(one, other), name
 
 
 @pytest.mark.slow

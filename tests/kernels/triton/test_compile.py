@@ -14,7 +14,19 @@ import pytest
 from penstock_kernels import triton as kernels
 
 ROOT = Path(__file__).parents[3]
+CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
+ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
+
+
+def check_attention(said: str) -> None:
+    """Keys and values of the tiles that follow are on their way during a tile's products, and sums
+    stay in registers."""
+    attends = [kernel for call in CALL.findall(said) for kernel in ATTEND.findall(call)]
+    assert len(attends) > 5
+    for spilled, copies in attends:
+        assert int(spilled) <= 64
+        assert int(copies) >= 3
 
 
 @pytest.mark.slow
@@ -34,6 +46,7 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureR
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    check_attention(done.stdout)
     launched = {line.split(":")[0].strip() for line in done.stdout.splitlines()}
     sources = Path(kernels.__file__).parent.rglob("*.py")
     named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}

@@ -59,7 +59,7 @@ def cache_shape(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Cach
 
 def queued(config: ModelConfig, cache: torch.dtype = torch.float32) -> TritonForward:
     """Its cache is not-a-number wherever nobody wrote."""
-    choices = attention_of(config, batch_invariant=False)
+    choices = attention_of(config, (torch.float32,), batch_invariant=False)
     with torch.inference_mode():
         attention = TritonAttention(cache_shape(config, cache), BLOCKS, DEVICE, choices)
         attention.cache.view(torch.uint8).fill_(255)

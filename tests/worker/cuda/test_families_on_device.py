@@ -56,7 +56,7 @@ def on_device(
 ) -> TritonForward:
     """batch_invariant: of the attention; products are so in any case."""
     shape = CacheShape.of(config, BLOCK, torch.float32)
-    choices = attention_of(config, batch_invariant=batch_invariant)
+    choices = attention_of(config, (torch.float32,), batch_invariant=batch_invariant)
     attention = TritonAttention(shape, BLOCKS, DEVICE, choices)
     own = model(config, DEVICE, TritonOps(DEVICE, torch.float32, batch_invariant=True), files)
     return TritonForward(own, attention, DEVICE, slots=2, memory=memory_of(DEVICE))
@@ -130,5 +130,7 @@ def test_a_latent_is_stored_once() -> None:
     shape = CacheShape.of(config, BLOCK, torch.float32)
     size = TritonAttention.block_bytes(shape)
     assert size == config.num_layers * BLOCK * (48 + 16) * 4
-    attention = TritonAttention(shape, 3, DEVICE, attention_of(config, batch_invariant=False))
+    attention = TritonAttention(
+        shape, 3, DEVICE, attention_of(config, (torch.float32,), batch_invariant=False)
+    )
     assert attention.blocks()[:, 0].numel() == size

@@ -38,7 +38,7 @@ CONFIG = msgspec.structs.replace(
 def on_device(layout: KVLayout | None) -> TritonForward:
     with torch.inference_mode():
         shape = CacheShape.of(CONFIG, BLOCK, torch.float32, layout)
-        choices = attention_of(CONFIG, batch_invariant=False)
+        choices = attention_of(CONFIG, (torch.float32,), batch_invariant=False)
         attention = TritonAttention(shape, BLOCKS, DEVICE, choices)
         memory = memory_of(DEVICE)
         forward = TritonForward(small_model(CONFIG), attention, DEVICE, slots=2, memory=memory)

@@ -6,14 +6,16 @@ position, and a split in tiles of fixed size from its own beginning, by the onli
 and Gimelshein, 2018; Dao et al., 2022). The splits of a query are combined in order (Dao et al.,
 2023, "Flash-Decoding", with a fixed split size instead of a fixed number of splits).
 
-- Few new tokens (decode): one program per (tile, KV head, split) writes a partial result, and
-  `combine` folds these.
+- Few new tokens (decode): a fixed number of programs goes through the list of (tile, split) pairs
+  that there are, each of which gives a partial result; `combine` folds these. So a long context
+  among short ones brings no programs that have nothing to do.
 - Many (prefill): one program per (tile, KV head) goes through the splits and folds them as it goes.
+  With a split size of 0 all keys are one split.
 
 Both use the same `_attend_split` and the same `_fold`. A key that a query doesn't see, or a whole
 tile or split of such keys, multiplies by exactly 1 and adds exactly 0. So a query's bits depend on
 its sequence alone, and with equal tiles in both forms not even on how its tokens were divided into
-chunks.
+chunks. With equal tiles and different splits, that is so among chunks, and among decodes.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock_kernels.triton.attention.paged_kernels import attend, combine
+from penstock_kernels.triton.attention.combining import combine
+from penstock_kernels.triton.attention.paged_kernels import attend
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
 from penstock_kernels.triton.attention.rope_write import UNSCALED, KVScales, check_caches
 from penstock_kernels.triton.rounding import LOG2_E
-from penstock_kernels.triton.tiles import AttentionTiles
+from penstock_kernels.triton.tiles import ATTENTION_PROGRAMS, LISTED_TILES, AttentionTiles
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def tiles_at_once(values: int) -> int:
     gigabytes. The result is a multiple of 16, so that the lists of all launches have the same
     alignment.
     """
-    return max(16, PARTIAL_BYTES // (4 * max(values, 1)) // 16 * 16)
+    return min(LISTED_TILES, max(16, PARTIAL_BYTES // (4 * max(values, 1)) // 16 * 16))
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,10 @@ class _Call:
         }
         sinks = self.out if self.sinks is None else self.sinks
         scale, cap = self._score_scales()
-        attend[(count, kv_heads, splits)](
+        programs = count
+        if rows:
+            programs = min(count * splits, max(1, ATTENTION_PROGRAMS // kv_heads))
+        attend[(programs, kv_heads)](
             self.query,
             self.key_cache,
             self.value_cache,
@@ -194,6 +200,9 @@ class _Call:
             self.query.stride(0),
             self.head_stride,
             self.key_cache.stride(1),
+            splits,
+            count,
+            TILES=LISTED_TILES,
             TURNING=self.turning,
             TURNING_BLOCK=max(16, triton.next_power_of_2(self.turning)),
             BLOCK_SIZE=plan.block_size,
@@ -202,6 +211,7 @@ class _Call:
             SOFT_CAP=reach.soft_cap > 0,
             num_warps=shape.warps,
             num_stages=shape.stages,
+            maxnreg=shape.registers if rows else None,
             **common,
         )
         if rows:

@@ -6,6 +6,11 @@ import triton
 import triton.language as tl
 
 from penstock_kernels.triton.attention.online_softmax import fold, online_softmax_step, with_sink
+from penstock_kernels.triton.attention.query_tiles import (
+    first_seen,
+    query_tile,
+    splits_of_tiles,
+)
 from penstock_kernels.triton.rounding import LOWEST, round_to, tanh, tile_dot
 
 
@@ -14,27 +19,6 @@ def _operand(x, dtype: tl.constexpr):
     if x.dtype == dtype:
         return x
     return round_to(x.to(tl.float32), dtype)
-
-
-@triton.jit
-def _query_tile(tile, tile_sequences, tile_firsts, query_lens, seq_lens):
-    """Returns (the tile's sequence, its first query there, the sequence's number of new tokens, the
-    number of tokens before these)."""
-    sequence = tl.load(tile_sequences + tile)
-    first = tl.load(tile_firsts + tile)
-    queries = tl.load(query_lens + sequence)
-    return sequence, first, queries, tl.load(seq_lens + sequence) - queries
-
-
-@triton.jit
-def _first_seen(position, window, CHUNKS: tl.constexpr):
-    """Returns the first key that a query sees: `window` is the size of a window that ends with it,
-    or of chunks of positions."""
-    if CHUNKS:
-        first = position // window * window
-    else:
-        first = position - window + 1
-    return first
 
 
 @triton.jit
@@ -63,19 +47,21 @@ def _attend_split(
     CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """Returns row maxima, sums and weighted values over the keys of one split in [low, end).
-    `last` is the last key that each row sees. `key_head` is where the part of keys begins that
-    TURNING numbers lie in front of."""
+    """Returns row maxima, sums and weighted values over the keys of one split in [low, end); if
+    SPLIT is 0, over all of them. `last` is the last key that each row sees. `key_head` is where the
+    part of keys begins that TURNING numbers lie in front of."""
     DIM_BLOCK: tl.constexpr = q.shape[1]
     column = tl.arange(0, DIM_BLOCK)
     in_head = (column < HEAD_DIM)[None, :]
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
-    start = split * SPLIT
+    start, stop = split * SPLIT, end
+    if SPLIT > 0:
+        stop = tl.minimum(split * SPLIT + SPLIT, end)
     if WINDOW:
         start = tl.maximum(start, low // KEYS * KEYS)
-    for base in range(start, tl.minimum(split * SPLIT + SPLIT, end), KEYS):
+    for base in range(start, stop, KEYS):
         at = base + tl.arange(0, KEYS)
         held = (at >= low) & (at < end)
         block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0).to(tl.int64)
@@ -95,7 +81,7 @@ def _attend_split(
             scores = scores * scale
         seen = at[None, :] <= last[:, None]
         if WINDOW:
-            seen = seen & (at[None, :] >= _first_seen(position, window, CHUNKS)[:, None])
+            seen = seen & (at[None, :] >= first_seen(position, window, CHUNKS)[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         top, keep, weights, total = online_softmax_step(scores, top, total)
         value = key
@@ -106,7 +92,124 @@ def _attend_split(
     return top, total, mixed
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit
+def _attend_tile(
+    tile,
+    nth,
+    kv_head,
+    query,
+    key_cache,
+    value_cache,
+    out,
+    partial_values,
+    partial_peaks,
+    partial_weights,
+    sinks,
+    tables,
+    tile_sequences,
+    tile_firsts,
+    tile_ends,
+    last_seen,
+    query_starts,
+    query_lens,
+    seq_lens,
+    scale,
+    cap,
+    value_scale,
+    window,
+    table_stride,
+    query_stride,
+    head_stride,
+    slot_stride,
+    splits,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+    TURNING: tl.constexpr,
+    TURNING_BLOCK: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PARTIAL_ROWS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    SPANS: tl.constexpr,
+    SINKS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+):
+    """A tile's keys: those of its nth split that any row sees, or all of them."""
+    QUERIES: tl.constexpr = ROWS // GROUP
+    sequence, first, queries, before = query_tile(
+        tile, tile_sequences, tile_firsts, query_lens, seq_lens
+    )
+    row = tl.arange(0, ROWS)
+    within = first + row // GROUP
+    real = (row < QUERIES * GROUP) & (within < queries)
+    head = kv_head * GROUP + row % GROUP
+    position = before + within
+    end = before + tl.minimum(first + QUERIES, queries)
+    low = 0
+    if WINDOW:
+        low = tl.maximum(0, first_seen(before + first, window, CHUNKS))
+    column = tl.arange(0, DIM_BLOCK)
+    mask = real[:, None] & (column < HEAD_DIM)[None, :]
+    query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
+    last = position
+    if SPANS:
+        last = tl.load(last_seen + query_row, mask=real, other=-1)
+        end = tl.load(tile_ends + tile)
+    own = query + query_row[:, None] * query_stride + head[:, None] * (TURNING + HEAD_DIM)
+    q = tl.load(own + (TURNING + column)[None, :], mask=mask, other=0.0)
+    q_turning = q
+    if TURNING > 0:
+        turning = tl.arange(0, TURNING_BLOCK)
+        mask_front = real[:, None] & (turning < TURNING)[None, :]
+        q_turning = tl.load(own + turning[None, :], mask=mask_front, other=0.0)
+    key_head = key_cache + kv_head.to(tl.int64) * head_stride + TURNING
+    value_head = value_cache + kv_head.to(tl.int64) * head_stride
+    table = tables + sequence.to(tl.int64) * table_stride
+    if PARTIAL_ROWS > 0:
+        split = low // SPLIT + nth
+        top, total, mixed = _attend_split(
+            q, q_turning, position, last, split, low, end, key_head, value_head, table,
+            slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
+            WINDOW, CHUNKS, SOFT_CAP,
+        )  # fmt: skip
+        part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
+        place = (part + nth) * PARTIAL_ROWS + row
+        tl.store(partial_peaks + place, top, mask=real)
+        tl.store(partial_weights + place, total, mask=real)
+        tl.store(partial_values + place[:, None] * HEAD_DIM + column[None, :], mixed, mask=mask)
+    else:
+        if SPLIT == 0:
+            top, total, mixed = _attend_split(
+                q, q_turning, position, last, 0, low, end, key_head, value_head, table,
+                slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
+                WINDOW, CHUNKS, SOFT_CAP,
+            )  # fmt: skip
+        else:
+            top = tl.full([ROWS], LOWEST, tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
+            for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
+                peak, weight, values = _attend_split(
+                    q, q_turning, position, last, split, low, end, key_head, value_head, table,
+                    slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS,
+                    SPLIT, WINDOW, CHUNKS, SOFT_CAP,
+                )  # fmt: skip
+                top, total, mixed = fold(top, total, mixed, peak, weight, values)
+        if SINKS:
+            total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
+        # Padding rows see arbitrary keys, or none, so that their total may be 0.
+        share = value_scale / tl.where(real, total, 1.0)
+        result = round_to(mixed * share[:, None], out.dtype.element_ty)
+        heads = tl.num_programs(1) * GROUP
+        place = (query_row[:, None] * heads + head[:, None]) * HEAD_DIM + column[None, :]
+        tl.store(out + place, result, mask=mask)
+
+
+@triton.jit(do_not_specialize=["table_stride", "splits", "tiles"])
 def attend(
     query,
     key_cache,
@@ -132,6 +235,9 @@ def attend(
     query_stride,
     head_stride,
     slot_stride,
+    splits,
+    tiles,
+    TILES: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
@@ -148,140 +254,40 @@ def attend(
     SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
-    """PARTIAL_ROWS is the number of rows of a tile that may be real, if this program has one split;
-    0 if it has all splits. HEAD_DIM is the size of a value. If TURNING isn't 0, a key is so many
-    numbers and then its value, and values aren't read anywhere else. With SPANS a row sees keys up
-    to the one that `last_seen` has for it, and a tile those before its place in `tile_ends`;
-    otherwise a row sees none behind its own."""
-    tile, kv_head = tl.program_id(0), tl.program_id(1)
-    QUERIES: tl.constexpr = ROWS // GROUP
-    sequence, first, queries, before = _query_tile(
-        tile, tile_sequences, tile_firsts, query_lens, seq_lens
-    )
-    row = tl.arange(0, ROWS)
-    within = first + row // GROUP
-    real = (row < QUERIES * GROUP) & (within < queries)
-    head = kv_head * GROUP + row % GROUP
-    position = before + within
-    end = before + tl.minimum(first + QUERIES, queries)
-    low = 0
-    if WINDOW:
-        low = tl.maximum(0, _first_seen(before + first, window, CHUNKS))
-    column = tl.arange(0, DIM_BLOCK)
-    mask = real[:, None] & (column < HEAD_DIM)[None, :]
-    query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
-    last = position
-    if SPANS:
-        last = tl.load(last_seen + query_row, mask=real, other=-1)
-        end = tl.load(tile_ends + tile)
-    own = query + query_row[:, None] * query_stride + head[:, None] * (TURNING + HEAD_DIM)
-    q = tl.load(own + (TURNING + column)[None, :], mask=mask, other=0.0)
-    q_turning = q
-    if TURNING > 0:
-        turning = tl.arange(0, TURNING_BLOCK)
-        mask_front = real[:, None] & (turning < TURNING)[None, :]
-        q_turning = tl.load(own + turning[None, :], mask=mask_front, other=0.0)
-    key_head = key_cache + kv_head.to(tl.int64) * head_stride + TURNING
-    value_head = value_cache + kv_head.to(tl.int64) * head_stride
-    table = tables + sequence.to(tl.int64) * table_stride
+    """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
+    splits; 0 if a program has all splits of a tile. HEAD_DIM is the size of a value. If TURNING
+    isn't 0, a key is so many numbers and then its value, and values aren't read anywhere else. With
+    SPANS a row sees keys up to the one that `last_seen` has for it, and a tile those before its
+    place in `tile_ends`; otherwise a row sees none behind its own.
+
+    The (tile, split) pairs of single splits are listed one tile after the other, and each program
+    of the grid's axis 0 takes every so manieth of them. `splits`: most that a tile has."""
+    kv_head = tl.program_id(1)
     if PARTIAL_ROWS > 0:
-        split = low // SPLIT + tl.program_id(2)
-        if split * SPLIT < end:
-            top, total, mixed = _attend_split(
-                q, q_turning, position, last, split, low, end, key_head, value_head, table,
-                slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                WINDOW, CHUNKS, SOFT_CAP,
+        of_tiles = splits_of_tiles(
+            tile_sequences, tile_firsts, tile_ends, query_lens, seq_lens, window, tiles, TILES,
+            ROWS // GROUP, SPLIT, WINDOW, CHUNKS, SPANS,
+        )  # fmt: skip
+        ends = tl.cumsum(of_tiles, 0)
+        for item in range(tl.program_id(0), tl.sum(of_tiles, 0), tl.num_programs(0)):
+            tile = tl.sum((ends <= item).to(tl.int32), 0)
+            nth = item - tl.sum(tl.where(ends <= item, of_tiles, 0), 0)
+            _attend_tile(
+                tile, nth, kv_head, query, key_cache, value_cache, out,
+                partial_values, partial_peaks, partial_weights, sinks, tables,
+                tile_sequences, tile_firsts, tile_ends, last_seen, query_starts,
+                query_lens, seq_lens, scale, cap, value_scale, window, table_stride,
+                query_stride, head_stride, slot_stride, splits, GROUP, HEAD_DIM,
+                DIM_BLOCK, TURNING, TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT,
+                PARTIAL_ROWS, WINDOW, CHUNKS, SPANS, SINKS, SOFT_CAP,
             )  # fmt: skip
-            part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * tl.num_programs(2)
-            place = (part + tl.program_id(2)) * PARTIAL_ROWS + row
-            tl.store(partial_peaks + place, top, mask=real)
-            tl.store(partial_weights + place, total, mask=real)
-            tl.store(partial_values + place[:, None] * HEAD_DIM + column[None, :], mixed, mask=mask)
     else:
-        top = tl.full([ROWS], LOWEST, tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
-        for split in range(low // SPLIT, tl.cdiv(end, SPLIT)):
-            peak, weight, values = _attend_split(
-                q, q_turning, position, last, split, low, end, key_head, value_head, table,
-                slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                WINDOW, CHUNKS, SOFT_CAP,
-            )  # fmt: skip
-            top, total, mixed = fold(top, total, mixed, peak, weight, values)
-        if SINKS:
-            total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
-        # Padding rows see arbitrary keys, or none, so that their total may be 0.
-        share = value_scale / tl.where(real, total, 1.0)
-        result = round_to(mixed * share[:, None], out.dtype.element_ty)
-        heads = tl.num_programs(1) * GROUP
-        place = (query_row[:, None] * heads + head[:, None]) * HEAD_DIM + column[None, :]
-        tl.store(out + place, result, mask=mask)
-
-
-@triton.jit(do_not_specialize=["splits"])
-def combine(
-    partial_values,
-    partial_peaks,
-    partial_weights,
-    sinks,
-    out,
-    tile_sequences,
-    tile_firsts,
-    tile_ends,
-    query_starts,
-    query_lens,
-    seq_lens,
-    value_scale,
-    window,
-    splits,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM_BLOCK: tl.constexpr,
-    QUERIES: tl.constexpr,
-    SPLIT: tl.constexpr,
-    PARTIAL_ROWS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    SPANS: tl.constexpr,
-    SINKS: tl.constexpr,
-):
-    """Folds the partial results of one row of a tile, in the order of its splits. A decode's
-    padding rows are set to zero here, which saves one kernel per layer that would zero the
-    output."""
-    tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence, first, queries, before = _query_tile(
-        tile, tile_sequences, tile_firsts, query_lens, seq_lens
-    )
-    within = first + row // GROUP
-    query_row = (tl.load(query_starts + sequence) + within).to(tl.int64)
-    head = kv_head * GROUP + row % GROUP
-    target = out + (query_row * tl.num_programs(1) * GROUP + head) * HEAD_DIM
-    column = tl.arange(0, DIM_BLOCK)
-    mask = column < HEAD_DIM
-    if within < queries:
-        # The splits that the tile wrote, some of which this row may not attend to.
-        begin = 0
-        if WINDOW:
-            begin = tl.maximum(0, _first_seen(before + first, window, CHUNKS)) // SPLIT
-        end = before + tl.minimum(first + QUERIES, queries)
-        if SPANS:
-            end = tl.load(tile_ends + tile)
-        end = tl.cdiv(end, SPLIT)
-        part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
-        place = part * PARTIAL_ROWS + row
-        top = LOWEST
-        total = 0.0
-        mixed = tl.zeros([DIM_BLOCK], tl.float32)
-        for _ in range(begin, end):
-            peak = tl.load(partial_peaks + place)
-            weight = tl.load(partial_weights + place)
-            values = tl.load(partial_values + place * HEAD_DIM + column, mask=mask, other=0.0)
-            top, total, mixed = fold(top, total, mixed, peak, weight, values)
-            place += PARTIAL_ROWS
-        if SINKS:
-            total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
-        result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
-        tl.store(target + column, result, mask=mask)
-    elif PARTIAL_ROWS == GROUP:
-        # Tiles of one query: only a padding sequence has none.
-        tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)
+        _attend_tile(
+            tl.program_id(0), 0, kv_head, query, key_cache, value_cache, out,
+            partial_values, partial_peaks, partial_weights, sinks, tables,
+            tile_sequences, tile_firsts, tile_ends, last_seen, query_starts, query_lens,
+            seq_lens, scale, cap, value_scale, window, table_stride, query_stride,
+            head_stride, slot_stride, splits, GROUP, HEAD_DIM, DIM_BLOCK, TURNING,
+            TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT, PARTIAL_ROWS, WINDOW, CHUNKS,
+            SPANS, SINKS, SOFT_CAP,
+        )  # fmt: skip

@@ -24,8 +24,8 @@ class TileList:
     queries: int
     """Most queries of a tile."""
     end: int
-    """No query sees a key at or after this position. It bounds the grid, and may be larger than
-    necessary."""
+    """No query sees a key at or after this position. It bounds the splits that partial results have
+    room for, and may be larger than necessary."""
     ends: Tensor | None = None
     """[tiles] int32: where the plan has `last_seen`, the first position that no query of the tile
     sees."""

@@ -1,0 +1,61 @@
+"""The machine that is reckoned with, and what our kernels are taken to reach of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An H100 SXM, by NVIDIA's data sheet."""
+
+    memory: float = 3.35e12  # bytes/s
+    matrix: float = 989e12  # dense bfloat16 operations/s
+    processors: int = 132  # streaming multiprocessors
+    shared: int = 227 << 10  # bytes of shared memory that programs of one of them have
+
+    def least(self, size: float, operations: float) -> float:
+        """Seconds in which a piece of work can't be done faster."""
+        return max(size / self.memory, operations / self.matrix)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is assumed, as nothing was measured. A visit to a GPU puts figures in its place."""
+
+    stream: float = 0.90
+    """Of the memory's rate, where weights or keys are read once."""
+    products: float = 0.75
+    """Of the matrix rate, of the library's large products."""
+    packed: float = 0.35
+    """Of the matrix rate, of products with weights that stay quantised."""
+    cache: float = 5.5e12
+    """Bytes/s from the second-level cache, which feeds products of small tiles."""
+    gap: float = 1.5e-6
+    """Seconds between two kernels of a graph."""
+    row_kernel: float = 2.5e-6
+    """Seconds of a kernel that goes row by row, however few there are."""
+    launch: float = 18e-6
+    """Seconds of the host for a kernel that is launched by itself."""
+    replay: float = 0.3e-3
+    """Seconds of the host for a step that is a graph's replay and some sampling."""
+    idle_program: float = 1e-6
+    """Seconds for which a program without work holds its place."""
+    one_tile: float = 0.45
+    """Of the matrix rate, of attention with one tile of keys in flight while another is
+    multiplied."""
+    two_tiles: float = 0.60
+    """With two or more."""
+
+    def reading(self, machine: Machine, size: float) -> float:
+        """Seconds of reading so many bytes once."""
+        return size / (self.stream * machine.memory)
+
+    def tiled(self, machine: Machine, tile: int) -> float:
+        """Operations/s of products in square tiles of so many rows and columns, which come from
+        the cache, two bytes a number."""
+        return min(self.products * machine.matrix, tile / 2 * self.cache)
+
+
+H100 = Machine()
+TAKEN = Taken()

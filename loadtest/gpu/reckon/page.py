@@ -1,0 +1,110 @@
+"""docs/design/cuda-speed.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+from loadtest.gpu.reckon.machine import H100, TAKEN
+from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B, Shape
+from loadtest.gpu.reckon.steps import Step, decode, idle_programs, prefill, tiles_in_flight
+from loadtest.report.facts import ROOT
+from penstock.bench.load.report import markdown_table
+from penstock_kernels.triton.tiles import EXPERTS, attention_choice
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets
+
+TEMPLATE = Path(__file__).with_name("page.template")
+PAGE = ROOT / "docs" / "design" / "cuda-speed.md"
+SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
+CONTEXT = 1024
+PROMPT = 8192
+BUCKETS = Buckets(SEQUENCES, LONGEST, BLOCK)
+Q4_K = 4.5 / 8  # bytes of a weight
+PACKED = replace(QWEN3_8B, name="Qwen3-8B, Q4_K", weight_bytes=Q4_K)
+MODELS = (QWEN3_8B, QWEN3_30B_A3B)
+
+Row = tuple[str, str, Step]
+
+
+def rows() -> list[Row]:
+    """(model, step, seconds)."""
+    found: list[Row] = []
+    for shape in MODELS:
+        for batch in (1, 64, 256):
+            found.append(_decode(shape, [CONTEXT] * batch, f"decode, {batch} x {CONTEXT:,}"))
+        found.append((shape.name, f"prefill, {PROMPT:,}", prefill(shape, PROMPT)))
+    found.append(_decode(PACKED, [CONTEXT] * 256, f"decode, 256 x {CONTEXT:,}"))
+    found.append(_decode(QWEN3_8B, skewed(), f"decode, 255 x {CONTEXT:,} and one of {LONGEST:,}"))
+    return found
+
+
+def skewed() -> list[int]:
+    return [LONGEST, *[CONTEXT] * 255]
+
+
+def bucket(contexts: list[int]) -> Bucket:
+    found = BUCKETS.fitting(len(contexts), max(contexts))
+    if found is None:
+        raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")
+    return found
+
+
+def page() -> str:
+    assumed = [[each.name, f"{getattr(TAKEN, each.name):g}"] for each in fields(TAKEN)]
+    found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
+    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
+    text = TEMPLATE.read_text(encoding="utf-8").format(
+        memory=H100.memory / 1e12,
+        matrix=H100.matrix / 1e12,
+        sequences=SEQUENCES,
+        longest=LONGEST,
+        limit=MAX_GRAPHS,
+        every=every,
+        idle=idle,
+        graphs=len(BUCKETS.all),
+        table=markdown_table(list(COLUMNS), found),
+        left=markdown_table(["step", "what holds it back", "what would mend it"], left()),
+        assumed=markdown_table(["`Taken`, of loadtest/gpu/reckon/machine.py", ""], assumed),
+    )
+    return text.rstrip() + "\n"
+
+
+def left() -> list[list[str]]:
+    """What the table's figures still suffer from."""
+    stages, gaps = attention_choice(QWEN3_8B.head_dim).many.stages, QWEN3_8B.kernels * TAKEN.gap
+    rate = TAKEN.tiled(H100, EXPERTS.rows) / 1e12
+    found = [
+        [
+            "decode, batch 1",
+            f"{QWEN3_8B.kernels} kernels in a row, with {1000 * gaps:.2f} ms between them",
+            "programmatic dependent launch; fewer kernels",
+        ],
+        [
+            "prefill of a mixture of experts",
+            f"tiles of {EXPERTS.rows} rows come from the cache at {rate:.0f} TFLOP/s at most",
+            "larger tiles where an expert has many rows",
+        ],
+    ]
+    if tiles_in_flight(stages) < 2:
+        found.insert(2, ["prefill", "attention has one tile of keys in flight", "more stages"])
+    return found
+
+
+def _decode(shape: Shape, contexts: list[int], what: str) -> Row:
+    return shape.name, what, decode(shape, contexts, bucket(contexts))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "model": lambda row: row[0],
+    "step": lambda row: row[1],
+    "limit": lambda row: _ms(row[2].limit),
+    "before, eager": lambda row: _ms(row[2].eager),
+    "before": lambda row: _ms(row[2].before),
+    "now": lambda row: _ms(row[2].now),
+    "of the limit": lambda row: f"{100 * row[2].share:.0f} %",
+}

@@ -1,0 +1,1 @@
+"""Methods that plug-ins add to workers, for `collective_rpc`."""

@@ -1,0 +1,61 @@
+"""What is reckoned, against sums worked out by hand, and the page that says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.gpu.cost import attention_flops
+from loadtest.gpu.reckon.machine import H100, TAKEN
+from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B
+from loadtest.gpu.reckon.page import PACKED, PAGE, bucket, page, skewed
+from loadtest.gpu.reckon.steps import decode, idle_programs, prefill
+
+LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
+HEAD = 151_936 * 4096
+
+
+def test_a_decodes_limit_is_what_it_reads() -> None:
+    found = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64))
+    keys = 64 * 1024 * 36 * 2 * 8 * 128 * 2
+    assert found.limit == pytest.approx((2 * (36 * LAYER + HEAD) + keys) / H100.memory)
+    assert found.limit < found.now == found.before < found.eager + 1e-9
+
+
+def test_a_prefills_limit_is_what_it_multiplies() -> None:
+    operations = 2 * 8192 * 36 * LAYER + 36 * attention_flops(32, 128, 0, 8192)
+    least = operations / H100.matrix + 2 * HEAD / H100.memory
+    assert prefill(QWEN3_8B, 8192).limit == pytest.approx(least)
+
+
+def test_experts_are_met_at_random() -> None:
+    experts = QWEN3_30B_A3B.experts
+    assert experts is not None
+    assert experts.met(1) == pytest.approx(8)
+    assert experts.met(2) == pytest.approx(8 + 8 * 120 / 128)
+    # The release has 30.5 billion parameters, of which 3.3 are active; norms are left out here,
+    # and the embedding, which is one more head.
+    dense = sum(inputs * outputs for inputs, outputs in QWEN3_30B_A3B.dense)
+    heads = 2 * QWEN3_30B_A3B.vocab * QWEN3_30B_A3B.hidden
+    every = 48 * (dense + QWEN3_30B_A3B.expert_weights(128)) + heads
+    assert every == pytest.approx(30.53e9, rel=1e-3)
+    active = 48 * (dense + QWEN3_30B_A3B.expert_weights(8)) + heads
+    assert active == pytest.approx(3.35e9, rel=1e-2)
+
+
+def test_programs_without_work_took_time() -> None:
+    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
+    assert every == 256 * 8 * 80
+    assert every - idle == 8 * (80 + 255 * 2)
+    found = decode(QWEN3_8B, skewed(), bucket(skewed()))
+    places = 132 * 3
+    without = 36 * idle * TAKEN.idle_program / places
+    assert found.before - found.now == pytest.approx(without)
+
+
+def test_a_full_decode_unpacked_a_quantised_model() -> None:
+    found = decode(PACKED, [1024] * 256, bucket([1024] * 256))
+    assert found.now < found.before - 0.003
+
+
+def test_the_page_is_what_is_reckoned_now() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m loadtest.gpu.reckon`"

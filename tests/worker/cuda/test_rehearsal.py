@@ -1,0 +1,108 @@
+"""Steps that launch what no other step had launched, on a simulated GPU after its rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from penstock.model_config import WeightFiles
+from penstock_worker.adapters.interface import BatchAdapters
+from penstock_worker.forward import buckets
+from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.rehearsal import MediaSteps
+from penstock_worker.forward.triton_build import TritonBuild
+from testing.model_configs import varied
+from tests.worker.cuda.simulated.device import Device
+from tests.worker.cuda.simulated.machine import small_setup
+from tests.worker.cuda.simulated.torch_cuda import simulated
+from tests.worker.cuda.small_models import GROUPED
+from tests.worker.weights.test_weights import write_gguf
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+]
+
+CONFIG = varied(GROUPED, num_layers=1, hidden_size=128, intermediate_size=256, head_dim=32)
+BLOCKS, BLOCK = 400, 4
+COUNTS = ([1], [3], [16], [17], [33], [65], [129], [300], [600], [1] * 8, [1, 5, 40], [1, 1, 9])
+"""New tokens of each sequence, of steps that a server may have."""
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    monkeypatch.setattr(buckets, "MAX_GRAPHS", 2)
+    with simulated(Device(1 << 30, computes=False, pace=1)) as made, torch.inference_mode():
+        yield made
+
+
+Further = Callable[[TritonBuild, np.ndarray], dict[str, Any]]
+"""What a batch of so many tokens has besides."""
+
+
+def compiled_late(
+    device: Device, build: TritonBuild, further: Further = lambda *_: {}
+) -> set[object]:
+    """Kernels' names of what steps launch that the rehearsal doesn't. Each step comes twice: after
+    nothing, and after 30 tokens."""
+    build.rehearse()
+    build.longest_decode()
+    rehearsed = set(device.launched)
+    forward = build(BLOCKS)
+    for counts in map(np.array, COUNTS):
+        for before in (0, 30):
+            tables = [np.arange(-(-(before + count) // BLOCK)) for count in counts]
+            tokens = np.ones(counts.sum(), np.int64)
+            starts = np.full(len(counts), before)
+            batch = Batch(tokens, tables, starts, counts, **further(build, counts))
+            forward.logits(batch, np.cumsum(counts) - 1)
+    return {key[0] for key in device.launched.keys() - rehearsed}  # type: ignore[index]
+
+
+def build_of(files: WeightFiles | None = None, **changes: Any) -> TritonBuild:
+    sizes = {"max_num_batched_tokens": 600, "max_model_len": 800}
+    model, setup = small_setup(CONFIG, files, **(sizes | changes))
+    recipe: Any = choose(model.prepared(), setup, 1)
+    build: TritonBuild = recipe.build()
+    return build
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_packed_weights(kind: str, device: Device, tmp_path: Path) -> None:
+    """From one row on, which a product divides, to as many as are unpacked."""
+    files = write_gguf(tmp_path / "x.gguf", CONFIG, lambda _: kind)
+    build = build_of(msgspec.structs.replace(files, dtype=kind))
+    assert compiled_late(device, build) == set()
+    assert {"_gguf_product", "_gguf_rows"} <= {key[0] for key in device.launched}  # type: ignore[index]
+
+
+def test_adapters(device: Device) -> None:
+    """All rows have one, one of two, or some have none."""
+    build = build_of(max_loras=2, max_lora_rank=8)
+
+    def further(build: TritonBuild, counts: np.ndarray) -> dict[str, Any]:
+        held = build.adapters
+        assert held is not None
+        two = held.blank, held.blank
+        return {"adapters": BatchAdapters(two, np.arange(len(counts)) % 3 - 1 * (len(counts) > 2))}
+
+    assert compiled_late(device, build, further) == set()
+    assert {"_shrink", "_expand"} <= {key[0] for key in device.launched}  # type: ignore[index]
+
+
+def test_rows_that_see_further(device: Device) -> None:
+    steps = MediaSteps(sections=False, whole_spans=True)
+    build = replace(build_of(), media=steps)
+
+    def further(build: TritonBuild, counts: np.ndarray) -> dict[str, Any]:
+        return {"media": steps.of(counts)}
+
+    assert compiled_late(device, build, further) == set()
