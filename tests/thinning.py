@@ -99,29 +99,36 @@ LONGEST = (
     "tests/system/test_ranks.py",
     "tests/system/test_docs.py",
     "tests/system/test_chaos.py",
+    "tests/system/test_batches.py",
     "tests/deploy/test_haproxy_system.py",
+    "tests/system/test_adapters.py",
+    "tests/system/test_recurrent.py",
     "tests/worker/grammar/test_grammars_default.py",
     "tests/system/test_library.py",
     "tests/system/test_invariance.py",
     "tests/system/test_supervisor.py",
     "tests/system/test_several_engines.py",
     "tests/system/test_drain.py",
+    "tests/system/test_speculation_served.py",
     "tests/system/page/test_chat.py",
     "tests/system/page/test_axe.py",
+    "tests/system/page/test_pictures.py",
+    "tests/system/page/test_trouble.py",
     "tests/system/page/test_api_page.py",
     "tests/system/page/test_live_view.py",
-    "tests/system/clients",
     "tests/worker/models",
     "tests/worker/cuda",
     "tests/worker/forward",
     "tests/kernels/triton",
+    "tests/system/clients",
     "tests/kernels/cpu",
     "tests/engine",
     "tests/system",
     "tests/gateway",
 )
 """Files and folders whose tests take longest. They are handed out first: of several processes none
-gets such a file when the others are done."""
+gets such a file when the others are done. The clients' come when what installs them, beside the
+tests, has ended or nearly so."""
 
 GOLDEN = 0.6180339887
 """Multiples of it, modulo 1, lie evenly: what they choose follows no period of the parameters."""

@@ -3,6 +3,9 @@
 # nothing that never runs.
 set -eu
 python -m pip --python /opt/penstock/bin/python install --no-deps /dist/*.whl
+# Plug-ins know which Penstock they go with; what they need besides comes in versions that go with ours.
+# shellcheck disable=SC2086
+[ -z "${PLUGINS:-}" ] || python -m pip --python /opt/penstock/bin/python install -c constraints.txt ${PLUGINS}
 site=$(echo /opt/penstock/lib/python3*/site-packages)
 [ -z "${1:-}" ] || cp -r "$1"/. "$site"/
 # Libraries' own tests. numpy.testing reads one file of them.

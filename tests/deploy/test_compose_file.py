@@ -17,7 +17,10 @@ from penstock.config.settings import ServeConfig
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker-compose.yml"
 OVERRIDES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("deploy/compose.*.yml"))
-UNDER = {"deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml"}
+UNDER = {
+    "deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml",
+    "deploy/compose.s3.yml": "deploy/compose.batches.yml",
+}
 """Overrides that go on top of another one."""
 SECOND = {"prepare-second", "engine-second", "worker-second"}
 OWN = {
@@ -179,7 +182,9 @@ def test_only_loopback_is_published_and_only_outside_leads_out(tree: dict[str, A
             assert "outside" in service["networks"]
     assert published.keys() - {"grpc"} == {"haproxy", "prometheus", "grafana"}
     outside = {n for n, s in tree["services"].items() if "outside" in s.get("networks", [])}
-    assert outside - {"prepare-second"} == {"prepare", *published}
+    # Who speaks to a store that isn't ours.
+    storing = {n for n, s in tree["services"].items() if "AWS_DEFAULT_REGION" in _set(s)}
+    assert outside - {"prepare-second"} == {"prepare", *published, *storing}
     inner = [net for name, net in tree["networks"].items() if name != "outside"]
     assert all(net["internal"] is True for net in inner)
 
@@ -215,6 +220,35 @@ def test_batches_and_gateways_have_one_store() -> None:
     # A new volume takes the owner of the folder that it is mounted on.
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     assert re.search(r"install -d -o 10001 -g 10001 -m 0700 [^\n]*/data\b", dockerfile)
+
+
+def _set(service: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = service.get("environment", {})
+    return given
+
+
+def test_contents_go_to_the_store_and_nothing_else_changes() -> None:
+    under, tree = TREES["deploy/compose.batches.yml"], TREES["deploy/compose.s3.yml"]
+    for name in ("gateway", "batches"):
+        before, after = under["services"][name], tree["services"][name]
+        added = set(after["command"]) - set(before["command"])
+        assert {word.partition("=")[0] for word in added} == {"--files-url", "--s3-endpoint-url"}
+        assert set(before["command"]) < set(after["command"])
+        # The store isn't one of ours.
+        assert set(after["networks"]) - set(before["networks"]) == {"outside"}
+        assert "AWS_SECRET_ACCESS_KEY" in after["environment"]
+        same = before.keys() - {"command", "networks"}
+        assert {key: before[key] for key in same} == {key: after[key] for key in same}
+
+
+def test_plug_ins_get_into_every_image() -> None:
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    stages = re.split(r"(?m)^FROM ", dockerfile)
+    finished = [stage for stage in stages if "finish.sh" in stage and "RUN" in stage]
+    assert len(finished) == 4
+    assert all('ARG PLUGINS=""' in stage for stage in finished)
+    for service in TREES["base"]["services"].values():
+        assert "build" not in service or "PLUGINS" in service["build"]["args"]
 
 
 @pytest.mark.parametrize("other", ["2", "second"])

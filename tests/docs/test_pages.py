@@ -59,6 +59,16 @@ def test_named_paths_exist() -> None:
     assert not [each for each in named if not (ROOT / each[1]).exists()]
 
 
+def test_the_attacks_have_their_tests() -> None:
+    page = (ROOT / "docs/design/attacks.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)` \|$", page, re.MULTILINE)
+    rows = [row for row in page.splitlines() if row.startswith("| ") and "test, in" not in row]
+    assert len(named) == len(rows)
+    for file, test in named:
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert f"def {test}(" in source, f"{file} has no {test}"
+
+
 def test_links_lead_somewhere() -> None:
     links = [
         (page, found[1] or found[2]) for page in PAGES for found in _LINK.finditer(prose(page))

@@ -307,6 +307,7 @@ class Harness:
                 front.requests[request].prepared = True
             case Outputs(outputs, entered, left):
                 assert outputs or entered or left
+                front.num_outputs += bool(outputs)
                 assert not front.in_step & {*entered}
                 assert {*left} <= front.in_step
                 front.in_step = (front.in_step | {*entered}) - {*left}
@@ -409,6 +410,7 @@ class Harness:
         media: Media | None = None,
         prediction: list[int] | None = None,
         adapter: AdapterFile | None = None,
+        gathered: bool = False,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -440,6 +442,7 @@ class Harness:
             media=media,
             prediction=prediction or [],
             adapter=adapter,
+            gathered=gathered,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)

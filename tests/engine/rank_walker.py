@@ -16,8 +16,8 @@ def make_rank_harness(choose: Choices, size: tuple[int, int] | None = None) -> R
     options = drawn_options(choose)
     budgets = choose.whole(0, 2)
     if budgets == 0:
-        # So large that it can be halved.
-        options["max_num_batched_tokens"] = choose.whole(65, 200)
+        # So large that it can be halved several times: early, and while a rank fails.
+        options["max_num_batched_tokens"] = choose.whole(65, 1000)
     elif pipeline > 1:
         # So small that most prompts take many steps.
         options["max_num_batched_tokens"] = choose.whole(1, 6)
@@ -131,7 +131,7 @@ class RankWalker(Walker):
                 self.h.rank_says(rank, Fault("another rank is gone", final=False))
         failing = bool(self._sound()) and self._failing()
         self.met["failing"] += failing
-        if failing and self.choose.whole(0, 1):
+        if failing and self.choose.whole(0, 3):
             self.out_of_memory()
 
     def _failing(self) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Submit
 from penstock.protocol.to_frontend import Called, Rejected, SequenceOutput, Status, Welcome
+from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_worker import EOS, next_token, told_of
@@ -90,7 +91,8 @@ class RequestScore:
             self.cached = output.cached_tokens
         score.tokens += output.tokens
         score.drafted += output.drafted
-        score.kept += max(0, len(output.tokens) - 1)
+        if output.drafted:
+            score.kept += len(output.tokens) - 1
         self._take_prompt(score, output)
         if self.submit.sampling.logprobs is not None and output.tokens:
             assert output.logprobs is not None
@@ -100,7 +102,7 @@ class RequestScore:
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
             assert output.tokens or output.prompt_logprobs
-            assert len(output.tokens) <= 1 + output.drafted
+            assert len(output.tokens) <= 1 + max(output.drafted, MOST_HELD * self.submit.gathered)
             return
         score.terminal = output
         if output.finish in ("stop", "length") and not (score.finished_by_us and not output.tokens):
@@ -152,5 +154,7 @@ class Front:
     """What it was told of their names."""
     in_step: set[int] = field(default_factory=set)
     """Requests that it was told are in a step."""
+    num_outputs: int = 0
+    """Messages that told it of sequences."""
     called: list[Called] = field(default_factory=list)
     """What ranks answered to its calls."""

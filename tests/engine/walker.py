@@ -118,6 +118,7 @@ class Walker:
             media=drawn_media(whole, len(prompt)) if self.has_media and whole(0, 1) else None,
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
             prompt_logprobs=1 if whole(0, 2) == 0 else None,
+            gathered=whole(0, 2) == 0,
             **ends,
         )
 

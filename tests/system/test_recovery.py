@@ -6,11 +6,13 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from openai import OpenAI
 
+from penstock import LLM, SamplingParams
 from testing.serving import PATIENCE, Server, wait_until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -65,6 +67,29 @@ def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undistur
     assert stream_text(own_server.url, kill_once) == undisturbed
     # Where the stream was over before the blow, its successor may be on its way still.
     wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
+
+
+def test_tokens_that_the_engine_core_held_come_out_the_same_when_it_is_killed(own_server):
+    """Of the library, which nobody reads as they come."""
+    (socket,) = own_server.runtime_base.rglob("frontend*")
+    params = SamplingParams(max_tokens=300, temperature=0.8, seed=5, ignore_eos=True)
+
+    def steps() -> int:
+        return int(own_server.get("/status")[1]["engine"]["steps"])
+
+    with LLM(engine_endpoint=f"ipc://{socket}") as llm, ThreadPoolExecutor(1) as pool:
+
+        def tokens() -> list[int]:
+            (output,) = llm.generate(BODY["prompt"], params, use_tqdm=False)
+            return output.outputs[0].token_ids
+
+        undisturbed = tokens()
+        first, before = own_server.child("engine"), steps()
+        disturbed = pool.submit(tokens)
+        wait_until(lambda: steps() >= before + 24)
+        os.kill(first, signal.SIGKILL)
+        assert disturbed.result(240) == undisturbed
+    wait_until(lambda: own_server.children().get("penstock: engine") not in (None, first))
 
 
 def test_a_frozen_worker_is_noticed_and_the_stream_goes_on(own_server, undisturbed):

@@ -12,6 +12,7 @@ from penstock_engine.media.manager import MediaManager
 from penstock_engine.request.request import Request
 from penstock_engine.request.states import SequenceState
 from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.sessions.frontends import FrontendSession
 from penstock_engine.waiting.adapters import AdapterManager
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
@@ -30,6 +31,8 @@ def check(state: CoreState) -> None:
         state.adapters,
         state.frontends.requests(),
     )
+    for session in state.frontends:
+        check_gathered(session)
     state.media.check()
     wrong = state.calls.check()
     _demand(wrong is None, wrong or "")
@@ -46,6 +49,15 @@ def check_scheduling(scheduling: SchedulerState) -> None:
         scheduling.cache.check(s.table.blocks for s in holders if s.table is not None)
         for sequence in holders:
             check_checkpoints(scheduling.cache, scheduling.kv_groups, sequence)
+
+
+def check_gathered(session: FrontendSession) -> None:
+    """Raises BrokenState where outputs are held of a sequence that has ended."""
+    for number, index in session.gathered:
+        request = session.requests.get(number)
+        sequence = None if request is None else request.sequences.get(index)
+        lives = sequence is not None and not sequence.finished
+        _demand(lives, f"outputs of sequence {index} of request {number} are held, but it is over")
 
 
 def check_requests(

@@ -60,7 +60,8 @@ class Finisher:
         if vectors is not None:
             frontend.reply(Pooled(request.number, vectors, request.take_cached_tokens(), timeline))
             return
-        frontend.outputs.append(
+        frontend.give(
+            request,
             SequenceOutput(
                 request.number,
                 sequence.index,
@@ -74,7 +75,7 @@ class Finisher:
                 timeline=timeline,
                 prompt_logprobs=prompt_logprobs,
                 drafted=drafted,
-            )
+            ),
         )
 
     def end_all(

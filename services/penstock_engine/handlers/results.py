@@ -115,7 +115,7 @@ class ResultHandler:
                     prompt_logprobs=prompt_logprobs,
                     drafted=outcome.drafted,
                 )
-                frontend.outputs.append(output)
+                frontend.give(request, output)
             sequence.delivered = len(sequence.emitted)
         self._state.workers.tokens_generated += generated
 

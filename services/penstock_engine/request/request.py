@@ -51,6 +51,7 @@ class Request:
         "deadline",
         "draft_scope",
         "eos",
+        "gathered",
         "grammar",
         "grant",
         "media",
@@ -108,6 +109,7 @@ class Request:
         self.reported_running = False  # its front end knows that some of it is in a slot
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
+        self.gathered = submit.gathered  # nobody reads its tokens as they come
         self.root = root  # parent of the keys of its blocks (see kv.keys)
         self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone

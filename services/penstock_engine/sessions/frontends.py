@@ -19,6 +19,7 @@ from penstock.protocol.to_frontend import (
 )
 from penstock_engine.request.request import Request
 from penstock_engine.sessions.effects import Effects, Frames
+from penstock_engine.sessions.gathered_outputs import GatheredOutputs
 from penstock_engine.waiting.deadlines import Deadlines
 from penstock_engine.waiting.service_rate import OpenRequests
 
@@ -34,7 +35,16 @@ MAX_OUTPUTS = 4096
 class FrontendSession:
     """One front end: its open requests, and what it is to be sent at the next flush."""
 
-    __slots__ = ("entered", "left", "name", "outputs", "replies", "requests", "session")
+    __slots__ = (
+        "entered",
+        "gathered",
+        "left",
+        "name",
+        "outputs",
+        "replies",
+        "requests",
+        "session",
+    )
 
     def __init__(self, session: bytes, name: str) -> None:
         self.session = session
@@ -43,6 +53,7 @@ class FrontendSession:
         """Open ones, by the front end's number."""
         self.replies: list[tuple[Reply, Frames]] = []
         self.outputs: list[SequenceOutput] = []
+        self.gathered = GatheredOutputs()
         # Requests of which the first sequence has got a slot, and the last has lost it.
         self.entered: list[int] = []
         self.left: list[int] = []
@@ -50,6 +61,19 @@ class FrontendSession:
     def reply(self, message: Reply, frames: Frames = ()) -> None:
         """Answers come before the outputs of the same flush: Accepted precedes what it promises."""
         self.replies.append((message, frames))
+
+    def give(self, request: Request, output: SequenceOutput) -> None:
+        """What a sequence gained: sent at the next flush, or later if the request is gathered."""
+        if request.gathered:
+            self.outputs += self.gathered.take(output)
+        else:
+            self.outputs.append(output)
+
+    def moved(self, request: Request) -> None:
+        """The request's first sequence has got a slot, or its last has lost it."""
+        (self.entered if request.num_running else self.left).append(request.number)
+        if request.gathered:
+            self.outputs += self.gathered.release(request.number, list(request.sequences))
 
 
 class Frontends:
@@ -92,7 +116,7 @@ class Frontends:
         for request in requests:
             session = self._sessions.get(request.session)
             if session is not None and not request.ended:
-                (session.entered if request.num_running else session.left).append(request.number)
+                session.moved(request)
 
     def requests(self) -> Iterator[Request]:
         """Every open request. Don't end any while iterating."""

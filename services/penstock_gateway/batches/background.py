@@ -25,10 +25,9 @@ LOOK_EVERY = 0.25
 """Seconds between looks for a new one."""
 HOLD_EVERY = 1.0
 """Seconds between looks at whether one is cancelled; each holds it for longer."""
-LONGEST_PAUSE = 10.0
-"""Seconds before one that found no room is asked again."""
-RETRIED = (429, 503)
-"""What says: later."""
+PAUSE, LONGEST_PAUSE = 1.0, 10.0
+"""Seconds before one that found no room is asked again: where the answer doesn't say, and at the
+most."""
 
 
 class BackgroundRunner:
@@ -113,19 +112,19 @@ class BackgroundRunner:
         begun = moved_response(work.response, "in_progress")
         if not await self._records.show(self._name, work, begun):
             return
-        answer = await self._asked(work, caller)
+        answer = await ask(self._app, URL, work.body.encode(), caller)
+        if _later(answer):
+            # It gives its place up meanwhile: others may be for a model that has room.
+            pause = min(LONGEST_PAUSE, answer.retry_after or PAUSE)
+            await self._records.postpone(self._name, work, pause)
+            return
         if answer.status == 200:
             ended = ended_response(work.response, bytes(answer.body))
         else:
             ended = failed_response(work.response, answer.status, bytes(answer.body))
         await self._records.end(self._name, work, ended)
 
-    async def _asked(self, work: BackgroundWork, caller: Caller) -> OwnAnswer:
-        pause = 0.1
-        while True:
-            answer = await ask(self._app, URL, work.body.encode(), caller)
-            later = answer.status == 503 or answer.retry_after is not None
-            if answer.status not in RETRIED or not later:
-                return answer
-            await asyncio.sleep(min(LONGEST_PAUSE, answer.retry_after or pause))
-            pause = min(LONGEST_PAUSE, 2 * pause)
+
+def _later(answer: OwnAnswer) -> bool:
+    """Whether it may be answered another time."""
+    return answer.status == 503 or (answer.status == 429 and answer.retry_after is not None)

@@ -126,6 +126,15 @@ class BackgroundRecords:
 
         return await self._database.run(ending)
 
+    async def postpone(self, runner: str, work: BackgroundWork, seconds: float) -> None:
+        """Nobody works on it for so long, if the runner still held it."""
+
+        def postponing(connection: Connection) -> None:
+            later = {"runner": "", "held_until": time.time() + seconds}
+            connection.execute(update(background).where(*_holds(runner, work)).values(later))
+
+        await self._database.run(postponing)
+
     async def let_go(self, runner: str) -> None:
         """All that the runner holds: it leaves."""
 

@@ -13,10 +13,23 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
 )
 
 VERSION = 2
 """Of this layout. An older one is brought to it (layouts.py), any other is refused."""
+
+
+class StoredName(TypeDecorator[str]):
+    """A text that a client may have written as it is. NUL, which PostgreSQL's texts can't hold, is
+    U+FFFD: so nothing is found by it."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: object) -> str | None:
+        return None if value is None else value.replace("\0", "\ufffd")
+
 
 metadata = MetaData()
 
@@ -31,7 +44,7 @@ identity = Table(
     "penstock_identity",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("name", String(64), nullable=False),
+    Column("name", StoredName(64), nullable=False),
 )
 """name: drawn when the tables are made, so that a folder can say whose it is. A copy of a database
 has the same one."""
@@ -39,10 +52,10 @@ has the same one."""
 files = Table(
     "penstock_files",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("owner", String(64), nullable=False),
-    Column("purpose", String(32), nullable=False),
-    Column("filename", Text, nullable=False),
+    Column("id", StoredName(64), primary_key=True),
+    Column("owner", StoredName(64), nullable=False),
+    Column("purpose", StoredName(32), nullable=False),
+    Column("filename", StoredName, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, index=True),
@@ -53,17 +66,17 @@ files = Table(
 batches = Table(
     "penstock_batches",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("owner", String(64), nullable=False),
-    Column("key_digest", String(64), nullable=False),
-    Column("endpoint", String(64), nullable=False),
-    Column("input_file_id", String(64), nullable=False),
-    Column("completion_window", String(16), nullable=False),
+    Column("id", StoredName(64), primary_key=True),
+    Column("owner", StoredName(64), nullable=False),
+    Column("key_digest", StoredName(64), nullable=False),
+    Column("endpoint", StoredName(64), nullable=False),
+    Column("input_file_id", StoredName(64), nullable=False),
+    Column("completion_window", StoredName(16), nullable=False),
     Column("metadata", Text, nullable=False),
-    Column("status", String(16), nullable=False, index=True),
+    Column("status", StoredName(16), nullable=False, index=True),
     Column("errors", Text, nullable=False),
-    Column("output_file_id", String(64)),
-    Column("error_file_id", String(64)),
+    Column("output_file_id", StoredName(64)),
+    Column("error_file_id", StoredName(64)),
     Column("keep_seconds", BigInteger, nullable=False),
     Column("total", Integer, nullable=False),
     Column("completed", Integer, nullable=False),
@@ -77,7 +90,7 @@ batches = Table(
     Column("expired_at", BigInteger),
     Column("cancelling_at", BigInteger),
     Column("cancelled_at", BigInteger),
-    Column("runner", String(64), nullable=False),
+    Column("runner", StoredName(64), nullable=False),
     Column("held_until", Float, nullable=False),
     Index("penstock_batches_by_owner", "owner", "created_at", "id"),
 )
@@ -88,7 +101,7 @@ on it, and until when nobody else may."""
 answers = Table(
     "penstock_answers",
     metadata,
-    Column("batch_id", String(64), primary_key=True),
+    Column("batch_id", StoredName(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("ok", Boolean, nullable=False),
     Column("line", Text, nullable=False),
@@ -99,9 +112,9 @@ line in the batch's file, from 0: the key that makes a second answer to it impos
 responses = Table(
     "penstock_responses",
     metadata,
-    Column("owner", String(64), primary_key=True),
-    Column("id", String(160), primary_key=True),
-    Column("previous_id", String(160)),
+    Column("owner", StoredName(64), primary_key=True),
+    Column("id", StoredName(160), primary_key=True),
+    Column("previous_id", StoredName(160)),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     Column("items", Text, nullable=False),
@@ -115,12 +128,12 @@ both. A client may choose an id, so it is the owner's only."""
 background = Table(
     "penstock_background",
     metadata,
-    Column("owner", String(64), primary_key=True),
-    Column("id", String(160), primary_key=True),
-    Column("key_digest", String(64), nullable=False),
+    Column("owner", StoredName(64), primary_key=True),
+    Column("id", StoredName(160), primary_key=True),
+    Column("key_digest", StoredName(64), nullable=False),
     Column("body", Text, nullable=False),
     Column("created_at", Float, nullable=False, index=True),
-    Column("runner", String(64), nullable=False),
+    Column("runner", StoredName(64), nullable=False),
     Column("held_until", Float, nullable=False),
 )
 """Responses in the background that haven't ended, each beside its row in `responses`, which clients

@@ -67,6 +67,11 @@ class DeviceBlockCopies:
             pairs = [(copy.source, copy.target) for copy in run]
             make[kind](pairs)
 
+    def rehearse(self) -> None:
+        """Queues copies of block 0 onto itself, so that their kernels are compiled; those to and
+        from the host tier are by `seconds`."""
+        self.make([Copy("device", 0, 0)])
+
     def seconds(self) -> float:
         """Returns the seconds that a block takes to the host and back; 0 without a host tier.
         Overwrites block 0, and waits for the device."""

@@ -66,7 +66,8 @@ class TritonBuild:
     def rehearse(self) -> None:
         adapters = self.adapters is not None
         for step in rehearsed_steps(self.setup, adapters=adapters, media=self.media):
-            self._profile_step(step, before=0)
+            # Also of the head's kernels: for as many rows as there are.
+            self._profile_step(step, before=0, wanted=min(self._most_wanted, step.counts.sum()))
 
     def widest_prefill(self) -> Tensor:
         counts = step_of(self.setup, self.setup.max_num_batched_tokens)
@@ -77,9 +78,14 @@ class TritonBuild:
         step = RehearsedStep(counts, adapted=True)
         return self._profile_step(step, before=self.setup.max_model_len - 1)
 
-    def _profile_step(self, step: RehearsedStep, before: int) -> Tensor:
+    @property
+    def _most_wanted(self) -> int:
+        """Rows whose logits are held at once."""
+        return max(self.setup.max_num_seqs, PROMPT_ROWS)
+
+    def _profile_step(self, step: RehearsedStep, before: int, wanted: int | None = None) -> Tensor:
         """Runs a step after `before` tokens of each sequence. All sequences read and write block 0;
-        the result is of no interest."""
+        the result is of no interest. `wanted`: rows of logits; None: as many as there may be."""
         counts, adapters = step.counts, self.adapters if step.adapted else None
         tokens = int(counts.sum())
         blocks = -(-(before + counts) // self.setup.block_size)
@@ -94,7 +100,7 @@ class TritonBuild:
             media=step.media,
             adapters=None if adapters is None else _of_all(adapters, len(counts)),
         )
-        rows = np.arange(max(self.setup.max_num_seqs, PROMPT_ROWS)) % tokens
+        rows = np.arange(self._most_wanted if wanted is None else wanted) % tokens
         if self.states is None:
             return self._forward(1).logits(batch, rows)
         with self.states.rehearsed([before] * len(counts)):

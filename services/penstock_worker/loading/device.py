@@ -192,7 +192,10 @@ def _copies(forward: DeviceForward, setup: Setup, host_blocks: int) -> DeviceBlo
             f"{free:,} are free"
         )
     try:
-        return DeviceBlockCopies(forward.blocks(), host_blocks)
+        copies = DeviceBlockCopies(forward.blocks(), host_blocks)
+        if forward.device.type == "cuda":
+            copies.rehearse()
+        return copies
     except (MemoryError, RuntimeError) as error:
         raise StartupError(
             f"not enough memory for the host tier of {host_blocks} KV blocks: {error}"

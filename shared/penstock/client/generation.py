@@ -27,7 +27,7 @@ from penstock.protocol.common import (
 )
 from penstock.protocol.from_frontend import Finish, OpenSequence, Submit
 from penstock.protocol.to_frontend import Pooled, SequenceOutput
-from penstock.sampling_params import SamplingParams
+from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms
 from penstock.text.tokenizer import Tokenizer
 
@@ -175,6 +175,7 @@ class Generation:
             prediction=list(self.prediction),
             adapter=self.terms.adapter,
             background=self.terms.background,
+            gathered=_read_at_end(self.params),
         )
 
     def take_accepted(self) -> None:
@@ -405,6 +406,11 @@ class Generation:
         self._wake.set()
         if not keep:
             self.holder.forget(self)
+
+
+def _read_at_end(params: SamplingParams) -> bool:
+    """Whether tokens may come several at a time: stop strings, too, are looked for in each."""
+    return params.output_kind is RequestOutputKind.FINAL_ONLY and not params.stop_strings
 
 
 def _settle(promise: asyncio.Future[None]) -> None:

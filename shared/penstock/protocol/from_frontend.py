@@ -100,6 +100,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     background: bool = False
     """Whether it stands behind what clients wait for (a line of a batch); under the policy `fair`,
     behind what its own tenant's wait for."""
+    gathered: bool = False
+    """Whether nobody reads its tokens as they come. Outputs may then bring several steps' at once;
+    the first after each `entered` comes by itself."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

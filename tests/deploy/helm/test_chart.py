@@ -496,6 +496,30 @@ def test_storage_is_the_gateways_and_the_batches_alike() -> None:
         rendered({"storage": {"enabled": True}})
 
 
+def test_contents_go_to_a_store() -> None:
+    documents = rendered(VALUES["files in a store"])
+    assert not [
+        one
+        for one in of_kind(documents, "PersistentVolumeClaim")
+        if one["metadata"]["name"] == "prod-data"
+    ]
+    fronts = of_kind(documents, "Deployment")
+    assert {_component(one) for one in fronts} == {"gateway", "batches"}
+    for front in fronts:
+        main = containers(front)[-1]
+        assert flag(main, "--files-url") == "s3://bucket/penstock"
+        assert flag(main, "--s3-endpoint-url") == "https://store.example"
+        known = {each["name"]: each for each in main["env"]}
+        assert known["AWS_DEFAULT_REGION"]["value"] == "eu-central-1"
+        for name, key in (
+            ("AWS_ACCESS_KEY_ID", "access-key-id"),
+            ("AWS_SECRET_ACCESS_KEY", "secret-access-key"),
+        ):
+            assert known[name]["valueFrom"]["secretKeyRef"] == {"name": "store", "key": key}
+        (data,) = (each for each in pod_of(front)["spec"]["volumes"] if each["name"] == "data")
+        assert data["emptyDir"] == {"sizeLimit": "10Gi"}
+
+
 def test_only_what_concerns_a_pod_restarts_it() -> None:
     """The checksums: a gateway's setting leaves engines and workers alone."""
     before, after = (

@@ -99,6 +99,23 @@ VALUES: dict[str, dict[str, Any]] = {
             "gatewayKey": {"existingSecret": "admin-key", "key": "api-key"},
         },
     },
+    "files in a store": {
+        "storage": {
+            "enabled": True,
+            "databaseUrl": "postgresql+psycopg://penstock@database/penstock",
+            "s3": {
+                "url": "s3://bucket/penstock",
+                "endpointUrl": "https://store.example",
+                "region": "eu-central-1",
+                "credentials": {
+                    "existingSecret": "store",
+                    "idKey": "access-key-id",
+                    "secretKey": "secret-access-key",
+                },
+            },
+        },
+        "networkPolicy": {"gatewayFrom": [{"namespaceSelector": {}}]},
+    },
     "custom metric by pods": {
         "gateway": {"autoscaling": {"enabled": True, "metric": "Pods", "name": "waiting"}}
     },

@@ -141,7 +141,16 @@ async def test_number_of_files(tmp_path: Path, engine: FakeEngineClient) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["..", "../penstock.db", "file-", "file-" + "z" * 32, "%2e%2e%2fpenstock.db", "a" * 9999],
+    [
+        "..",
+        "../penstock.db",
+        "file-",
+        "file-" + "z" * 32,
+        "%2e%2e%2fpenstock.db",
+        "a" * 9999,
+        "%ff",
+        "%00",
+    ],
 )
 async def test_ids_are_no_paths(gateway: Storing, name: str) -> None:
     for path in (f"/v1/files/{name}", f"/v1/files/{name}/content"):

@@ -153,6 +153,32 @@ async def test_two_gateways_and_two_runners_share_it(
         assert listed["has_more"]
 
 
+async def test_names_that_it_can_not_hold_are_not_there(
+    url: str, tmp_path: Path, engine: FakeEngineClient
+) -> None:
+    """PostgreSQL's texts have no NUL."""
+    more = {"database_url": url, "stored_response_hours": 1}
+    async with storing(tmp_path / "data", engine, **more) as gateway:
+        http = gateway.http
+        for path in ("/v1/files/%00", "/v1/batches/a%00b", "/v1/responses/%00"):
+            assert (await http.get(path)).status_code == 404
+        assert (await http.get("/v1/files?after=%00")).json()["data"] == []
+        body = {"input": "x", "previous_response_id": "resp_\0"}
+        assert (await http.post("/v1/responses", json=body)).status_code == 404
+        body = {"input_file_id": "\0", "endpoint": "/v1/completions"}
+        assert (await http.post("/v1/batches", json=body)).status_code == 404
+        form = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+        form += b'content-disposition: form-data; name="file"; filename="a\0b"\r\n\r\n'
+        form += line("a") + b"\r\n--b--\r\n"
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        made = await http.post("/v1/files", content=form, headers=headers)
+        assert made.status_code in (200, 400), made.text
+        said = {"input": "a\0b", "metadata": {"a": "\0"}}
+        first = (await http.post("/v1/responses", json=said)).json()
+        kept = (await http.get(f"/v1/responses/{first['id']}")).json()
+        assert kept["metadata"] == said["metadata"]
+
+
 async def test_a_line_has_one_answer_there(url: str, tmp_path: Path) -> None:
     """The second one of two at once stays out, without an error."""
     first, second = Database(url), Database(url)

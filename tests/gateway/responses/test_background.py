@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import Overloaded
@@ -33,11 +34,13 @@ async def gateway(tmp_path: Path, engine: FakeEngineClient) -> AsyncIterator[Sto
 
 
 @asynccontextmanager
-async def running(gateway: Storing, at_once: int = 4) -> AsyncIterator[None]:
+async def running(
+    gateway: Storing, at_once: int = 4, app: ASGIApp | None = None
+) -> AsyncIterator[None]:
     """A runner at work; cut off at the end, wherever it is."""
     assert gateway.store.background is not None
     caller = partial(caller_of, gateway.app.state.service.ring, background=False)
-    runner = BackgroundRunner(gateway.store.background, gateway.app, caller, at_once=at_once)
+    runner = BackgroundRunner(gateway.store.background, app or gateway.app, caller, at_once=at_once)
     task = asyncio.create_task(runner.run())
     try:
         yield
@@ -184,6 +187,34 @@ async def test_no_room_is_another_time_and_an_error_is_told(gateway: Storing) ->
         failed = await until(gateway, failing["id"], "failed")
     assert failed["error"]["code"] == "server_error"
     assert failed["id"] == failing["id"]
+
+
+async def test_one_that_finds_no_room_keeps_none_from_another(gateway: Storing) -> None:
+    """A model that can't be started says 503 for as long as it can't."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if b"Never?" not in message["body"]:
+            await gateway.app(scope, replayed(message, receive), send)
+            return
+        headers = [(b"retry-after", b"1")]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    never, other = await begin(gateway, "Never?"), await begin(gateway, "One?")
+    async with running(gateway, at_once=1, app=app):
+        await asyncio.wait_for(until(gateway, other["id"], "completed"), 10)
+        assert (await seen(gateway, never["id"]))["status"] == "in_progress"
+
+
+def replayed(message: Message, receive: Receive) -> Receive:
+    """The message again, and then what comes."""
+    first = [message]
+
+    async def next_one() -> Message:
+        return first.pop() if first else await receive()
+
+    return next_one
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,17 @@ from penstock_gateway.rpc.protos.control_pb2 import (
     AbortResponse,
     GetModelInfoRequest,
     GetServerInfoRequest,
+    IsPausedRequest,
+    IsPausedResponse,
     ListLorasRequest,
     ListLorasResponse,
     LoadLoraRequest,
     LoadLoraResponse,
     ModelInfo,
+    PauseGenerationRequest,
+    PauseGenerationResponse,
+    ResumeGenerationRequest,
+    ResumeGenerationResponse,
     ServerInfo,
     UnloadLoraRequest,
     UnloadLoraResponse,
@@ -67,6 +73,32 @@ async def test_adapters_that_are_not_served(serving: Serving) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await serving.unary(f"{CONTROL}{path}", message, reply)
         assert refused.value.code().name in ("NOT_FOUND", "PERMISSION_DENIED")
+
+
+async def test_pausing(serving: Serving) -> None:
+    async def paused() -> bool:
+        reply = await serving.unary(f"{CONTROL}IsPaused", IsPausedRequest(), IsPausedResponse)
+        return bool(reply.paused)
+
+    async def pause(mode: int) -> None:
+        message = PauseGenerationRequest(mode=mode, clear_cache=True)  # type: ignore[arg-type]
+        await serving.unary(f"{CONTROL}PauseGeneration", message, PauseGenerationResponse)
+
+    assert not await paused()
+    for mode, aborts in ((0, True), (1, True), (3, False)):
+        await pause(mode)
+        assert await paused()
+        await serving.unary(
+            f"{CONTROL}ResumeGeneration", ResumeGenerationRequest(), ResumeGenerationResponse
+        )
+        assert not await paused()
+        assert serving.engine.pauses[-2:] == [(True, aborts), (False, False)]
+    for mode in (2, 9):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await pause(mode)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "PAUSE_MODE_ABORT, PAUSE_MODE_KEEP" in (refused.value.details() or "")
+    assert not await paused()
 
 
 async def test_what_is_not_there_is_unimplemented(serving: Serving) -> None:

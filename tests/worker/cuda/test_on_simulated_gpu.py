@@ -215,10 +215,12 @@ def test_blocks_go_to_the_host_and_back() -> None:
     admitted = [NewSequence(0, [1, 2, 3], 3, 0, GREEDY, [31])]
     with machine(host_kv_bytes=1 << 20) as made:
         assert made.parts.copies.seconds() > 0
+        compiled = set(made.device.launched)
         step = made.begin(Plan(1, 0, [], admitted, [SlotWork(0, 0, 3)], copies))
         assert made.waited == set()
         assert step.result().slots[0].error is None
-        assert "_copy" in {key[0] for key in made.device.launched}
+        assert "_copy" in {key[0] for key in compiled}
+        assert made.device.launched.keys() == compiled
 
 
 def test_a_step_without_room_is_lost_and_no_more() -> None:

@@ -243,6 +243,14 @@ readinessProbe:
 - --data-dir=/data
 - --database-url={{ required "storage.enabled needs storage.databaseUrl: SQLite's locks don't hold between nodes" .Values.storage.databaseUrl }}
 - --stored-response-hours={{ .Values.storage.responseHours }}
+{{- with .Values.storage.s3 }}
+{{- if .url }}
+- --files-url={{ .url }}
+{{- if .endpointUrl }}
+- --s3-endpoint-url={{ .endpointUrl }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -253,6 +261,21 @@ readinessProbe:
 - name: PGPASSWORD
   valueFrom:
     secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}
+{{- end }}
+{{- end }}
+{{- with .Values.storage.s3 }}
+{{- if .region }}
+- {name: AWS_DEFAULT_REGION, value: {{ quote .region }}}
+{{- end }}
+{{- with .credentials }}
+{{- if .existingSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef: {name: {{ .existingSecret }}, key: {{ .idKey }}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ .existingSecret }}, key: {{ .secretKey }}}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -267,8 +290,13 @@ readinessProbe:
 {{- define "penstock.storageVolumes" -}}
 {{- if .Values.storage.enabled }}
 - name: data
+  {{- if .Values.storage.s3.url }}
+  # What is on its way to the store.
+  emptyDir: {sizeLimit: {{ .Values.storage.size }}}
+  {{- else }}
   persistentVolumeClaim:
     claimName: {{ default (printf "%s-data" (include "penstock.name" .)) .Values.storage.existingClaim }}
+  {{- end }}
 {{- end }}
 {{- end -}}
 

@@ -20,6 +20,7 @@ from penstock_gateway.rpc.protos.control_pb2 import (
 )
 from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.served import adapters_of, model_facts, model_state
+from penstock_gateway.rpc.vllm.pausing import pausing
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -112,6 +113,7 @@ def routes(service: Service, running: RunningCalls) -> list[OperationRoute]:
         "LoadLora": LoadLora(service),
         "UnloadLora": UnloadLora(service),
         "ListLoras": ListLoras(service),
+        **pausing(service),
     }
     return [
         operation(f"/vllm.Control/{name}", name, access="admin").route(endpoint)
