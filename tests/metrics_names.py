@@ -39,6 +39,7 @@ ENGINE = {
     "penstock:kv_groups": "gauge",
     "penstock:host_kv_blocks": "gauge",
     "penstock:swapped_blocks": "counter",
+    "penstock:disk_kv_blocks": "counter",
     "penstock:requests_ended": "counter",
     "penstock:requests_rejected": "counter",
     "penstock:requests_resumed": "counter",
@@ -65,6 +66,7 @@ WORKER = {
     "penstock:worker_late_compilations": "counter",
     "penstock:worker_load_seconds": "gauge",
     "penstock:worker_kv_bytes": "gauge",
+    "penstock:worker_disk_kv_blocks": "counter",
 }
 GATEWAY = {
     "vllm:time_to_first_token_seconds": "histogram",
@@ -89,6 +91,7 @@ LABELS = {
     ("penstock:kv_blocks", "state"): {"free", "used", "cached"},
     ("penstock:host_kv_blocks", "state"): {"free", "used"},
     ("penstock:swapped_blocks_total", "direction"): {"out", "in"},
+    ("penstock:disk_kv_blocks_total", "result"): {"read", "missed"},
     ("penstock:requests_ended_total", "end"): {"stop", "length", "abort", "timeout", "error"},
     ("penstock:requests_rejected_total", "code"): {
         "invalid",

@@ -148,12 +148,16 @@ class EngineCore:
             return
         self.state.calls.advance(now)
         if not self.state.plans_nothing and not self.state.calls.holds_steps():
-            self._plan()
+            self._plan(now)
         self.state.calls.planned()
 
-    def _plan(self) -> None:
+    def _plan(self, now: float) -> None:
         try:
+            alone = not self.state.scheduling.in_flight
             while (plan := self.scheduler.plan()) is not None:
+                if alone:
+                    self.state.workers.progressed(now)  # Nothing stood still before it began.
+                alone = False
                 self.state.step_clock.planned()
                 self.state.workers.send(plan)
         except Exception:
@@ -231,9 +235,15 @@ class EngineCore:
         if pool is None or steps == self._audited_step or now < self._audit_due:
             return
         self._audited_step, self._audit_due = steps, now + IDLE_AUDIT_INTERVAL
-        if pool.num_used or not pool.balances(0):
+        if pool.num_used != self._num_fetching or not pool.balances(self._num_fetching):
             log.error("KV blocks are lost", used=pool.num_used, total=pool.num_blocks)
             self._rebuild()
+
+    @property
+    def _num_fetching(self) -> int:
+        """Blocks that nobody's sequence holds, as they are being filled from disk."""
+        cache = self.state.scheduling.cache
+        return 0 if cache is None else cache.num_fetching
 
     def _audit(self) -> None:
         """After an internal error outside a step: nothing is thrown away if the books balance."""

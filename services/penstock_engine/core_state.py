@@ -18,6 +18,7 @@ from penstock_engine.sessions.sleep import SleepState
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.adapter_names import AdapterNames
 from penstock_engine.waiting.adapters import AdapterManager
+from penstock_engine.waiting.disk_kv import DiskKV
 from penstock_engine.waiting.grammars import GrammarManager
 from penstock_engine.waiting.remote_kv import RemoteKV
 from penstock_engine.waiting.service_rate import ServiceRate
@@ -37,7 +38,8 @@ class CoreState:
     media: MediaManager  # items of prompts, who waits for them, and what is encoded
     adapters: AdapterManager  # what requests apply to the model, who waits for it
     adapter_names: AdapterNames  # what front ends call adapters
-    remote_kv: RemoteKV  # sequences that wait for KV blocks of another engine
+    remote_kv: RemoteKV  # sequences that wait for KV blocks from elsewhere
+    disk_kv: DiskKV  # what is read from the tier on disk
     calls: WorkerCalls  # of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
@@ -95,6 +97,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         load_bytes=config.cache.media_load_mib * 2**20,
         step_rows=config.scheduler.max_encoded_rows,
     )
+    remote_kv = RemoteKV(config.scheduler.max_waiting_requests)
     adapters = scheduling.gate = AdapterManager(facts.max_loras, scheduling, workers, counts)
     return CoreState(
         facts=facts,
@@ -106,7 +109,8 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         media=media,
         adapters=adapters,
         adapter_names=AdapterNames(facts.adapters),
-        remote_kv=RemoteKV(config.scheduler.max_waiting_requests),
+        remote_kv=remote_kv,
+        disk_kv=DiskKV(scheduling, workers, remote_kv, counts),
         calls=WorkerCalls(scheduling, workers, frontends),
         service_rate=ServiceRate(),
         counts=counts,

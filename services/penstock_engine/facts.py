@@ -68,6 +68,12 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.pooling, self.config.speculation.config
         self.tenants()
         self._check_messages()
+        cache = self.config.cache
+        if cache.disk_kv_dir is not None and not cache.enable_prefix_caching:
+            raise StartupError(
+                "disk_kv_dir is set, and enable_prefix_caching is off: blocks on disk are those of "
+                "earlier requests"
+            )
         lora = self.config.lora
         if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
             raise StartupError(
@@ -250,6 +256,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=config.lora.lora_whole_matrices,
+            disk_kv_dir=config.cache.disk_kv_dir or "",
+            disk_kv_bytes=round(config.cache.disk_kv_gib * 2**30),
+            disk_kv_write_bytes=round(config.cache.disk_kv_write_mib * 2**20),
             worker_extensions=config.worker.worker_extensions,
         )
 

@@ -29,6 +29,7 @@ from penstock.protocol.to_worker import ToWorker
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.session_client import SessionClient
 from penstock.transport.wire import LEAVING
+from penstock_worker.left_over import Activity, LeftOverStep
 
 log = logs.get(__name__)
 
@@ -54,26 +55,6 @@ class Heard:
     message: ToWorker | None  # None: the session is over.
     first: bool = False  # Whether it opened the session.
     frames: Sequence[bytes] = ()  # Binary payloads that came with the message.
-
-
-@dataclass
-class Activity:
-    """What the main thread does. It writes `session` and `step` (None: no step); both threads may
-    call layers_done, which counts up while a step goes on."""
-
-    session: int = 0
-    step: int | None = None
-    layers_done: Callable[[], int] = lambda: 0
-
-
-@dataclass(frozen=True)
-class LeftOver:
-    """A step that went on when its session ended. since: when its last layer was computed, as far
-    as was seen; by time.monotonic."""
-
-    session: int
-    layers: int
-    since: float
 
 
 class CoreSession:
@@ -109,7 +90,7 @@ class CoreSession:
         )
         self._outbox: queue.SimpleQueue[tuple[int, FromWorker]] = queue.SimpleQueue()
         self._session = 0
-        self._left_over: LeftOver | None = None
+        self._left_over = LeftOverStep(self.activity)
         self._next_progress = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -171,8 +152,7 @@ class CoreSession:
             tell = log.info if event.reason == LEAVING else log.warning
             tell("session with the engine ended", reason=event.reason)
             self.inbox.put(Heard(self._session, None))
-            if self.activity.step is not None:
-                self._left_over = LeftOver(self._session, self.activity.layers_done(), self.turned)
+            self._left_over.session_ended(self.turned)
             self._session += 1
             self.over()
             return
@@ -198,16 +178,9 @@ class CoreSession:
 
     def _end_if_hung(self, now: float) -> None:
         """The main thread may be in a step of a session that is over, and never come back."""
-        left, activity = self._left_over, self.activity
-        if left is None:
-            return
-        layers = activity.layers_done()
-        if activity.step is None or activity.session != left.session:
-            self._left_over = None
-        elif layers != left.layers:
-            self._left_over = LeftOver(left.session, layers, now)
-        elif now - left.since > HUNG_SECONDS:
-            log.error("a step hangs whose session is over; the process ends", step=activity.step)
+        if self._left_over.stands_for(now) > HUNG_SECONDS:
+            step = self.activity.step
+            log.error("a step hangs whose session is over; the process ends", step=step)
             faulthandler.dump_traceback()
             os._exit(1)
 

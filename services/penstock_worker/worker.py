@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,15 +10,17 @@ import msgspec
 
 from penstock import logs
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Asleep, Fault, Result
+from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropAdapter,
     DropGrammar,
     DropMedia,
+    FetchKV,
     LoadAdapter,
     LoadMedia,
     LoadMediaChunk,
+    LookUpKV,
     Plan,
     Setup,
     Sleep,
@@ -127,7 +129,10 @@ class Worker:
                     self._sleep(heard.session, level)
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
-                case WorkerCall() if self._extensions is not None:
+                case FetchKV() if self._loaded is not None and not heard.first:
+                    self._loaded.runner.fetch(message, self._answer(heard.session))
+                case WorkerCall() if self._extensions is not None and self._loaded is not None:
+                    self._loaded.runner.disk.leave_alone()  # It may change weights.
                     self._session.send(heard.session, self._extensions.answer(message))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
@@ -177,12 +182,18 @@ class Worker:
                 loaded.runner.adapters.load(
                     message, lambda answer: self._session.send(session, answer)
                 )
+            case LookUpKV():
+                loaded.runner.disk.look_up(message, self._answer(session))
             case DropAdapter():
                 loaded.runner.adapters.leave(message)
                 return False
             case _:
                 return False
         return True
+
+    def _answer(self, session: int) -> Callable[[FromWorker], None]:
+        """Sends to that session's engine core. From any thread."""
+        return lambda answer: self._session.send(session, answer)
 
     def _forget(self) -> None:
         """Drop everything that belongs to a session, but not the weights."""
@@ -215,6 +226,7 @@ class Worker:
             self._loaded.kernels.tell_of_compilations(self.counts.compiled_late)
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
+            self.counts.disk_blocks = self._loaded.runner.disk.blocks
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

@@ -10,7 +10,8 @@ _ENGINE = """
     penstock:tenant_prompt_tokens_total penstock:tenant_generation_tokens_total
     penstock:tenant_open_requests penstock:tenant_debt penstock:kv_blocks penstock:host_kv_blocks
     penstock:kv_groups
-    penstock:swapped_blocks_total penstock:requests_ended_total penstock:requests_rejected_total
+    penstock:swapped_blocks_total penstock:disk_kv_blocks_total
+    penstock:requests_ended_total penstock:requests_rejected_total
     penstock:requests_resumed_total penstock:worker_deaths_total penstock:recovery_seconds_bucket
     penstock:frontends penstock:workers
 """
@@ -18,6 +19,7 @@ _WORKER = """
     penstock:worker_step_seconds_bucket penstock:worker_phase_seconds_total
     penstock:worker_busy_seconds_total penstock:worker_tokens_total penstock:worker_sessions_total
     penstock:worker_load_seconds penstock:worker_kv_bytes penstock:worker_late_compilations_total
+    penstock:worker_disk_kv_blocks_total
 """
 _GATEWAY = """
     vllm:time_to_first_token_seconds_bucket vllm:time_to_first_token_seconds_count

@@ -26,6 +26,7 @@ from penstock.protocol.to_worker import (
     SlotWork,
 )
 from tests.engine.fake_adapters import FakeAdapters, adapted
+from tests.engine.fake_disk import DiskReader, FakeDisk
 from tests.engine.fake_media import FakeMedia, Mark, marks
 
 WRONG = -1
@@ -133,6 +134,11 @@ class FakeWorker:
     groups: tuple[KVGroup, ...] = ONE_GROUP
     media: FakeMedia = field(default_factory=lambda: FakeMedia(0))
     adapters: FakeAdapters = field(default_factory=lambda: FakeAdapters(0))
+    disk: FakeDisk | None = None
+    reader: DiskReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = DiskReader(self.disk, self.rows)
 
     def hears(self, message: CompileGrammar | DropGrammar, sent: int) -> None:
         """Nothing is compiled until `compiles` says so. sent: the last step sent before this; what
@@ -164,6 +170,7 @@ class FakeWorker:
         assert plan.step == self.last_step + 1
         assert plan.follows == self.last_step
         self.last_step = plan.step
+        self.reader.save(plan.saves)
         for copy in plan.copies:
             self._copy(copy)
         self.media.execute(plan)
@@ -187,7 +194,13 @@ class FakeWorker:
             self._add_states(slot, work.states)
         self._check_blocks()
         self._drop()
-        return Result(plan.step, [self._work(work) for work in plan.work])
+        result = Result(plan.step, [self._work(work) for work in plan.work])
+        self.begin_fetches()
+        return result
+
+    def begin_fetches(self) -> None:
+        """Those for which no step has to be computed before."""
+        self.reader.begin(self.last_step, self._copy)
 
     def _copy(self, copy: Copy) -> None:
         source = self.host_rows if copy.kind == "in" else self.rows
@@ -285,6 +298,7 @@ class FakeWorker:
                 held += blocks if tokens > slot.start else []
             assert len(set(held)) == len(held), "a block is twice in a table"
             assert all(0 <= block < self.num_blocks for block in held)
+            assert not self.reader.held.keys() & set(held), "a block is still being read"
 
     def _placed(self, work: SlotWork) -> SlotWork:
         """Behind drafts that were right, as many as the last steps may have had."""

@@ -48,9 +48,11 @@ from penstock.protocol.to_worker import (
     DropAdapter,
     DropGrammar,
     DropMedia,
+    FetchKV,
     LoadAdapter,
     LoadMedia,
     LoadMediaChunk,
+    LookUpKV,
     Plan,
     Setup,
     Sleep,
@@ -61,6 +63,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.fair import FairShare
 from tests.engine.fake_adapters import FakeAdapters
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.fake_media import FakeMedia
 from tests.engine.fake_worker import FakeWorker, told_of
 from tests.engine.salts import Salts
@@ -122,6 +125,10 @@ class Harness:
         """Whether the worker loads adapters as soon as it is told to."""
         self.bad_adapters: set[str] = set()
         """Digests."""
+        self.disk: FakeDisk | None = None
+        """That all its workers have; None: they have none."""
+        self.disk_at_once = True
+        """Whether it answers at once."""
         self.asked_media: deque[tuple[Front, NeedMedia]] = deque()
         """What front ends have not answered."""
         self.fail_prompts: set[tuple[int, ...]] = set()
@@ -174,6 +181,16 @@ class Harness:
             self.answer_media()
         if self.adapters_at_once:
             self.load_adapter()
+        if self.disk_at_once:
+            self.answer_disk()
+
+    def answer_disk(self, at: int = 0, lost: bytes | None = None) -> bool:
+        """The worker's disk is done with what it is asked. Whether there was anything. See
+        DiskReader.answer."""
+        if self.worker is None or not self.worker.reader.due:
+            return False
+        self.worker_says(self.worker.reader.answer(at, lost))
+        return True
 
     def load_adapter(self, digest: str | None = None) -> bool:
         """The worker is done with an adapter, the first one if none is named. Whether there was
@@ -237,6 +254,13 @@ class Harness:
         elif isinstance(message, (LoadMedia, LoadMediaChunk, DropMedia)):
             assert self.worker is not None
             self.worker.media.hears(message, self.frames)
+        elif isinstance(message, (LookUpKV, FetchKV)):
+            assert self.worker is not None
+            if isinstance(message, FetchKV):
+                self._salts.fetch(message)
+            sent = self.plans[-1][0].step if self.plans else self.worker.last_step
+            self.worker.reader.hears(message, sent)
+            self.worker.begin_fetches()
         else:
             assert isinstance(message, Plan)
             assert not self.calls, "a step beside a call"
@@ -518,6 +542,7 @@ class Harness:
                 work=self.media_work,
             ),
             adapters=FakeAdapters(self.setup.max_loras, self.bad_adapters),
+            disk=self.disk,
         )
         state = state_of(self.kv_groups)
         self._salts.num_groups = len(paged(self.kv_groups))
@@ -538,6 +563,7 @@ class Harness:
             whole_spans=self.whole_spans,
             encoder_rows=self.encoder_rows,
             aligns=self.aligns,
+            disk_kv=self.disk is not None,
         )
         self.worker_says(ready)
 
@@ -565,10 +591,12 @@ class Harness:
     def run(self, most: int = 2000) -> None:
         """Until nothing is left to do."""
         for _ in range(most):
-            if self.run_step() is None and not (self.answer_media() or self.load_adapter()):
+            others = (self.answer_media, self.load_adapter, self.answer_disk)
+            if self.run_step() is None and not any(answer() for answer in others):
                 assert not self.core.state.scheduling.has_work
                 assert not self.core.state.adapters.num_waiting
                 assert not self.core.state.media.num_waiting
+                assert not self.core.state.disk_kv.num_fetches
                 return
         raise AssertionError(f"not done after {most} steps")
 

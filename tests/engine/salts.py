@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config.settings import CacheSettings
-from penstock.protocol.to_worker import NO_BLOCK, NewSequence, Plan
+from penstock.protocol.to_worker import NO_BLOCK, Copy, FetchKV, NewSequence, Plan, Save
 from tests.engine.scores import RequestScore
 
 
@@ -22,13 +22,11 @@ class Salts:
         self._tables: dict[int, list[list[int]]] = {}
         self._salts: dict[int, str] = {}
         self._host_salts: dict[int, str] = {}
+        self._disk_salts: dict[bytes, str] = {}
 
     def check(self, plan: Plan, asked_by: Callable[[int], RequestScore]) -> None:
         """No sequence is given a block that holds what another salt computed. asked_by: a slot."""
-        for copy in plan.copies:
-            source = self._host_salts if copy.kind == "in" else self._salts
-            target = self._host_salts if copy.kind == "out" else self._salts
-            target[copy.target] = source[copy.source]
+        self._follow(plan.saves, plan.copies)
         size = self._block_size
         starts = {work.slot: work.start for work in plan.work}
         for new in plan.admitted:
@@ -44,6 +42,21 @@ class Salts:
                 table += blocks
                 for block in table[work.start // size :]:
                     self._salts[block] = salt
+
+    def fetch(self, message: FetchKV) -> None:
+        """Blocks that are read from disk have the salt under which they were computed."""
+        self._follow(message.saves, message.copies)
+        for key, block in zip(message.keys, message.blocks, strict=True):
+            self._salts[block] = self._disk_salts[key]
+
+    def _follow(self, saves: list[Save], copies: list[Copy]) -> None:
+        for save in saves:
+            salt = self._salts[save.block]
+            assert self._disk_salts.setdefault(save.key, salt) == salt, "one name for two salts"
+        for copy in copies:
+            source = self._host_salts if copy.kind == "in" else self._salts
+            target = self._host_salts if copy.kind == "out" else self._salts
+            target[copy.target] = source[copy.source]
 
     def _salt(self, asked: RequestScore) -> str:
         if not self._shares:

@@ -24,9 +24,16 @@ from penstock.prepare import load_manifest
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import Stopping, TokenLogprobs, TokenSampling
 from penstock.protocol.from_frontend import Hello, OpenSequence, Submit
-from penstock.protocol.from_worker import FromWorker, GrammarFailed, GrammarReady, WorkerHello
+from penstock.protocol.from_worker import (
+    FetchedKV,
+    FoundKV,
+    FromWorker,
+    GrammarFailed,
+    GrammarReady,
+    WorkerHello,
+)
 from penstock.protocol.to_frontend import Outputs, ToFrontend
-from penstock.protocol.to_worker import CompileGrammar, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import CompileGrammar, FetchKV, LookUpKV, Plan, Setup, ToWorker
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import Loaded, load
@@ -73,6 +80,9 @@ class Way:
     """Tokens between two of them, for a model with recurrent layers; None: as it is by itself."""
     encoder_caching: bool = True
     max_model_len: int = 256
+    disk: str = ""
+    """Folder of the tier on disk; empty for none."""
+    disk_kib: int = 2**20
 
 
 class System:
@@ -85,6 +95,7 @@ class System:
         self.heard: dict[tuple[int, int], Heard] = {}
         """By request and index."""
         self.loaded: Loaded | None = None
+        self.now = 0.0
         self.reused = 0
         """Tokens that sequences found computed when they started."""
         self.drafted = self.kept = 0
@@ -120,7 +131,7 @@ class System:
 
     def step(self) -> list[tuple[ToFrontend, tuple[bytes, ...]]]:
         """The core steps, and the worker does what it is told. Returns what the front end gets."""
-        effects = self.core.step(0.0)
+        effects = self.core.step(self.now)
         self.core.check()
         assert not effects.end_workers
         assert not effects.end_frontends
@@ -134,6 +145,8 @@ class System:
             answer: FromWorker = self.loaded.ready
         elif isinstance(message, CompileGrammar):
             answer = self._compiled(message)
+        elif isinstance(message, LookUpKV | FetchKV):
+            answer = self._from_disk(message)
         else:
             assert isinstance(message, Plan)
             assert self.loaded is not None
@@ -145,12 +158,21 @@ class System:
         self._answer(answer)
 
     def _answer(self, answer: FromWorker) -> None:
-        self.core.worker_received(WORKER, recode(answer, FromWorker), 0.0)
+        self.core.worker_received(WORKER, recode(answer, FromWorker), self.now)
 
     def _compiled(self, message: CompileGrammar) -> GrammarReady | GrammarFailed:
         assert self.loaded is not None
         answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
         self.loaded.runner.grammars.compile(message.grammar, message.definition, answers.put)
+        return answers.get(timeout=60)
+
+    def _from_disk(self, message: LookUpKV | FetchKV) -> FoundKV | FetchedKV:
+        assert self.loaded is not None
+        answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
+        if isinstance(message, LookUpKV):
+            self.loaded.runner.disk.look_up(message, answers.put)
+        else:
+            self.loaded.runner.fetch(message, answers.put)
         return answers.get(timeout=60)
 
     def _hear(self, outputs: Outputs) -> None:
@@ -181,6 +203,8 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             enable_encoder_cache=way.encoder_caching,
             host_kv_gib=way.host_kib / 2**20,
             state_checkpoint_tokens=way.checkpoints,
+            disk_kv_dir=way.disk or None,
+            disk_kv_gib=way.disk_kib / 2**20,
         ),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(

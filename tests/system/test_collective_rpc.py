@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,23 @@ def test_a_method_that_hangs_costs_a_worker_and_no_stream(running: Server) -> No
     assert beside.found == plain
     # It says where it was.
     wait_until(lambda: "example_worker_extension.py" in running.stderr)
+    wait_until(lambda: called(running, "memory").status_code == 200)
+
+
+def test_an_engine_core_that_dies_in_a_call_is_named_and_streams_go_on(running: Server) -> None:
+    plain, beside = texts(running), Beside(running)
+    line = 'event="workers are called" method=pause'
+    before = running.stderr.count(line)
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(called, running, "pause", args=[2], timeout=60)
+        wait_until(lambda: running.stderr.count(line) > before)
+        os.kill(running.child("engine"), signal.SIGKILL)
+        told = reply.result(PATIENCE)
+    assert told.status_code == 503, told.text
+    assert "the engine core is gone" in told.json()["error"]["message"]
+    assert beside.is_alive()
+    beside.join(PATIENCE)
+    assert beside.found == plain
     wait_until(lambda: called(running, "memory").status_code == 200)
 
 

@@ -3,6 +3,7 @@ line. As in test_offline_scripts, the engine is there already."""
 
 from __future__ import annotations
 
+import gc
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ def run(script: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AsyncLLM, "_start", dial)
     runpy.run_path(str(SCRIPTS / script), run_name="__main__")
+    gc.collect()  # Where a script ends with its interpreter, nothing holds its LLM any longer.
 
 
 def test_pictures(seeing_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,8 @@ LISTED_TILES = 512
 ATTENTION_PROGRAMS = 2048
 """Most programs that go through the splits of a launch, for all KV heads: five times as many as an
 H100 has room for at once, so that all of its processors end at about the same time."""
+COMBINE_STAGES = 5
+"""Of the loop that folds the splits of a row."""
 DECODE_REGISTERS = 168
 """So that three programs of 4 warps fit an SM, as their shared memory does."""
 STAGES = 5

@@ -34,6 +34,7 @@ def check(state: CoreState) -> None:
     for session in state.frontends:
         check_gathered(session)
     state.media.check()
+    state.disk_kv.check()
     wrong = state.calls.check()
     _demand(wrong is None, wrong or "")
     state.adapters.check(state.frontends.requests())

@@ -29,6 +29,7 @@ from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement, tasks_of
 from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.admission import Admission
+from penstock_engine.handlers.entry import enter
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.pooling import check_pooling
@@ -304,11 +305,14 @@ class FromFrontends:
                 self._enter(sequence)
 
     def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
-        """Whether it waits for its prefix's KV. One that is resumed computes it, and so does one
-        whose grammar isn't ready yet: that wait comes first, and is long enough."""
-        if remote_kv_ms is None or not self._state.grammars.is_ready(sequence.request):
+        """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
+        comes first, and is long enough. One that is resumed waits for the disk only."""
+        if not self._state.grammars.is_ready(sequence.request):
             return False
-        return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
+        if remote_kv_ms is not None:
+            return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
+        until = self._state.disk_kv.ask(sequence, now)
+        return until is not None and self._state.remote_kv.park(sequence, until)
 
     def _advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
         """The next step of a beam search."""
@@ -341,10 +345,7 @@ class FromFrontends:
 
     def _enter(self, sequence: Sequence) -> None:
         """A WAITING sequence may run, as soon as its grammar is ready."""
-        if self._state.grammars.is_ready(sequence.request):
-            self._state.scheduling.add(sequence)
-        else:
-            self._state.grammars.park(sequence)
+        enter(self._state, sequence)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""

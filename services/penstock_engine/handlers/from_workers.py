@@ -15,6 +15,8 @@ from penstock.protocol.from_worker import (
     CallDone,
     CallFailed,
     Fault,
+    FetchedKV,
+    FoundKV,
     FromWorker,
     GrammarFailed,
     GrammarReady,
@@ -31,6 +33,7 @@ from penstock.protocol.to_worker import Sleep
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
+from penstock_engine.handlers.disk_kv import DiskKVHandler
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.media import MediaHandler
@@ -44,6 +47,7 @@ from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribut
 from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
 from penstock_engine.waiting.adapter_entry import AdapterEntry
+from penstock_engine.waiting.disk_kv import UnfitAnswer
 from penstock_engine.waiting.grammar_entry import GrammarEntry
 
 log = logs.get(__name__)
@@ -83,6 +87,7 @@ class FromWorkers:
         self._grammars = GrammarHandler(state, finisher)
         self._media = MediaHandler(state, finisher)
         self._adapters = AdapterHandler(state, finisher)
+        self._disk_kv = DiskKVHandler(state)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -125,6 +130,8 @@ class FromWorkers:
                 self._media.answered(message, worker.rank, now)
             case AdapterReady() | AdapterFailed() if all_ready:
                 self._adapters.answered(message, worker.rank, now)
+            case FoundKV() | FetchedKV() if all_ready:
+                self._take_from_disk(message)
             case CallDone() | CallFailed() if self._state.calls.answered(worker.rank, message):
                 self._state.workers.progressed(now)
             case Progress() if all_ready:
@@ -203,6 +210,7 @@ class FromWorkers:
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
+        self._disk_kv.worker_lost()
         self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
@@ -266,6 +274,7 @@ class FromWorkers:
         self._state.scheduling.attach(
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
+        self._state.disk_kv.attach(has_disk=ready.disk_kv)
         self._state.workers.found_ready(now)
         limit = self._state.context_limit.tokens
         log.info(
@@ -340,6 +349,12 @@ class FromWorkers:
                 self._finisher.end_all(
                     request, SequenceState.FINISHED_FAILED, error=self._state.workers.fault
                 )
+
+    def _take_from_disk(self, message: FoundKV | FetchedKV) -> None:
+        try:
+            self._disk_kv.answered(message)
+        except UnfitAnswer as error:
+            self.drop(str(error))
 
     def _take_result(self, worker: WorkerSession, result: Result, now: float) -> None:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.protocol.to_worker import Copy
+from penstock.protocol.to_worker import Copy, Save
 from penstock_engine.kv.host import HostTier
 from penstock_engine.kv.pool import BlockPool, BrokenState
 
@@ -41,7 +41,9 @@ class KVCache:
     __slots__ = (
         "_block_of",
         "_copies",
+        "_fetching",
         "_key_of",
+        "_saves",
         "block_size",
         "findable",
         "host",
@@ -49,6 +51,7 @@ class KVCache:
         "num_swapped_in",
         "num_swapped_out",
         "pool",
+        "saves_to_disk",
     )
 
     def __init__(self, num_blocks: int, block_size: int, host_blocks: int = 0) -> None:
@@ -60,6 +63,11 @@ class KVCache:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._copies: list[Copy] = []
+        self._saves: list[Save] = []
+        self._fetching: dict[int, list[int]] = {}
+        """By the number of a fetch, the blocks that are being filled from disk."""
+        self.saves_to_disk = False
+        """Whether the worker keeps what is published on disk, too."""
         self.findable = bytearray(num_blocks)
         """FINDABLE for each block whose contents can be found, else 0."""
 
@@ -161,6 +169,8 @@ class KVCache:
         for block, key in zip(blocks, keys, strict=True):
             if key not in self._block_of and block not in self._key_of:
                 self._publish(block, key)
+                if self.saves_to_disk:
+                    self._saves.append(Save(key, block))
 
     def _publish(self, block: int, key: bytes) -> None:
         self._block_of[key] = block
@@ -183,6 +193,36 @@ class KVCache:
         copies, self._copies = self._copies, []
         return copies
 
+    def take_saves(self) -> list[Save]:
+        """Blocks to be kept on disk, before any copies decided since the last call are made."""
+        saves, self._saves = self._saves, []
+        return saves
+
+    # ---- the tier on disk
+
+    @property
+    def num_fetching(self) -> int:
+        """Blocks that are being filled from disk."""
+        return sum(map(len, self._fetching.values()))
+
+    def fetching(self) -> dict[int, int]:
+        """By the number of a fetch, how many blocks belong to it."""
+        return {number: len(blocks) for number, blocks in self._fetching.items()}
+
+    def begin_fetch(self, number: int, count: int) -> list[int]:
+        """Blocks that belong to a fetch until `end_fetch`. Raises OutOfBlocks."""
+        blocks = self._fetching[number] = self.take(count)
+        return blocks
+
+    def end_fetch(self, number: int, keys: Sequence[bytes]) -> None:
+        """The fetch's leading blocks have the contents of these keys, and can be found. Nobody
+        holds any of its blocks any more."""
+        blocks = self._fetching.pop(number)
+        for block, key in zip(blocks, keys, strict=False):
+            if key not in self._block_of:
+                self._publish(block, key)
+        self.release(blocks)
+
     # ---- books
 
     def key_of(self, block: int) -> bytes | None:
@@ -196,7 +236,7 @@ class KVCache:
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Proves the books. Raises BrokenState. Linear in the pool's size."""
-        self.pool.check(tables)
+        self.pool.check([*tables, *self._fetching.values()])
         if {block: key for key, block in self._block_of.items()} != self._key_of:
             raise BrokenState("the prefix index and the blocks' keys disagree")
         if sum(self.pool.num_owners(block) == 0 for block in self._key_of) != self.num_kept:

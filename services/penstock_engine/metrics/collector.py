@@ -81,6 +81,13 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         ["direction"],
         _keyed(state.swapped),
     )
+    yield families.counters(
+        "penstock:disk_kv_blocks",
+        "KV blocks that were found in the tier on disk: read, or missed, as they were damaged or "
+        "deleted by then.",
+        ["result"],
+        _keyed(state.disk_blocks),
+    )
     for name, words, value in (
         ("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", state.cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the KV cache.", state.cache_hits),

@@ -31,12 +31,14 @@ class EngineCounts:
     """Since the process began. Seconds are of the clock that the core is told.
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of
-    workers that are gone.  prompt_tokens, generation_tokens: by tenant; of requests that were
-    accepted here first, and of sequences that have ended.  media_encoded, media_found: items of
-    prompts that were encoded, and whose encoding was there or not needed; media_bytes: of items
-    that were sent to workers.  drafts: works on a sequence that had drafted tokens; drafted_tokens,
-    kept_tokens: of these, all and those that were right; kept_at: the latter by their place in the
-    draft, the last one standing for all behind it.  adapters_loaded, adapters_failed: by workers;
+    workers that are gone.  disk_blocks_read, disk_blocks_missed: that were read from the tier on
+    disk, and that were found there and could not be.  prompt_tokens, generation_tokens: by tenant;
+    of requests that were accepted here first, and of sequences that have ended.  media_encoded,
+    media_found: items of prompts that were encoded, and whose encoding was there or not needed;
+    media_bytes: of items that were sent to workers.  drafts: works on a sequence that had drafted
+    tokens; drafted_tokens, kept_tokens: of these, all and those that were right; kept_at: the
+    latter by their place in the draft, the last one standing for all behind it.  adapters_loaded,
+    adapters_failed: by workers;
     adapter_seconds: that the former took together.
     """
 
@@ -54,6 +56,7 @@ class EngineCounts:
         self.adapters_loaded = self.adapters_failed = 0
         self.adapter_seconds = 0.0
         self.swapped_out = self.swapped_in = 0
+        self.disk_blocks_read = self.disk_blocks_missed = 0
         self.drafts = self.drafted_tokens = self.kept_tokens = 0
         self.kept_at = [0] * DRAFT_PLACES
         self.prompt_tokens: dict[str, int] = {}

@@ -47,6 +47,7 @@ class MetricsSnapshot(NamedTuple):
     prefix_caching: bool
     host_blocks: dict[str, int]
     swapped: dict[str, int]
+    disk_blocks: dict[str, int]
     steps: int
     step_budget: int
     preemptions: int
@@ -103,6 +104,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "out": counts.swapped_out + (0 if cache is None else cache.num_swapped_out),
             "in": counts.swapped_in + (0 if cache is None else cache.num_swapped_in),
         },
+        disk_blocks={"read": counts.disk_blocks_read, "missed": counts.disk_blocks_missed},
         steps=scheduler.num_steps,
         step_budget=scheduler.budget,
         preemptions=scheduler.num_preemptions,

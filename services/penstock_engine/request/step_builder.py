@@ -7,7 +7,7 @@ from collections.abc import Container
 import msgspec
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
+from penstock.protocol.to_worker import Copy, NewSequence, Plan, Save, SlotWork
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.request.planned_media import PlannedMedia
 from penstock_engine.request.request import Sequence
@@ -128,9 +128,10 @@ class StepBuilder:
         media: PlannedMedia | None = None,
         *,
         looks: bool = True,
+        saves: list[Save] | None = None,
     ) -> tuple[Plan, StepInFlight]:
         """The plan to send, and what is kept of it. Moves the progress of each of its sequences.
-        media: what it encodes.  looks: see Plan."""
+        media: what it encodes.  looks, saves: see Plan."""
         work: list[SlotWork] = []
         items: list[tuple[Sequence, int, bool]] = []
         tokens = decodes = 0
@@ -157,6 +158,7 @@ class StepBuilder:
             media.dropped,
             media.partly,
             looks,
+            saves or [],
         )
         step = StepInFlight(
             number,

@@ -90,6 +90,7 @@ class Scheduler:
             self.state.cache.take_copies(),
             self.state.limit.take(),
             looks=bool(builder.drafts) or self._drafter.looks(builder),
+            saves=self.state.cache.take_saves(),
         )
         self.state.released = []
         self.state.in_flight.append(step)

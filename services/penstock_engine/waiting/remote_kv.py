@@ -1,4 +1,4 @@
-"""Sequences whose prefix is said to be on its way from another engine, with its KV.
+"""Sequences whose prefix is on its way, with its KV: from the tier on disk, or from elsewhere.
 
 They wait for it a bounded time. Whatever becomes of it, they run: what has not come is computed.
 """
@@ -45,6 +45,10 @@ class RemoteKV:
         """Takes out a request's sequences, which are WAITING then."""
         mine = [s for s in request.sequences.values() if s in self._waiting]
         return [self._let_go(sequence) for sequence in mine]
+
+    def awaits(self, request: Request) -> bool:
+        """Whether one of its sequences waits so."""
+        return any(sequence in self._waiting for sequence in request.sequences.values())
 
     def over(self, now: float) -> list[Sequence]:
         """Takes out those whose time is over, earliest first; they are WAITING then."""

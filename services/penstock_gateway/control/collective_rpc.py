@@ -8,6 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.call_values import json_value
+from penstock.errors import RequestFailed
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.http.replies import send_json
 from penstock_gateway.request.endpoint import JsonEndpoint
@@ -56,7 +57,13 @@ class CollectiveRPCEndpoint(JsonEndpoint[CollectiveRPCRequest]):
             request.method, request.args, request.kwargs, request.timeout
         )
         reply = CollectiveRPCReply([json_value(each) for each in results])
-        await send_json(send, 200, msgspec.json.encode(reply))
+        try:
+            told = msgspec.json.encode(reply)
+        except TypeError as error:  # Keys of JSON's objects are strings or numbers.
+            raise RequestFailed(
+                f"{request.method}: its result has no form in JSON: {error}"
+            ) from None
+        await send_json(send, 200, told)
 
 
 def routes(service: Service) -> list[OperationRoute]:

@@ -61,6 +61,25 @@ class BlockCopies:
         for part in (*self._device, *self._host):
             give_back_pages(part)
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bytes of a block in each of the arrays."""
+        return tuple(part.shape[1] for part in self._device)
+
+    def read(self, block: int) -> bytes:
+        """A block of the KV cache. Raises PlanError if it doesn't exist."""
+        self._check("device", block)
+        return b"".join(part[block].tobytes() for part in self._device)
+
+    def write(self, block: int, data: bytes) -> None:
+        """Fills a block of the KV cache with what `read` gave. From any thread, for a block that
+        nobody else uses. Raises PlanError if it doesn't exist."""
+        self._check("device", block)
+        view, at = np.frombuffer(data, dtype=np.uint8), 0
+        for part in self._device:
+            part[block] = view[at : at + part.shape[1]]
+            at += part.shape[1]
+
     def make(self, copies: list[Copy]) -> None:
         """Makes the copies in order. Raises PlanError for a block that doesn't exist."""
         for copy in copies:

@@ -47,7 +47,12 @@ class ExtensionMethods:
             self._methods()
 
     def answer(self, call: WorkerCall) -> CallDone | CallFailed:
-        """Calls the method. The process ends where that takes longer than it may."""
+        """Calls the method. The process ends where that, or to load the extensions, takes longer
+        than it may."""
+        with _ended_after(call.seconds):
+            return self._answer(call)
+
+    def _answer(self, call: WorkerCall) -> CallDone | CallFailed:
         try:
             known = self._methods()
         except StartupError as error:
@@ -62,8 +67,7 @@ class ExtensionMethods:
             inspect.signature(method).bind(*args, **kwargs)
         except (TypeError, ValueError) as error:
             return CallFailed(call.call, "invalid", f"{call.method}: {error}")
-        with _ended_after(call.seconds):
-            return _called(call, method, args, kwargs)
+        return _called(call, method, args, kwargs)
 
     def _methods(self) -> dict[str, Callable[..., Any]]:
         if self._found is None:
@@ -82,7 +86,7 @@ class ExtensionMethods:
             raise BrokenPlugin(f"{whose} is no class")
         try:
             extension = cast("Callable[[WorkerContext], object]", kind)(self._context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BrokenPlugin(f"{whose} raised {type(error).__name__}: {error}") from error
         names = [
             name

@@ -4,10 +4,9 @@ A graph has fixed shapes, so a step is padded to a bucket, and each bucket has o
 them are captured while the model is loaded, the largest first, so that the others find room in the
 memory that it has taken; a capture waits for the device and empties the caches, so no step may have
 to wait for one. A bucket is a number of sequences and a longest context. The context is part of it
-because the attention's grid has one program for each key split that the bucket allows, and a single
-grid for the longest context of all would be mostly empty: 131,072 tokens are 256 splits, and 64
-sequences with 8 KV heads make 131,072 programs per layer, which take longer than the attention
-itself.
+because a step's block tables are as wide as the bucket's, and attention's partial results have room
+for each split of the keys that it allows: for 131,072 tokens and 256 sequences the tables alone
+would be 8 MiB that every step copies.
 
 Several ranks. Collectives between tensor-parallel ranks are captured with the rest, as NCCL's are
 kernels on the stream. So either all of these ranks launch a graph or none does: after each capture

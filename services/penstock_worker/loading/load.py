@@ -22,6 +22,8 @@ from penstock_worker.alignment.slots import can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
+from penstock_worker.disk.opening import open_disk, refuse_disk
+from penstock_worker.disk.tier import NO_DISK
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
@@ -82,6 +84,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f" the engine core serves ({setup.digest[:12]})"
         )
     if setup.pooling is not None:
+        refuse_disk(setup, "a pooling model keeps no KV there")
         return _load_pooling(text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
@@ -89,6 +92,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if draft is not None:
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
+        refuse_disk(setup, "it serves models on a CPU")
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
@@ -96,17 +100,27 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
         copies = BlockCopies(forward.kv_blocks(), host_blocks)
+    named = fingerprint(
+        prepared.digest,
+        f"{recipe.fingerprint} sampler {sampler.fingerprint}",
+        ranks.place.layout,
+    )
+    disk = open_disk(
+        setup,
+        copies,
+        named,
+        recipe.kv_groups,
+        ranks=ranks.place.ranks,
+        drafts=draft is not None,
+    )
     rows = prepared.decoder.encoder_rows
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups, rows)
     slots = Slots(bounds, tokens_from_plans=not ranks.place.last)
     ready = Ready(
         num_kv_blocks=blocks,
         device="cpu",
-        fingerprint=fingerprint(
-            prepared.digest,
-            f"{recipe.fingerprint} sampler {sampler.fingerprint}",
-            ranks.place.layout,
-        ),
+        fingerprint=named,
+        disk_kv=disk is not NO_DISK,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
@@ -165,6 +179,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         ),
         adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
+        disk=disk,
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)

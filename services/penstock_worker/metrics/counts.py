@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock import logs
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.to_worker import Plan
@@ -20,6 +22,7 @@ class WorkerCounts:
 
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
     model that is loaded, 0 before.  late_compilations: kernels that a model's rehearsal had missed.
+    disk_blocks: what its tier on disk counts.
     """
 
     def __init__(self) -> None:
@@ -29,6 +32,7 @@ class WorkerCounts:
         self.kv_bytes = 0
         self.late_compilations = 0
         self.tokens = 0
+        self.disk_blocks: Callable[[], dict[str, int]] = dict
         self.busy_seconds = 0.0
         self.step_seconds = Histogram(STEP_SECONDS)
 

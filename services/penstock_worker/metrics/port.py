@@ -94,4 +94,11 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
     yield families.gauge(
         "penstock:worker_load_seconds", "What loading the model took.", counts.load_seconds
     )
+    yield families.counters(
+        "penstock:worker_disk_kv_blocks",
+        "KV blocks for the tier on disk: written; left_out, as writing was behind or failed; "
+        "damaged, found so when they were read.",
+        ["result"],
+        {(result,): count for result, count in counts.disk_blocks().items()},
+    )
     yield families.gauge("penstock:worker_kv_bytes", "Memory of the KV pool.", counts.kv_bytes)

@@ -28,6 +28,7 @@ from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.disk.tier import NO_DISK, StepDisk
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
@@ -68,6 +69,7 @@ class Generate(StepKind[Launch]):
         drafting: Drafting | None = None,
         adapters: StepAdapters = NO_ADAPTERS,
         alignment: Alignment | None = None,
+        disk: StepDisk = NO_DISK,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
@@ -77,7 +79,7 @@ class Generate(StepKind[Launch]):
         its tokens are spoken.
         """
         super().__init__(
-            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters
+            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters, disk
         )
         self.together = together
         self._queue = queue

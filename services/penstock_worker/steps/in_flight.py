@@ -16,7 +16,8 @@ from typing import Protocol
 
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
-from penstock_worker.engine_session import Activity, Heard
+from penstock_worker.engine_session import Heard
+from penstock_worker.left_over import Activity
 
 DEPTH = 2
 """Steps in flight at most."""

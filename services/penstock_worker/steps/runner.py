@@ -24,9 +24,10 @@ import torch
 
 from penstock import logs
 from penstock.protocol.from_worker import Result, SlotResult
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters
 from penstock_worker.device.queue import DeviceQueue
+from penstock_worker.disk.tier import StepDisk, Tell
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
@@ -82,6 +83,15 @@ class StepRunner(Generic[Queued]):
         return self._kind.adapters
 
     @property
+    def disk(self) -> StepDisk:
+        """The tier on disk. The session asks it what there is."""
+        return self._kind.disk
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        """Has blocks read from disk, while steps continue. Raises PlanError."""
+        self._kind.fetch(message, tell)
+
+    @property
     def layers_done(self) -> int:
         """Layers computed (or queued) since the start. May be read from another thread."""
         return self._kind.layers_done
@@ -95,6 +105,7 @@ class StepRunner(Generic[Queued]):
         self.grammars.close()
         self.media.close()
         self.adapters.close()
+        self.disk.close()
 
     def reset(self) -> None:
         """Forgets all sequences and the steps in flight, because a new session with the engine core

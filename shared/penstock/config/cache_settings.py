@@ -43,6 +43,32 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float,
         Meta(ge=0, description="GiB of host memory for KV blocks that leave the pool; 0: none."),
     ] = 0.0
+    disk_kv_dir: Annotated[
+        str | None,
+        Meta(
+            description="Folder in which KV blocks are kept on disk, and found again after a"
+            " restart; default: none. Several engine cores of one host may share it. On a CPU, for"
+            " models with one KV group and one rank."
+        ),
+    ] = None
+    disk_kv_gib: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1_048_576,
+            description="GiB that disk_kv_dir holds at most, of all models together; what was not"
+            " used for longest is deleted first.",
+        ),
+    ] = 16.0
+    disk_kv_write_mib: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1_048_576,
+            description="MiB that each engine core writes to disk_kv_dir per second, at most. What"
+            " is computed faster than that is not all kept.",
+        ),
+    ] = 256.0
     kv_memory_fraction: Annotated[
         float,
         Meta(

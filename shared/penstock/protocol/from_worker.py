@@ -51,6 +51,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     as many, and has the decoder's tokens behind them. 0: items stand anywhere."""
     aligns: bool = False
     """Whether it can tell when tokens were spoken (see common.Pooling)."""
+    disk_kv: bool = False
+    """Whether it has a tier on disk, and so wants Plan.saves and answers LookUpKV and FetchKV."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, array_like=True):
@@ -169,6 +171,25 @@ class AdapterFailed(msgspec.Struct, frozen=True, tag="adapter_failed"):
     """Whether its contents are why, so that loading it again would fail again."""
 
 
+class FoundKV(msgspec.Struct, frozen=True, tag="found_kv"):
+    """The answer to LookUpKV."""
+
+    fetch: int
+    count: int
+    """How many of the keys, from the first one on, are on disk."""
+    block_seconds: float = 0.0
+    """How long reading a block took lately; 0: unknown."""
+
+
+class FetchedKV(msgspec.Struct, frozen=True, tag="fetched_kv"):
+    """The answer to FetchKV."""
+
+    fetch: int
+    count: int
+    """How many of the blocks, from the first one on, have their contents. What could not be read,
+    or is damaged, ends them."""
+
+
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """Sent during a long step, so that the engine core can tell it from one that is stuck."""
 
@@ -228,6 +249,8 @@ FromWorker = (
     | AdapterReady
     | AdapterFailed
     | Asleep
+    | FoundKV
+    | FetchedKV
     | CallDone
     | CallFailed
 )

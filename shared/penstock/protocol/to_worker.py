@@ -89,6 +89,12 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """The highest rank of an adapter's factors."""
     lora_whole_matrices: bool = False
     """Whether adapters may bring an embedding and an output head of their own."""
+    disk_kv_dir: str = ""
+    """Folder of the tier on disk; empty for none."""
+    disk_kv_bytes: int = 0
+    """The most that the folder may hold."""
+    disk_kv_write_bytes: int = 0
+    """The most that is written to it in a second."""
     worker_extensions: str = "all"
     """Which are loaded, see WorkerSettings."""
 
@@ -101,6 +107,14 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     the device."""
     source: int
     target: int
+
+
+class Save(msgspec.Struct, frozen=True, array_like=True):
+    """Keeps a KV block's contents in the tier on disk."""
+
+    key: bytes
+    """The contents' name."""
+    block: int
 
 
 NO_BLOCK = -1
@@ -299,6 +313,32 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     the same wherever it was divided. What failed is left."""
     looks: bool = True
     """Whether SlotResult.proposed is wanted: to find it takes time."""
+    saves: list[Save] = []
+    """Blocks to keep on disk, as they are before anything else of the plan is done. The worker
+    leaves out what it has no time or room for."""
+
+
+class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
+    """Asks what the tier on disk has. Answered by FoundKV, while steps continue."""
+
+    fetch: int
+    """A number that the engine core has not used before in this session."""
+    keys: list[bytes]
+    """Names of the contents of blocks that follow each other."""
+
+
+class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
+    """Reads blocks from the tier on disk. Answered by FetchedKV, while steps continue. Until then
+    the blocks belong to this message, and no plan touches them."""
+
+    fetch: int
+    """Of the LookUpKV before."""
+    keys: list[bytes]
+    blocks: list[int]
+    """Where the contents are to be, as many."""
+    saves: list[Save] = []
+    copies: list[Copy] = []
+    """As a plan's, to be done first: `blocks` may be among their sources."""
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
@@ -336,6 +376,8 @@ ToWorker = (
     | DropMedia
     | LoadAdapter
     | DropAdapter
+    | LookUpKV
+    | FetchKV
     | WorkerCall
     | Stop
     | Sleep

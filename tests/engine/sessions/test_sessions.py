@@ -142,6 +142,19 @@ def test_workers_that_are_stuck_are_replaced_and_the_request_goes_on() -> None:
     assert end_of(asked).finish == "length"
 
 
+def test_a_step_that_has_just_begun_is_not_stuck() -> None:
+    """However long nothing could be computed before it, or the engine core itself was away."""
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    h.now += 1000
+    asked = h.submit(front, [1] * 40, max_tokens=9, ignore_eos=True)
+    h.settle()
+    assert h.worker_session is not None
+    h.run()
+    assert end_of(asked).finish == "length"
+
+
 def test_a_request_that_workers_hang_of_ends() -> None:
     h = Harness()
     front = h.connect()

@@ -47,6 +47,16 @@ async def test_errors(
     assert (reply.status_code, reply.json()["error"]["message"]) == (status, str(error))
 
 
+async def test_a_result_that_json_has_no_form_for(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    engine.answers = [{"shape": 1}, {(1, 2): "a pair"}]
+    reply = await http.post("/collective_rpc", json={"method": "memory"})
+    assert reply.status_code == 500
+    said = reply.json()["error"]["message"]
+    assert said.startswith("memory: its result has no form in JSON: Only dicts with str-like")
+
+
 @pytest.mark.parametrize("body", [{}, {"method": 3}, {"method": "m", "code": "x"}])
 async def test_what_is_no_call(
     http: httpx.AsyncClient, engine: FakeEngineClient, body: dict[str, Any]

@@ -16,17 +16,21 @@ from penstock_kernels import triton as kernels
 ROOT = Path(__file__).parents[3]
 CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
 ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
+COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
 
 def check_attention(said: str) -> None:
     """Keys and values of the tiles that follow are on their way during a tile's products, and sums
-    stay in registers."""
+    stay in registers. So are three numbers of each of three splits while one is folded."""
     attends = [kernel for call in CALL.findall(said) for kernel in ATTEND.findall(call)]
     assert len(attends) > 5
     for spilled, copies in attends:
         assert int(spilled) <= 64
         assert int(copies) >= 3
+    folds = COMBINE.findall(said)
+    assert folds
+    assert all(int(copies) >= 9 for copies in folds)
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from penstock.protocol.to_worker import Plan, Stop
 from penstock_worker.batch.block_copies import NO_COPIES
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue
-from penstock_worker.engine_session import Activity, Heard
+from penstock_worker.engine_session import Heard
 from penstock_worker.grammar import SlotGrammars
+from penstock_worker.left_over import Activity
 from penstock_worker.steps import in_flight as module
 from penstock_worker.steps.begun import BegunStep
 from penstock_worker.steps.in_flight import DEPTH, LONGEST_PAUSE, StepsInFlight

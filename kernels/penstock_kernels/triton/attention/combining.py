@@ -36,8 +36,10 @@ def combine(
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
     SINKS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """Folds the partial results of one row of a tile, in the order of its splits. A decode's
+    """Folds the partial results of one row of a tile, in the order of its splits, with STAGES - 2
+    of those that follow on their way. A decode's
     padding rows are set to zero here, which saves one kernel per layer that would zero the
     output."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -64,7 +66,7 @@ def combine(
         top = LOWEST
         total = 0.0
         mixed = tl.zeros([DIM_BLOCK], tl.float32)
-        for _ in range(begin, end):
+        for _ in tl.range(begin, end, num_stages=STAGES):
             peak = tl.load(partial_peaks + place)
             weight = tl.load(partial_weights + place)
             values = tl.load(partial_values + place * HEAD_DIM + column, mask=mask, other=0.0)

@@ -31,7 +31,12 @@ from penstock_kernels.triton.attention.paged_kernels import attend
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
 from penstock_kernels.triton.attention.rope_write import UNSCALED, KVScales, check_caches
 from penstock_kernels.triton.rounding import LOG2_E
-from penstock_kernels.triton.tiles import ATTENTION_PROGRAMS, LISTED_TILES, AttentionTiles
+from penstock_kernels.triton.tiles import (
+    ATTENTION_PROGRAMS,
+    COMBINE_STAGES,
+    LISTED_TILES,
+    AttentionTiles,
+)
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,7 @@ class _Call:
                 self._limit,
                 splits,
                 QUERIES=shape.rows // plan.group,
+                STAGES=COMBINE_STAGES,
                 num_warps=1,
                 **common,
             )

@@ -1,0 +1,165 @@
+"""What is read from the worker's tier on disk: what is asked for, what pays, and into which blocks.
+
+The worker keeps the tier's files and index, and reads beside its steps.  The engine core asks for
+the part of a prompt that is in neither pool nor host tier, and gives blocks for what was found.
+Those belong to the fetch until it is answered, whoever has left meanwhile; then they can be found
+by their keys as all others, and whoever waited goes on.  It does so, too, after the time that
+computing would take, or where anything is wrong: what has not come is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.protocol.from_worker import FetchedKV, FoundKV
+from penstock.protocol.to_worker import FetchKV, LookUpKV
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.metrics.counts import EngineCounts
+from penstock_engine.policies.forecast import first_token_after
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.scheduler.state import SchedulerState
+from penstock_engine.sessions.workers import Workers
+from penstock_engine.waiting.remote_kv import RemoteKV
+
+MAX_FETCHES = 16
+"""At a time; who comes then computes."""
+
+MAX_FETCHED_BLOCKS = 8192
+"""Of one fetch."""
+
+LEAST_FETCHED_BLOCKS = 4
+"""Fewer aren't worth a question."""
+
+UNKNOWN_WAIT = 5.0
+"""Seconds that a sequence waits at most while it isn't known what computing would take."""
+
+LEAST_WAIT = 0.25
+
+
+class UnfitAnswer(Exception):
+    """The worker answers what it was not asked."""
+
+
+@dataclass(slots=True, eq=False)
+class DiskFetch:
+    """request: of those who wait.  keys: of what is asked for.  reading: whether blocks belong to
+    it."""
+
+    number: int
+    request: Request
+    keys: list[bytes]
+    until: float
+    reading: bool = False
+
+
+class DiskKV:
+    """The fetches that are not answered yet."""
+
+    def __init__(
+        self,
+        scheduling: SchedulerState,
+        workers: Workers,
+        remote_kv: RemoteKV,
+        counts: EngineCounts,
+    ) -> None:
+        self._scheduling = scheduling
+        self._workers = workers
+        self._remote_kv = remote_kv
+        self._counts = counts
+        self._enabled = False
+        self._last_number = 0
+        self._fetches: dict[int, DiskFetch] = {}
+        self._of_request: dict[Request, DiskFetch] = {}
+
+    @property
+    def num_fetches(self) -> int:
+        """That are not answered yet."""
+        return len(self._fetches)
+
+    def attach(self, *, has_disk: bool) -> None:
+        """A worker is ready."""
+        self._enabled = has_disk
+        if self._scheduling.cache is not None:
+            self._scheduling.cache.saves_to_disk = has_disk
+
+    def worker_lost(self) -> list[Request]:
+        """Whose fetches are over; the blocks went with the worker."""
+        requests = [fetch.request for fetch in self._fetches.values()]
+        self._fetches.clear()
+        self._of_request.clear()
+        self._enabled = False
+        return requests
+
+    def ask(self, sequence: Sequence, now: float) -> float | None:
+        """Asks the worker for the part of the sequence that isn't in memory. Returns until when it
+        should wait for that; None: not at all."""
+        known = self._of_request.get(sequence.request)
+        if known is not None:
+            return known.until
+        cache, size = self._scheduling.cache, self._scheduling.block_size
+        if not self._enabled or cache is None or len(self._fetches) >= MAX_FETCHES:
+            return None
+        wanted = sequence.first_wanted // size
+        keys = sequence.block_keys(0, wanted, size)
+        keys = keys[cache.match(keys).blocks :][:MAX_FETCHED_BLOCKS]
+        if len(keys) < LEAST_FETCHED_BLOCKS:
+            return None
+        self._last_number += 1
+        until = now + self._patience(len(keys))
+        fetch = DiskFetch(self._last_number, sequence.request, keys, until)
+        self._fetches[fetch.number] = self._of_request[sequence.request] = fetch
+        self._workers.send(LookUpKV(fetch.number, keys))
+        return until
+
+    def found(self, message: FoundKV) -> Request | None:
+        """Has what was found read, if that pays. Returns whom to let go otherwise. Raises
+        UnfitAnswer."""
+        fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
+        if fetch is None or fetch.reading or cache is None:
+            raise UnfitAnswer(f"KV was found for fetch {message.fetch}, which doesn't look for any")
+        count = min(message.count, len(fetch.keys), cache.pool.num_free // 2)
+        computing = self._computing(count)
+        pays = not 0.0 < computing <= count * message.block_seconds
+        waited_for = self._remote_kv.awaits(fetch.request)
+        if count < LEAST_FETCHED_BLOCKS or not pays or not waited_for:
+            return self._forget(fetch)
+        fetch.reading = True
+        del fetch.keys[count:]
+        blocks = cache.begin_fetch(fetch.number, count)
+        self._workers.send(
+            FetchKV(fetch.number, fetch.keys, blocks, cache.take_saves(), cache.take_copies())
+        )
+        return None
+
+    def fetched(self, message: FetchedKV) -> Request:
+        """The blocks can be found, as many as were read. Returns whom to let go. Raises
+        UnfitAnswer."""
+        fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
+        fits = fetch is not None and 0 <= message.count <= len(fetch.keys)
+        if fetch is None or cache is None or not fetch.reading or not fits:
+            raise UnfitAnswer(f"{message.count} blocks came for fetch {message.fetch}")
+        cache.end_fetch(fetch.number, fetch.keys[: message.count])
+        self._counts.disk_blocks_read += message.count
+        self._counts.disk_blocks_missed += len(fetch.keys) - message.count
+        return self._forget(fetch)
+
+    def check(self) -> None:
+        """Raises BrokenState where a fetch that reads has no blocks, or blocks have no fetch."""
+        cache = self._scheduling.cache
+        held = {} if cache is None else cache.fetching()
+        reads = {f.number: len(f.keys) for f in self._fetches.values() if f.reading}
+        if held != reads:
+            raise BrokenState(f"fetches from disk are {reads}; blocks are held for {held}")
+
+    def _forget(self, fetch: DiskFetch) -> Request:
+        del self._fetches[fetch.number]
+        del self._of_request[fetch.request]
+        return fetch.request
+
+    def _computing(self, blocks: int) -> float:
+        """Seconds that computing so many blocks takes at least; 0: unknown."""
+        tokens = blocks * self._scheduling.block_size
+        return first_token_after(self._scheduling.step_cost, tokens, self._scheduling.budget)
+
+    def _patience(self, blocks: int) -> float:
+        return max(self._computing(blocks) or UNKNOWN_WAIT, LEAST_WAIT)

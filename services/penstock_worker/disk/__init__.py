@@ -1,0 +1,1 @@
+"""The tier on disk: KV blocks in files, named by their contents."""

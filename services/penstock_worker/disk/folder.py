@@ -1,0 +1,225 @@
+"""The segments of one model in a folder that several workers may share, and an index of them.
+
+    DIR/lock                       held while room is made
+    DIR/FINGERPRINT/*.kv           segments; their names are random
+
+Each worker writes segments of its own and reads everybody's. A segment's time of modification
+says when it was used last; the oldest one of all models is deleted where DIR would hold too much.
+Whoever still has it open can read it, and forgets it soon.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock_worker.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
+
+log = logs.get(__name__)
+
+SEGMENT_BYTES = 256 * 2**20
+"""At about, where that is no more than a sixteenth of what the folder may hold."""
+
+MAX_SEGMENTS = 256
+"""At about, if segments were all of one folder: each takes an open file."""
+
+REFRESH_SECONDS = 1.0
+"""Between two looks at what others have written."""
+
+RETRY_SECONDS = 30.0
+"""Until writing is tried again after an error."""
+
+
+class SegmentFolder:
+    """All but `has` may wait for the disk. From any thread.
+
+    num_damaged: payloads that were found so.
+    """
+
+    def __init__(self, root: Path, fingerprint: str, payload_bytes: int, limit_bytes: int) -> None:
+        """Makes the folders. limit_bytes: that all of `root` may hold. Raises StartupError."""
+        self._root, self._folder = root, root / fingerprint
+        self._payload_bytes, self._limit = payload_bytes, limit_bytes
+        each = HEADER_BYTES + payload_bytes
+        wanted = max(min(SEGMENT_BYTES, limit_bytes // 16), limit_bytes // MAX_SEGMENTS)
+        self._places = max(1, wanted // each)
+        self._segment_bytes = self._places * each
+        if self._segment_bytes > limit_bytes:
+            raise StartupError(
+                f"disk_kv_gib lets {root} hold {limit_bytes:,} bytes; a KV block takes {each:,}"
+            )
+        self.num_damaged = 0
+        self._lock = threading.Lock()
+        self._segments: dict[str, SegmentFile] = {}
+        self._index: dict[bytes, tuple[SegmentFile, int]] = {}
+        self._own: SegmentFile | None = None
+        self._refreshed = 0.0
+        self._not_before = 0.0
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._lock:
+                self._look(time.monotonic())
+        except OSError as error:
+            raise StartupError(f"disk_kv_dir {root} can't be used: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._payload_bytes
+
+    def has(self, key: bytes) -> bool:
+        """Whether the key was there at the last look."""
+        return key in self._index
+
+    def leading(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, from the first one on, are there."""
+        now = time.monotonic()
+        with self._lock:
+            if now >= self._refreshed + REFRESH_SECONDS:
+                try:
+                    self._look(now)
+                except OSError as error:
+                    log.warning("the KV on disk can't be looked at", reason=str(error))
+            found = next((n for n, key in enumerate(keys) if key not in self._index), len(keys))
+            segments = {id(s): s for s, _ in map(self._index.__getitem__, keys[:found])}
+            for segment in segments.values():
+                segment.used_now()
+        return found
+
+    def read(self, key: bytes) -> bytes | None:
+        """The contents; None where they aren't there, or are damaged, and then forgotten."""
+        with self._lock:
+            segment, place = self._index.get(key, (None, 0))
+            if segment is None:
+                return None
+            try:
+                payload = segment.read(key, place)
+            except OSError as error:
+                log.warning("KV can't be read from disk", reason=str(error))
+                payload = None
+            if payload is None:
+                self.num_damaged += 1
+                del self._index[key]
+            return payload
+
+    def write(self, key: bytes, payload: bytes) -> bool:
+        """Appends the contents; whether they are there now. After an error nothing is written for
+        RETRY_SECONDS."""
+        if self.has(key):
+            return True
+        now = time.monotonic()
+        if now < self._not_before or len(payload) != self._payload_bytes:
+            return False
+        try:
+            own = self._writable()
+            place = own.append(key, payload)
+        except OSError as error:
+            log.warning("KV can't be written to disk", reason=str(error))
+            self._not_before = now + RETRY_SECONDS
+            self._retire()
+            return False
+        with self._lock:
+            if own.path.name in self._segments:
+                self._index[key] = (own, place)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._index.clear()
+        self._retire()
+        with self._lock:
+            for segment in self._segments.values():
+                segment.close()
+            self._segments.clear()
+
+    # ---- segments
+
+    def _writable(self) -> SegmentFile:
+        """The segment that this worker writes. Where that is full, or was deleted, another one that
+        nobody writes any more, as its writer has ended; else a new one. Raises OSError."""
+        own = self._own
+        if own is not None and not own.full and own.path.exists():
+            return own
+        self._retire()
+        with self._lock:
+            for segment in self._segments.values():
+                if not segment.full and segment.take_over():
+                    self._scan(segment)
+                    self._own = segment
+                    if not segment.full:
+                        return segment
+        with self._room_made():
+            path = self._folder / f"{secrets.token_hex(8)}.kv"
+            segment = SegmentFile.create(path, self._payload_bytes, self._places)
+        with self._lock:
+            self._segments[path.name] = self._own = segment
+            self._look(time.monotonic())
+        return segment
+
+    def _retire(self) -> None:
+        """Writes no more to its segment. It can be read for as long as the file is there. In the
+        thread that writes: nobody else closes what it writes to."""
+        with self._lock:
+            own, self._own = self._own, None
+            if own is not None and own.path.name not in self._segments:
+                own.close()
+
+    @contextmanager
+    def _room_made(self) -> Iterator[None]:
+        """Has the oldest segments deleted, so that there is room for one more. No other worker
+        makes room, or takes it, meanwhile. Raises OSError."""
+        fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            for path in self._root.glob(f"*/*{UNFINISHED}"):
+                path.unlink(missing_ok=True)  # Whoever made it has died over it.
+            files = [(path, path.stat()) for path in self._root.glob("*/*.kv")]
+            files.sort(key=lambda each: each[1].st_mtime)
+            held = sum(stat.st_size for _, stat in files)
+            for path, stat in files:
+                if held + self._segment_bytes <= self._limit:
+                    break
+                path.unlink(missing_ok=True)
+                held -= stat.st_size
+            yield
+        finally:
+            os.close(fd)
+
+    def _look(self, now: float) -> None:
+        """Learns of what others have written and deleted. The lock is held. Raises OSError."""
+        self._refreshed = now
+        there = {path.name: path for path in self._folder.glob("*.kv")}
+        for name in [name for name in self._segments if name not in there]:
+            self._drop(self._segments.pop(name))
+        for name, path in there.items():
+            with suppress(OSError):  # Deleted meanwhile, not ours to read, or damaged.
+                self._learn(name, path)
+
+    def _learn(self, name: str, path: Path) -> None:
+        segment = self._segments.get(name)
+        if segment is None:
+            segment = self._segments[name] = SegmentFile.open(path, self._payload_bytes)
+        if segment is not self._own:
+            self._scan(segment)
+
+    def _scan(self, segment: SegmentFile) -> None:
+        for key, place in segment.scan():
+            self._index.setdefault(key, (segment, place))
+
+    def _drop(self, segment: SegmentFile) -> None:
+        """A file that was deleted."""
+        gone = [key for key, (where, _) in self._index.items() if where is segment]
+        for key in gone:
+            del self._index[key]
+        if segment is not self._own:
+            segment.close()

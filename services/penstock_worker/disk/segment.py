@@ -1,0 +1,138 @@
+"""A file of KV blocks, which is written once, from its beginning to its end.
+
+    place 0: header | payload    place 1: header | payload    ...    zeros
+
+All payloads of a folder are equally long. The file has its full size from the beginning, so that a
+disk without room for it is met before anything is written. A payload is written before its
+header, and the header has a checksum of its own: what is torn, damaged or not yet written has no
+header that holds, or a payload that its digest doesn't fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+MAGIC = b"PSTKKV01"
+_FIELDS = struct.Struct("<8s32sQ32s")
+"""Magic, the contents' key, bytes of the payload, digest of key and payload."""
+_CHECKSUM = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
+_NOTHING = bytes(HEADER_BYTES)
+UNFINISHED = ".new"
+"""In place of a segment's suffix, until the file has its size."""
+
+
+class SegmentFile:
+    """places: how many payloads the file has room for.  scanned: places that `scan` has looked at,
+    or that were written here."""
+
+    def __init__(self, path: Path, payload_bytes: int, fd: int) -> None:
+        """Takes over `fd`."""
+        self.path = path
+        self.scanned = 0
+        self._payload_bytes = payload_bytes
+        self._stride = HEADER_BYTES + payload_bytes
+        self._fd = fd
+        self.places = os.fstat(fd).st_size // self._stride
+
+    @classmethod
+    def open(cls, path: Path, payload_bytes: int) -> SegmentFile:
+        """Of another life or process. Raises OSError."""
+        return cls(path, payload_bytes, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    @classmethod
+    def create(cls, path: Path, payload_bytes: int, places: int) -> SegmentFile:
+        """A new file with room for so many payloads, readable for nobody else, to be written here.
+        Raises OSError; then there is no file."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        unfinished = path.with_suffix(UNFINISHED)
+        fd = os.open(unfinished, flags, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, places * (HEADER_BYTES + payload_bytes))
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unfinished.rename(path)
+            return cls(path, payload_bytes, fd)
+        except OSError:
+            os.close(fd)
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def take_over(self) -> bool:
+        """Goes on writing what nobody else writes any more. Returns whether that is so; then the
+        rest has to be scanned before anything is appended. Raises OSError."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        os.close(self._fd)
+        self._fd = fd
+        return True
+
+    @property
+    def full(self) -> bool:
+        return self.scanned >= self.places
+
+    def scan(self) -> Iterator[tuple[bytes, int]]:
+        """Yields (key, place) of what was written since the last scan. Raises OSError."""
+        while not self.full:
+            header = os.pread(self._fd, HEADER_BYTES, self.scanned * self._stride)
+            if header == _NOTHING or len(header) < HEADER_BYTES:
+                return
+            place, self.scanned = self.scanned, self.scanned + 1
+            key = self._key_of(header)
+            if key is not None:
+                yield key, place
+
+    def read(self, key: bytes, place: int) -> bytes | None:
+        """The payload; None if it is damaged, or another one's. Raises OSError."""
+        record = os.pread(self._fd, self._stride, place * self._stride)
+        header, payload = record[:HEADER_BYTES], record[HEADER_BYTES:]
+        if len(record) < self._stride or self._key_of(header) != key:
+            return None
+        return payload if _FIELDS.unpack_from(header)[3] == _digest(key, payload) else None
+
+    def append(self, key: bytes, payload: bytes) -> int:
+        """Writes into the next place, and returns its number. Raises OSError."""
+        fields = _FIELDS.pack(MAGIC, key, len(payload), _digest(key, payload))
+        place, at = self.scanned, self.scanned * self._stride
+        _write(self._fd, payload, at + HEADER_BYTES)
+        _write(self._fd, fields + _CHECKSUM.pack(zlib.crc32(fields)), at)
+        self.scanned += 1
+        return place
+
+    def used_now(self) -> None:
+        """Notes in the file system that its contents were asked for."""
+        os.utime(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _key_of(self, header: bytes) -> bytes | None:
+        """None for a header that doesn't hold."""
+        magic, key, length, _ = _FIELDS.unpack_from(header)
+        (checksum,) = _CHECKSUM.unpack_from(header, _FIELDS.size)
+        whole = checksum == zlib.crc32(header[: _FIELDS.size])
+        fits = magic == MAGIC and length == self._payload_bytes
+        return key if whole and fits else None
+
+
+def _digest(key: bytes, payload: bytes) -> bytes:
+    digest = blake2b(key, digest_size=32)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    """All of it. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written

@@ -1,0 +1,220 @@
+"""The tier on disk beside the steps: a thread that writes what is computed, and one that reads.
+
+Steps never wait for the disk. What is to be kept is copied out of the KV cache, and left out where
+the writer is behind. What is read is checked before it is copied into blocks that belong to the
+fetch alone.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock import logs
+from penstock.protocol.from_worker import FetchedKV, FoundKV
+from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock_worker.disk.folder import SegmentFolder
+
+log = logs.get(__name__)
+
+MAX_UNWRITTEN_BYTES = 64 * 2**20
+"""Copies of blocks that wait to be written."""
+
+FLUSH_SECONDS = 2.0
+"""At the end, for what isn't written yet."""
+
+CLOSE_SECONDS = 5.0
+
+FADE = 0.9
+"""Of the mean of seconds per block."""
+
+Tell = Callable[[FoundKV | FetchedKV], None]
+"""Sends an answer to the engine core. From any thread."""
+
+
+class BlockBytes(Protocol):
+    """The KV cache's blocks as bytes: BlockCopies."""
+
+    def read(self, block: int) -> bytes: ...
+
+    def write(self, block: int, data: bytes) -> None: ...
+
+
+class StepDisk(Protocol):
+    """What steps and sessions know of it."""
+
+    def save(self, saves: Sequence[Save]) -> None:
+        """Keeps these blocks, as they are now, where there is time and room. From the thread that
+        computes."""
+
+    def look_up(self, message: LookUpKV, tell: Tell) -> None:
+        """Returns soon. From any thread."""
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        """Returns soon. From the thread that computes, after the message's saves and copies."""
+
+    def blocks(self) -> dict[str, int]:
+        """How many were written, left out, or found to be damaged. From any thread."""
+
+    def leave_alone(self) -> None:
+        """What is computed from now on may be another model's: nothing is kept or read any more.
+        From the thread that computes."""
+
+    def reset(self) -> None:
+        """No block is written to any more: a new session with the engine core begins."""
+
+    def close(self) -> None:
+        """Ends the threads."""
+
+
+class NoDisk:
+    """Without a tier on disk."""
+
+    def save(self, saves: Sequence[Save]) -> None:
+        """Plans ask for nothing."""
+
+    def look_up(self, message: LookUpKV, tell: Tell) -> None:
+        tell(FoundKV(message.fetch, 0))
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        tell(FetchedKV(message.fetch, 0))
+
+    def blocks(self) -> dict[str, int]:
+        return {}
+
+    def leave_alone(self) -> None:
+        """Nothing is kept or read anyway."""
+
+    def reset(self) -> None:
+        """There is nothing to forget."""
+
+    def close(self) -> None:
+        """There are no threads."""
+
+
+NO_DISK: StepDisk = NoDisk()
+
+
+class DiskTier:
+    """num_written, num_left_out: blocks."""
+
+    def __init__(self, folder: SegmentFolder, blocks: BlockBytes, bytes_per_second: int) -> None:
+        self.num_written = self.num_left_out = 0
+        self._folder = folder
+        self._blocks = blocks
+        self._seconds_per_block = folder.payload_bytes / bytes_per_second
+        self._most = max(1, MAX_UNWRITTEN_BYTES // folder.payload_bytes)
+        self._unwritten: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._filling = threading.Lock()
+        self._epoch = 0
+        """Of the session whose blocks are filled; changed and compared under `_filling`."""
+        self._alone = False
+        """Whether something may have changed what is computed."""
+        self._block_seconds = 0.0
+        self._closed = threading.Event()
+        self._last_write = math.inf
+        """Until when it goes on at the end, by time.monotonic."""
+        self._threads = [
+            threading.Thread(target=self._write, name="kv-to-disk", daemon=True),
+            threading.Thread(target=self._read, name="kv-from-disk", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def save(self, saves: Sequence[Save]) -> None:
+        for save in [] if self._alone else saves:
+            if self._folder.has(save.key):
+                continue
+            if self._unwritten.qsize() >= self._most:
+                self.num_left_out += 1
+                continue
+            self._unwritten.put((save.key, self._blocks.read(save.block)))
+
+    def look_up(self, message: LookUpKV, tell: Tell) -> None:
+        self._asked.put(lambda: self._look_up(message, tell))
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        epoch = self._epoch
+        self._asked.put(lambda: self._fetch(message, tell, epoch))
+
+    def blocks(self) -> dict[str, int]:
+        return {
+            "written": self.num_written,
+            "left_out": self.num_left_out,
+            "damaged": self._folder.num_damaged,
+        }
+
+    def leave_alone(self) -> None:
+        if not self._alone:
+            log.warning("KV on disk is left alone until this process ends")
+            self._alone = True
+            self.reset()
+
+    def reset(self) -> None:
+        with self._filling:
+            self._epoch += 1
+
+    def close(self) -> None:
+        self.reset()
+        self._last_write = time.monotonic() + FLUSH_SECONDS
+        self._closed.set()
+        self._unwritten.put(None)
+        self._asked.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_SECONDS)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._folder.close()  # Else a disk doesn't answer, and nobody waits for it.
+
+    # ---- threads
+
+    def _write(self) -> None:
+        while (item := self._unwritten.get()) is not None:
+            if time.monotonic() > self._last_write:
+                return
+            if self._folder.has(item[0]):
+                continue
+            if self._folder.write(*item):
+                self.num_written += 1
+                self._closed.wait(self._seconds_per_block)
+            else:
+                self.num_left_out += 1
+
+    def _read(self) -> None:
+        while (task := self._asked.get()) is not None:
+            if self._closed.is_set():
+                return
+            task()
+
+    def _look_up(self, message: LookUpKV, tell: Tell) -> None:
+        try:
+            count = 0 if self._alone else self._folder.leading(message.keys)
+        except OSError as error:
+            log.warning("the KV on disk can't be looked up", reason=str(error))
+            count = 0
+        tell(FoundKV(message.fetch, count, self._block_seconds))
+
+    def _fetch(self, message: FetchKV, tell: Tell, epoch: int) -> None:
+        begun, count = time.perf_counter(), 0
+        for key, block in zip(message.keys, message.blocks, strict=True):
+            data = self._folder.read(key)
+            if data is None or not self._fill(block, data, epoch):
+                break
+            count += 1
+        if count:
+            each = (time.perf_counter() - begun) / count
+            known = self._block_seconds or each
+            self._block_seconds = FADE * known + (1 - FADE) * each
+        tell(FetchedKV(message.fetch, count))
+
+    def _fill(self, block: int, data: bytes, epoch: int) -> bool:
+        """Whether the block is still the fetch's."""
+        with self._filling:
+            if epoch != self._epoch:
+                return False
+            self._blocks.write(block, data)
+            return True

@@ -1,0 +1,134 @@
+"""Random histories with a tier on disk, which outlives workers, answers late, and loses blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.config.settings import RecordSettings
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import recording
+from penstock_engine.record.replay import replay
+from penstock_engine.record.restore import restore
+from penstock_engine.record.snapshot import snapshot
+from penstock_engine.waiting import disk_kv
+from tests.engine.fake_disk import FakeDisk
+from tests.engine.harness import Harness
+from tests.engine.record.twins import Twins
+from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.walker import Choices, Walker, drawn_options
+from tests.thinning import part
+
+
+@pytest.fixture(autouse=True, scope="module")
+def single_blocks_are_worth_it() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_kv, "LEAST_FETCHED_BLOCKS", 1)
+        patch.setattr(disk_kv, "MAX_FETCHES", 3)
+        yield
+
+
+class DiskWalker(Walker):
+    def __init__(self, choose: Choices) -> None:
+        options = drawn_options(choose) | {"prefix_caching": True}
+        super().__init__(Harness(**options), choose)
+        self.h.disk = FakeDisk(block_seconds=lambda: choose.whole(0, 3) // 3 * 100.0)
+        self.h.disk_at_once = False
+        self._wheel += ["disk"] * 60 + ["in mid-read"] * 8 + ["worker"] * 12
+        self.walks |= {"disk": (60, self.disk), "in mid-read": (8, self.in_mid_read)}
+
+    def disk(self) -> None:
+        """It answers something that it was asked, not always the first; sometimes a block is
+        lost."""
+        worker, whole = self.h.worker, self.choose.whole
+        if worker is None or not worker.reader.due:
+            return
+        at = whole(0, len(worker.reader.due) - 1)
+        keys = worker.reader.due[at].keys
+        lost = keys[whole(0, len(keys) - 1)] if whole(0, 4) == 0 else None
+        self.met["lost"] += lost is not None
+        self.met["waited"] += bool(self.h.core.state.remote_kv.num_waiting)
+        self.h.answer_disk(at, lost)
+
+    def in_mid_read(self) -> None:
+        """While blocks are being read, the worker dies, or a request ends that waits for some."""
+        waiting = self.h.core.state.remote_kv.parked()
+        if self.h.worker is None or not self.h.worker.reader.held:
+            return
+        if not waiting or self.choose.whole(0, 1):
+            self.met["killed while reading"] += 1
+            self.kill()
+            return
+        request = waiting[0].request
+        front = next(each for each in self.h.fronts if each.session == request.session)
+        self.met["left while reading"] += 1
+        self.h.abort(front, front.requests[request.number])
+
+    def end(self) -> None:
+        self.h.disk_at_once = True
+        super().end()
+        cache = self.h.core.state.scheduling.cache
+        assert cache is not None
+        assert not cache.num_fetching
+
+
+def walked(choose: Choices, operations: int) -> DiskWalker:
+    walker = DiskWalker(choose)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    return walker
+
+
+@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(1, 60))
+def test_short_histories(data: st.DataObject, length: int) -> None:
+    walked(Drawn(data), length).end()
+
+
+def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
+    met = Counter[str]()
+    for seed in range(12):
+        walker = walked(Seeded(seed), 500)
+        walker.end()
+        met += walker.met
+        counts = walker.h.core.state.counts
+        met["read"] += counts.disk_blocks_read
+        met["missed"] += counts.disk_blocks_missed
+        assert walker.h.disk is not None
+        assert walker.h.disk.num_read >= counts.disk_blocks_read
+    for what in ("lost", "waited", "missed", "killed while reading", "left while reading"):
+        assert met[what], (what, met)
+    assert met["read"] > 60, met
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
+    walker = DiskWalker(Seeded(seed))
+    with recording(walker.h.core, RecordSettings(record_dir=str(tmp_path))) as core:
+        walker.h.core = core
+        walker.connect()
+        for _ in range(400):
+            walker.walk()
+    assert core.state.counts.disk_blocks_read
+    (path,) = log_files([str(tmp_path)])
+    done = replay(path)
+    assert (done.difference, done.torn) == (None, None)
+    assert done.steps > 200
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
+    walker = walked(Seeded(seed), 150 + 40 * seed)
+    core = walker.h.core
+    twins = Twins(core, restore(snapshot(core)))
+    walker.h.core = twins  # type: ignore[assignment]
+    for _ in range(200):
+        walker.walk()
+    walker.end()
+    assert twins.steps > 50

@@ -1,0 +1,115 @@
+"""A served system with a tier on disk: restarts find what was computed, kill -9 costs nothing, and
+what others may not see they don't."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_worker.disk.segment import MAGIC
+from testing.serving import Server, wait_until
+from tests.metrics_page import PORTS, port_of, read_page
+
+pytestmark = [pytest.mark.timeout(300)]
+
+PROMPTS = [[3 + (7 * n + n * at) % 200 for at in range(100)] for n in range(1, 7)]
+BLOCKS = 6
+"""Full ones of a prompt."""
+
+
+def asked(server: Server, prompt: list[int], **fields: Any) -> str:
+    body = {"temperature": 0.8, "seed": 5, "max_tokens": 12, "ignore_eos": True, **fields}
+    return server.complete(prompt, **body)  # type: ignore[arg-type]
+
+
+def all_asked(server: Server, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        answers = [pool.submit(asked, server, prompt) for prompt in PROMPTS]
+        meanwhile()
+        return [answer.result() for answer in answers]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.kv"))
+
+
+def blocks_on(folder: Path) -> int:
+    return sum(path.read_bytes().count(MAGIC) for path in files(folder))
+
+
+def read_by(server: Server) -> float:
+    return read_page(port_of(server, "engine")).value(
+        "penstock:disk_kv_blocks_total", result="read"
+    )
+
+
+@pytest.fixture
+def start(
+    start_server: Callable[..., Server], tiny_model: str, tmp_path: Path
+) -> Callable[..., Server]:
+    disk = ("--disk-kv-dir", str(tmp_path / "kv"), "--disk-kv-gib", "0.01")
+    return lambda *flags: start_server(tiny_model, *disk, *PORTS, *flags)
+
+
+def kill_worker(server: Server) -> None:
+    first = server.child("worker 0")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: server.children().get("penstock: worker 0") not in (None, first))
+
+
+def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path) -> None:
+    folder = tmp_path / "kv"
+    chance = random.Random(1)
+    server = start()
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(folder) >= BLOCKS * len(PROMPTS))
+    for path in [*files(folder), folder / "lock"]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for _ in range(3):
+
+        def kill_once() -> None:
+            time.sleep(chance.random() * 0.1)  # Anywhere: before, while, or after it is read.
+            kill_worker(server)
+
+        assert all_asked(server, kill_once) == undisturbed
+        wait_until(server.ready)
+    server.close()
+
+    server = start()
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+    # Neither another salt nor another tenant finds it.
+    before = read_by(server)
+    assert asked(server, PROMPTS[0], cache_salt="mine") == undisturbed[0]
+    assert read_by(server) == before
+    server.close()
+
+    for path in files(folder):
+        data = bytearray(path.read_bytes())
+        for at in range(1000, len(data), 20_000):
+            data[at] ^= 0x40
+        path.write_bytes(data)
+    server = start()
+    assert all_asked(server) == undisturbed
+
+
+def test_a_worker_killed_while_it_writes(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Blocks come slowly, so that each life ends in the middle of it."""
+    server = start("--disk-kv-write-mib", "0.004")
+    undisturbed = all_asked(server)
+    for least in (2, 5, 8):
+        wait_until(lambda least=least: blocks_on(tmp_path / "kv") >= least)
+        assert blocks_on(tmp_path / "kv") < BLOCKS * len(PROMPTS)
+        kill_worker(server)
+        wait_until(server.ready)
+        assert all_asked(server) == undisturbed
+    assert len(files(tmp_path / "kv")) == 1, "a later life goes on where one was killed"
