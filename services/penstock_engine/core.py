@@ -44,7 +44,7 @@ class EngineCore:
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
-        self._last_health: tuple[bool, str, bool] | None = None
+        self._last_health: tuple[object, ...] | None = None
         self._audited_step = 0
         self._audit_due = 0.0
         self._errors = 0
@@ -122,6 +122,7 @@ class EngineCore:
         elif self.state.stands_still or self.state.calls.running:
             self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
+        self._from_workers.regroup()
         self._call_and_plan(now)
         self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
@@ -146,7 +147,7 @@ class EngineCore:
         if self._from_workers.failing:
             return
         self.state.calls.advance(now)
-        if not self.state.paused and not self.state.calls.holds_steps():
+        if not self.state.plans_nothing and not self.state.calls.holds_steps():
             self._plan(now)
         self.state.calls.planned()
 
@@ -174,7 +175,10 @@ class EngineCore:
 
     def _due_status(self, now: float) -> Status | None:
         """At least every beat interval, and at once when readiness changes, or it stands still."""
-        health = (*self.state.workers.health(now), self.state.stands_still)
+        healthy, reason = self.state.health(now)
+        paused = self.state.paused and self.state.stands_still
+        sleep = self.state.sleep
+        health = (healthy, reason, paused, sleep.level, sleep.waking, self.state.asleep)
         if now < self._status_due and health == self._last_health:
             return None
         self._last_health = health
@@ -185,8 +189,8 @@ class EngineCore:
             self.state.scheduling.pool,
         )
         return Status(
-            ready=health[0],
-            reason=health[1],
+            ready=healthy,
+            reason=reason,
             fingerprint=None if ready is None else ready.fingerprint,
             waiting=self.num_waiting,
             running=len(scheduler.running),
@@ -212,7 +216,10 @@ class EngineCore:
             drafted_tokens=self.state.counts.drafted_tokens,
             kept_tokens=self.state.counts.kept_tokens,
             aligns=ready is None or ready.aligns,
-            paused=health[2],
+            paused=paused,
+            sleeping=self.state.sleep.level,
+            asleep=self.state.asleep,
+            waking=self.state.sleep.waking,
         )
 
     # ---- internal errors

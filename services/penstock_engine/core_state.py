@@ -14,6 +14,7 @@ from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.scheduler.step_clock import StepClock
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
+from penstock_engine.sessions.sleep import SleepState
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.adapter_names import AdapterNames
 from penstock_engine.waiting.adapters import AdapterManager
@@ -45,13 +46,30 @@ class CoreState:
     effects: Effects  # what the next call of EngineCore.step returns
     clock: Clock  # the time of the event that is being handled
     step_clock: StepClock  # when the oldest step in flight began
+    sleep: SleepState  # whether the model's memory is given back
     draining: bool = False  # only what was accepted before is served
     paused: bool = False  # no further step is planned
 
     @property
     def stands_still(self) -> bool:
-        """Whether it is paused, and the steps that were in flight have ended."""
-        return self.paused and not self.scheduling.in_flight
+        """Whether no step is to be planned, and those that were in flight have ended."""
+        return self.plans_nothing and not self.scheduling.in_flight
+
+    @property
+    def plans_nothing(self) -> bool:
+        """Whether nothing is computed until a front end says so."""
+        return self.paused or self.sleep.level > 0
+
+    @property
+    def asleep(self) -> bool:
+        """Whether all workers have given back what they are to."""
+        ranks = self.workers.ranks
+        return self.sleep.settled(ranks.size, bool(ranks.formed))
+
+    def health(self, now: float) -> tuple[bool, str]:
+        """(ready, why not). A model that sleeps takes requests, which wait; whoever wakes it must
+        get through to it, by whatever asks first whether it is ready."""
+        return (True, "") if self.sleep.level else self.workers.health(now)
 
 
 def make_core_state(facts: EngineFacts) -> CoreState:
@@ -99,4 +117,5 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         effects=effects,
         clock=clock,
         step_clock=StepClock(clock),
+        sleep=SleepState(facts.asleep),
     )

@@ -20,6 +20,7 @@ from penstock.protocol.common import (
     GrammarKind,
     NamedAdapter,
     PoolingTask,
+    SleepLevel,
 )
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
@@ -46,6 +47,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot: str  # hexadecimal id of this life
     created: int  # Unix time of its start
     adapters: tuple[NamedAdapter, ...] = ()  # of the settings, read and found sound
+    asleep: SleepLevel = 0  # at which the model slept when the life before ended
 
     def __post_init__(self) -> None:
         wanted = self.config.model.max_model_len
@@ -213,6 +215,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             max_lora_rank=self.max_lora_rank,
             aligns=self.aligned_rows > 0,
             pauses=True,
+            sleeps=True,
             calls=True,
         )
 

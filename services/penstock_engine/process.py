@@ -31,6 +31,7 @@ from penstock_engine.live.view import LiveView
 from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
+from penstock_engine.sleep_note import SleepNote
 
 log = logs.get(__name__)
 
@@ -47,19 +48,23 @@ def main(
     *,
     shutdown_timeout: float = 5.0,
     adapters_file: str | None = None,
+    sleep_file: str | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then until open requests have ended, for
     shutdown_timeout seconds at most; a second signal ends it at once.
 
     model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.
-    adapters_file: where those of the settings are noted for the next start.
+    adapters_file: where those of the settings are noted for the next start.  sleep_file: where it
+    is noted that the model sleeps.
 
     Raises StartupError where a folder can't be read or an endpoint can't be bound.
     """
     boot = secrets.token_bytes(8)
     noted = None if adapters_file is None else Path(adapters_file)
     created = int(time.time())
+    note = SleepNote(sleep_file)
     facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=created, noted=noted)
+    facts = msgspec.structs.replace(facts, asleep=note.level)
     with (
         recording(EngineCore(facts), config.record) as recorded,
         _observing(recorded, config) as core,
@@ -84,7 +89,7 @@ def main(
         gc.collect()
         gc.freeze()
         with kept_alive(frontends, workers):
-            Loop(core, frontends, workers, wakeup, shutdown_timeout).run()
+            Loop(core, frontends, workers, wakeup, shutdown_timeout, note).run()
     log.info("engine stopped")
 
 
@@ -98,8 +103,10 @@ class Loop:
         workers: SessionServer[FromWorker],
         wakeup: socket.socket,
         shutdown_timeout: float,
+        note: SleepNote,
     ) -> None:
         self._core = core
+        self._note = note
         self._live = LiveView(core, time.monotonic())
         self._frontends = frontends
         self._workers = workers
@@ -120,6 +127,7 @@ class Loop:
                 return
             self._take_events(now)
             effects = self._core.step(now)
+            self._note.keep(self._core.state.sleep.level)
             self._live.delivering(effects, now)
             self._deliver(effects)
             if self._leave_at is not None and (

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock import logs
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
-from penstock.protocol.from_worker import Fault, FromWorker, Result
+from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropAdapter,
@@ -23,6 +23,7 @@ from penstock.protocol.to_worker import (
     LookUpKV,
     Plan,
     Setup,
+    Sleep,
     Stop,
     ToWorker,
     WorkerCall,
@@ -75,6 +76,7 @@ class Worker:
         self._current: int | None = None
         """The session whose plans are executed; None after it ended or was given up."""
         self._setting_up = False
+        self._asleep = False
         self._steps = StepsInFlight(session, self._tell)
         self._place = RankPlace()
 
@@ -109,6 +111,8 @@ class Worker:
             return None
         if self._setting_up:
             return "the model is being loaded"
+        if self._asleep:
+            return "the model sleeps"
         return "no session with an engine core"
 
     def _take(self, heard: Heard, message: ToWorker) -> None:
@@ -121,6 +125,8 @@ class Worker:
                         self._set_up(heard.session, message)
                     finally:
                         self._setting_up = False
+                case Sleep(level) if heard.first:
+                    self._sleep(heard.session, level)
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
                 case FetchKV() if self._loaded is not None and not heard.first:
@@ -191,6 +197,7 @@ class Worker:
 
     def _forget(self) -> None:
         """Drop everything that belongs to a session, but not the weights."""
+        self._asleep = False
         self._current = None
         self._steps.clear()
         self._membership.leave()
@@ -227,6 +234,22 @@ class Worker:
         self._current = session
         self._session.activity.layers_done = lambda: self._layers_done()
         self._session.send(session, ready)
+
+    def _sleep(self, session: int, level: int) -> None:
+        """Gives memory back; the weights stay where level 1 asks for no more, and can."""
+        from penstock_worker.machine.give_back import give_back_freed
+
+        self._forget()
+        keeps = None if self._loaded is None or level > 1 else self._loaded.give_back
+        if keeps is None:
+            self._drop()
+            gc_tuning.let_go()
+            self.counts.kv_bytes = 0
+        else:
+            keeps()
+        give_back_freed()
+        self._asleep = True
+        self._session.send(session, Asleep())
 
     def _layers_done(self) -> int:
         loaded = self._loaded

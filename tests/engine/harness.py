@@ -29,7 +29,7 @@ from penstock.protocol.from_frontend import (
     OpenSequence,
     Submit,
 )
-from penstock.protocol.from_worker import FromWorker, Ready, Result, WorkerHello
+from penstock.protocol.from_worker import Asleep, FromWorker, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import (
     Accepted,
     Adapters,
@@ -55,6 +55,7 @@ from penstock.protocol.to_worker import (
     LookUpKV,
     Plan,
     Setup,
+    Sleep,
     ToWorker,
     WorkerCall,
 )
@@ -84,6 +85,8 @@ class Harness:
         self.worker_end: str | None = None
         self.worker: FakeWorker | None = None
         self.setup: Setup | None = None
+        self.asleep = False
+        """Whether the worker was told to sleep."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
         self.calls: deque[WorkerCall] = deque()
@@ -236,6 +239,8 @@ class Harness:
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
+        elif isinstance(message, Sleep):
+            self.asleep = True
         elif isinstance(message, (CompileGrammar, DropGrammar)):
             assert self.worker is not None
             self.worker.hears(message, self.plans[-1][0].step if self.plans else 0)
@@ -514,7 +519,9 @@ class Harness:
         hello = WorkerHello([2], 0, 2, life=life)
         self.core.worker_opened(self.worker_session, hello, self.now)
         self.settle()
-        if ready:
+        if ready and self.asleep:
+            self.worker_says(Asleep())
+        elif ready:
             self.worker_ready(num_blocks, host_blocks=host_blocks)
 
     def worker_ready(self, num_blocks: int | None = None, *, host_blocks: int = 0) -> None:
@@ -612,6 +619,7 @@ class Harness:
         self.plans.clear()
         self.calls.clear()
         self.worker_session = self.worker = self.setup = None
+        self.asleep = False
 
     def _judge(self, *, dead: bool) -> None:
         for score in self._suspected:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
 from penstock.media.items import PromptMedia
 from penstock.model_config import GenerationDefaults
-from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs
+from penstock.protocol.common import FinishReason, NamedAdapter, TokenLogprobs, WakeTag
 from penstock.protocol.to_frontend import Limits, Status, Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -172,6 +172,8 @@ class FakeEngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
         self.pauses: list[tuple[bool, bool]] = []
+        self.sleeps: list[tuple[int, bool]] = []
+        self.wakes: list[list[WakeTag]] = []
         self.calls: list[tuple[Any, ...]] = []
         self.answers: list[Any] | Exception = []
         self._observer: Observer | None = None
@@ -182,6 +184,21 @@ class FakeEngineClient:
     async def set_paused(self, paused: bool, *, abort: bool = False) -> None:
         self.pauses.append((paused, abort))
         self.status = msgspec.structs.replace(self.status, paused=paused)
+
+    async def put_to_sleep(self, level: Literal[1, 2] = 1, *, abort: bool = False) -> None:
+        self.sleeps.append((level, abort))
+        self.status = msgspec.structs.replace(self.status, sleeping=level, asleep=True)
+
+    async def wake_up(self, tags: Sequence[WakeTag] = ()) -> bool:
+        self.wakes.append(list(tags))
+        if len(tags) == 1:
+            return False
+        self.status = msgspec.structs.replace(self.status, sleeping=0, asleep=False)
+        return True
+
+    @property
+    def sleeping(self) -> bool:
+        return self.status is not None and self.status.sleeping > 0
 
     async def call_workers(
         self, method: str, args: Any = (), kwargs: Any = None, timeout: float | None = None

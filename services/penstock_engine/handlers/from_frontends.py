@@ -19,8 +19,10 @@ from penstock.protocol.from_frontend import (
     MediaFile,
     MediaLost,
     NameAdapters,
+    PutToSleep,
     SetPaused,
     Submit,
+    WakeUp,
 )
 from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
 from penstock_engine.core_state import CoreState
@@ -149,6 +151,11 @@ class FromFrontends:
                 self._name_adapters(frontend, message)
             case SetPaused():
                 self._set_paused(frontend, message)
+            case PutToSleep():
+                self._put_to_sleep(frontend, message)
+            case WakeUp(tags):
+                log.info("wakes up", by=frontend.name, tags=tags)
+                self._state.sleep.wake(tags)
             case CallWorkers():
                 self._call_workers(frontend, message, now)
             case Hello():
@@ -158,8 +165,17 @@ class FromFrontends:
         self._state.paused = message.paused
         log.info("paused" if message.paused else "resumed", by=frontend.name, abort=message.abort)
         if message.abort:
-            for request in list(self._state.frontends.requests()):
-                self._finisher.end_all(request, SequenceState.FINISHED_ABORTED)
+            self._abort_all()
+
+    def _put_to_sleep(self, frontend: FrontendSession, message: PutToSleep) -> None:
+        log.info("goes to sleep", by=frontend.name, level=message.level, abort=message.abort)
+        self._state.sleep.begin(message.level)
+        if message.abort:
+            self._abort_all()
+
+    def _abort_all(self) -> None:
+        for request in list(self._state.frontends.requests()):
+            self._finisher.end_all(request, SequenceState.FINISHED_ABORTED)
 
     def _call_workers(self, frontend: FrontendSession, message: CallWorkers, now: float) -> None:
         if (

@@ -11,6 +11,7 @@ from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,
+    Asleep,
     CallDone,
     CallFailed,
     Fault,
@@ -28,6 +29,7 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
+from penstock.protocol.to_worker import Sleep
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
@@ -59,6 +61,7 @@ class LossCause(enum.Enum):
     SCHEDULED = "what was at work"
     UNKNOWN = "known when its workers are back"
     NOT_A_FAULT = "nobody's"
+    WANTED = "what a front end asked for"
 
 
 class FromWorkers:
@@ -105,8 +108,10 @@ class FromWorkers:
         for suspect in self._attribution.arrived(message.rank, message.life):
             self._end_if_poison(suspect)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
-            setup = self._state.facts.setup(worker.version, group)
-            self._state.effects.to_workers.append((worker.session, setup, ()))
+            self._state.sleep.formed()
+            level = self._state.sleep.level
+            first = Sleep(level) if level else self._state.facts.setup(worker.version, group)
+            self._state.effects.to_workers.append((worker.session, first, ()))
 
     def received(self, session: bytes, message: FromWorker, now: float) -> None:
         """A later message; one that doesn't fit ends the session."""
@@ -131,6 +136,8 @@ class FromWorkers:
                 self._state.workers.progressed(now)
             case Progress() if all_ready:
                 self._state.workers.take_progress(worker, message, now)
+            case Asleep() if self._ranks.formed and self._state.sleep.answered(worker.rank):
+                log.info("worker sleeps", rank=worker.rank, level=self._state.sleep.group_level)
             case Ready() if self._ranks.formed and worker.ready is None:
                 self._take_ready(worker, message, now)
             case Fault():
@@ -170,6 +177,14 @@ class FromWorkers:
             self._state.effects.end_workers.append((worker.session, reason))
             self._ranks.leave(worker)
 
+    def regroup(self) -> None:
+        """Ends a group that is awake and is to sleep, or the other way round, once no step is in
+        flight and no call runs: its ranks come back at once, and are told what they are to be."""
+        sleep = self._state.sleep
+        busy = self._state.scheduling.in_flight or self._state.calls.running
+        if self._ranks.formed and not busy and sleep.regroups:
+            self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
+
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
         """Ends the present group, if there is one, from this side."""
         if self._ranks.formed:
@@ -180,13 +195,16 @@ class FromWorkers:
 
         What ran waits again, with what it has emitted; a step in flight is forgotten.
         """
-        log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
+        if cause is LossCause.WANTED:
+            log.info("worker is told anew", reason=reason)
+        else:
+            log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
+            self._state.counts.lost(self._state.clock.now)
         self._state.effects.end_workers += [(session, reason) for session in sessions]
         lives = self._ranks.disband()
         self._faults.clear()
         self._state.workers.results.clear()
         self._state.step_clock.forget()
-        self._state.counts.lost(self._state.clock.now)
         if self._state.scheduling.cache is not None:
             self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
             self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in

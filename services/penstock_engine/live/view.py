@@ -93,7 +93,7 @@ class LiveView:
         workers = self._core.state.workers
         ready = None if workers.ready is None else workers.ranks.number
         if ready != self._group:
-            if self._group is not None:
+            if self._group is not None and not self._core.state.sleep.level:
                 self._lost += 1
                 self._steps.lost()
             self._group = ready

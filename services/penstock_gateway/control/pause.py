@@ -3,24 +3,18 @@ has several."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
+from penstock_gateway.control.replying import MODEL, replying
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
 
 PauseMode = Literal["abort", "keep"]
-
-MODEL: tuple[str, dict[str, Any]] = (
-    "Which model, where the server has several.",
-    {"type": "string"},
-)
 
 
 class PauseReply(msgspec.Struct, frozen=True):
@@ -100,23 +94,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return PausedReply(asked.backend.client.paused)
 
     return [
-        PAUSE.route(_replying(PAUSE, pause)),
-        RESUME.route(_replying(RESUME, resume)),
-        IS_PAUSED.route(_replying(IS_PAUSED, is_paused)),
+        PAUSE.route(replying(PAUSE, pause)),
+        RESUME.route(replying(RESUME, resume)),
+        IS_PAUSED.route(replying(IS_PAUSED, is_paused)),
     ]
-
-
-def _replying(
-    operation: Operation, answer: Callable[[Request], Awaitable[msgspec.Struct]]
-) -> Callable[[Request], Awaitable[Response]]:
-    """Refuses parameters that the operation doesn't have: a misspelt mode would abort."""
-
-    async def reply(request: Request) -> Response:
-        unknown = [name for name in request.query_params if name not in operation.query]
-        if unknown:
-            allowed = ", ".join(operation.query)
-            raise InvalidRequest(f"there is no parameter {clip(unknown[0])}; allowed: {allowed}")
-        told = msgspec.json.encode(await answer(request))
-        return Response(told, media_type="application/json")
-
-    return reply

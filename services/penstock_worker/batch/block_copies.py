@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.machine.give_back import give_back_pages
 
 _TRIALS = 4
 """Round trips that `seconds` averages."""
@@ -53,6 +54,12 @@ class BlockCopies:
     def device_bytes(self) -> int:
         """Bytes of the KV cache."""
         return sum(part.nbytes for part in self._device)
+
+    def give_back(self) -> None:
+        """Gives the memory of all blocks, here and in the host tier, back to the operating system;
+        their contents are lost. Raises OSError."""
+        for part in (*self._device, *self._host):
+            give_back_pages(part)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ class Loaded:
     ready: Ready  # What is reported to the engine core.
     kv_bytes: int  # Size of the KV cache.
     kernels: LoadedKernels = NO_KERNELS
+    give_back: Callable[[], None] | None = None
+    """Gives back the memory of the KV cache and its host tier, where that leaves the rest as it is;
+    None: it doesn't, as on a device, whose captured steps hold addresses."""
 
 
 def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
@@ -151,7 +155,8 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         stage = EarlierStage(
             forward, slots, timed, media, states, step_adapters(recipe.adapters, prepared, setup)
         )
-        return Loaded(setup, StepRunner(queue, stage), ready, copies.device_bytes)
+        runner: StepRunner[Any] = StepRunner(queue, stage)
+        return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
     grammars = _grammars(prepared, setup, ranks)
     generate = Generate(
         queue,
@@ -177,7 +182,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         disk=disk,
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
-    return Loaded(setup, runner, ready, copies.device_bytes)
+    return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
 
 
 def _load_on_device(

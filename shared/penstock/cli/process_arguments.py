@@ -106,11 +106,18 @@ def engine(parser: Parser) -> None:
         "--worker-endpoint", required=True, metavar="ENDPOINT", help="Where workers dial in."
     )
     flags.add_settings(parser, flags.ENGINE, flags.SHUTDOWN, flags.LOG)
-    _supervision(parser, indexed=True).add_argument(
+    supervision = _supervision(parser, indexed=True)
+    supervision.add_argument(
         "--adapters-file",
         metavar="FILE",
         help="Where to note what the adapters of the settings were, so that they are the same when "
         "this process is started again.",
+    )
+    supervision.add_argument(
+        "--sleep-file",
+        metavar="FILE",
+        help="Where to note that the model sleeps, so that it still does when this process is "
+        "started again.",
     )
     parser.set_defaults(run=_child("engine"))
 

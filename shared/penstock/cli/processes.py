@@ -192,6 +192,7 @@ def _engine(arguments: argparse.Namespace) -> int:
         arguments.worker_endpoint,
         shutdown_timeout=config.gateway.shutdown_timeout,
         adapters_file=arguments.adapters_file,
+        sleep_file=arguments.sleep_file,
     )
     return 0
 

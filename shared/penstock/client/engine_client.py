@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from penstock.client.beam_request import BeamRequest, Follow
 from penstock.client.calling import call_workers
@@ -28,11 +28,19 @@ from penstock.client.pool_request import (
 from penstock.client.refusals import check_prompt
 from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
 from penstock.client.sampling import stopping, token_sampling
+from penstock.client.sleeping import any_sleeping, put_to_sleep, wake_up
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
 from penstock.media.items import PromptMedia
-from penstock.protocol.common import Media, NamedAdapter, Pooling, SpeechRules, TokenSampling
+from penstock.protocol.common import (
+    Media,
+    NamedAdapter,
+    Pooling,
+    SpeechRules,
+    TokenSampling,
+    WakeTag,
+)
 from penstock.protocol.to_frontend import Welcome
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
@@ -108,6 +116,19 @@ class EngineClient(ClientView):
     def paused(self) -> bool:
         """Whether all engine cores are."""
         return all_paused(self._fleet.sessions)
+
+    async def put_to_sleep(self, level: Literal[1, 2] = 1, *, abort: bool = False) -> None:
+        """Has all engine cores give their models' memory back, see `sleeping.put_to_sleep`."""
+        await put_to_sleep(self._fleet.sessions, level, abort=abort)
+
+    async def wake_up(self, tags: Sequence[WakeTag] = ()) -> bool:
+        """Has all engine cores load their models again, see `sleeping.wake_up`."""
+        return await wake_up(self._fleet.sessions, tags)
+
+    @property
+    def sleeping(self) -> bool:
+        """Whether the model of an engine core sleeps, or is about to."""
+        return any_sleeping(self._fleet.sessions)
 
     async def call_workers(
         self,

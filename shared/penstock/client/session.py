@@ -21,7 +21,7 @@ from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import NamedAdapter
+from penstock.protocol.common import NamedAdapter, SleepLevel, WakeTag
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, MediaLost
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
@@ -172,6 +172,21 @@ class EngineSession:
     def paused(self) -> bool:
         """Whether it computes nothing until it is told to go on."""
         return self.status is not None and self.status.paused
+
+    @property
+    def sleeping(self) -> SleepLevel:
+        """The level at which its model sleeps, or is about to; 0: it doesn't."""
+        return 0 if self.status is None else self.status.sleeping
+
+    @property
+    def waking(self) -> tuple[WakeTag, ...]:
+        """That were named, and don't wake it alone."""
+        return () if self.status is None else self.status.waking
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its workers have given back what that level says."""
+        return self.status is not None and self.status.asleep
 
     @property
     def draining(self) -> bool:

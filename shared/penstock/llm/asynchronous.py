@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.call_values import decode_value
 from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
+from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.config.settings import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
 from penstock.generation_config import sampling_defaults
@@ -357,6 +358,29 @@ class AsyncLLM(AsyncPooling):
         """Whether nothing is computed until resume_generation."""
         await self.start()
         return self._started().paused
+
+    async def sleep(self, level: int = 1, mode: Literal["abort", "keep"] = "abort") -> None:
+        """Gives the model's memory back, as in vLLM; returns once it is free. level: 1 for the KV
+        cache, and a device's weights; 2 for all weights, too. mode: abort ends open requests as
+        they are; keep lets them go on where they were. Requests that come meanwhile wait. Raises
+        InvalidRequest."""
+        if mode not in ("abort", "keep"):
+            raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
+        depth = sleep_level(level)
+        await self.start()
+        await self._started().put_to_sleep(depth, abort=mode == "abort")
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """Loads the model again, and goes on; returns then. tags: "weights" or "kv_cache": what is
+        wanted again. It wakes once both were named. Raises InvalidRequest."""
+        wanted = wake_tags(tags)
+        await self.start()
+        await self._started().wake_up(wanted)
+
+    async def is_sleeping(self) -> bool:
+        """Whether it computes nothing until wake_up."""
+        await self.start()
+        return self._started().sleeping
 
     async def collective_rpc(
         self,

@@ -7,7 +7,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from penstock.client import BeamSearchParams
 from penstock.client.model_text import ModelText
@@ -189,6 +189,17 @@ class LLM(PoolingCalls):
             return await self._llm.reset_prefix_cache()
 
         return self._loop.run(reset())
+
+    def sleep(self, level: int = 1, mode: Literal["abort", "keep"] = "abort") -> None:
+        """Gives the model's memory back until wake_up, see AsyncLLM.sleep. What is generated
+        meanwhile waits."""
+        self._text()
+        self._loop.run(self._llm.sleep(level, mode))
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Loads the model again, see AsyncLLM.wake_up."""
+        self._text()
+        self._loop.run(self._llm.wake_up(tags))
 
     def collective_rpc(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,13 @@ MAX_CALL_BYTES = 32 * 2**20
 MAX_CALL_SECONDS = 3600.0
 MAX_METHOD_CHARS = 200
 """Of a method's name."""
+
+
+SleepLevel = Literal[0, 1, 2]
+"""What has been given back of a model's memory: nothing; its KV cache; its weights, too."""
+
+WakeTag = Literal["weights", "kv_cache"]
+WAKE_TAGS: tuple[WakeTag, ...] = typing.get_args(WakeTag)
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

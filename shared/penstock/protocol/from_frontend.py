@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from penstock.protocol.common import (
@@ -13,6 +15,7 @@ from penstock.protocol.common import (
     Pooling,
     Stopping,
     TokenSampling,
+    WakeTag,
 )
 
 MAX_PREDICTION_TOKENS = 16_384
@@ -185,6 +188,26 @@ class SetPaused(msgspec.Struct, frozen=True, tag="set_paused"):
     """Whether all open requests, also of other front ends, end as they are."""
 
 
+class PutToSleep(msgspec.Struct, frozen=True, tag="put_to_sleep"):
+    """The model's memory is given back, once the steps in flight have ended, until WakeUp. Requests
+    are accepted and wait, and deadlines go on. Sent only to engine cores whose Welcome says that
+    they support it (`sleeps`); Status says when it is done."""
+
+    level: Literal[1, 2]
+    """1: of the KV cache. 2: of the weights, too. A device's weights are given back at both."""
+    abort: bool = False
+    """Whether all open requests, also of other front ends, end as they are; else they wait, and
+    what they have emitted stays."""
+
+
+class WakeUp(msgspec.Struct, frozen=True, tag="wake_up"):
+    """Ends the sleep once all of WAKE_TAGS were named since it began; Status says when it is
+    done."""
+
+    tags: list[WakeTag] = []
+    """Empty: all."""
+
+
 class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
     """Has each rank call a method of a worker extension, between two steps. Answered by a Called
     for each rank. Sent only to engine cores whose Welcome says that they support it (`calls`)."""
@@ -212,5 +235,7 @@ FromFrontend = (
     | MediaLost
     | NameAdapters
     | SetPaused
+    | PutToSleep
+    | WakeUp
     | CallWorkers
 )

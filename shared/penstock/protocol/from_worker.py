@@ -214,6 +214,10 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
     """The worker was told to stop and gives up the steps in flight; nobody is to blame."""
 
 
+class Asleep(msgspec.Struct, frozen=True, tag="asleep"):
+    """The answer to Sleep: the memory is given back."""
+
+
 class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
     """Answers Call."""
 
@@ -244,6 +248,7 @@ FromWorker = (
     | MediaFailed
     | AdapterReady
     | AdapterFailed
+    | Asleep
     | FoundKV
     | FetchedKV
     | CallDone

@@ -16,8 +16,10 @@ from penstock.protocol.common import (
     FinishReason,
     NamedAdapter,
     PoolingTask,
+    SleepLevel,
     TokenLogprobs,
     Vectors,
+    WakeTag,
 )
 from penstock.protocol.live import Snapshot
 
@@ -81,6 +83,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """False where its settings rule out that tokens are told when they were spoken."""
     pauses: bool = False
     """Whether it supports SetPaused."""
+    sleeps: bool = False
+    """Whether it supports PutToSleep and WakeUp."""
     calls: bool = False
     """Whether it supports CallWorkers."""
 
@@ -269,6 +273,12 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """False where the worker that is ready can't tell when tokens were spoken."""
     paused: bool = False
     """Whether it was paused (SetPaused), and no step is in flight any more."""
+    sleeping: SleepLevel = 0
+    """The level at which the model sleeps, or is about to (PutToSleep); 0: it doesn't."""
+    asleep: bool = False
+    """Whether all workers have given back what that level says."""
+    waking: tuple[WakeTag, ...] = ()
+    """That were named since it fell asleep, and don't wake it alone."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):

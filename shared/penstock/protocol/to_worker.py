@@ -341,6 +341,14 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     """As a plan's, to be done first: `blocks` may be among their sources."""
 
 
+class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
+    """In place of Setup, as the session's only message: give back the memory of a model that is
+    loaded, and answer Asleep. The model wakes by the Setup of a later session."""
+
+    level: Literal[1, 2]
+    """1: the KV cache; weights in the host's memory stay. 2: all of it."""
+
+
 class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """Calls a method of a worker extension; answered by CallDone or CallFailed. No step is planned
     until then."""
@@ -372,4 +380,5 @@ ToWorker = (
     | FetchKV
     | WorkerCall
     | Stop
+    | Sleep
 )

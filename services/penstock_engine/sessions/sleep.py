@@ -1,0 +1,61 @@
+"""Whether the model is to sleep, and how far its workers are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.protocol.common import WAKE_TAGS, SleepLevel, WakeTag
+
+
+class SleepState:
+    """Workers are told what they are to be when their group forms: awake, by Setup, or asleep.  So
+    a group that was formed otherwise than is wanted now ends, and is formed anew; a worker that
+    dies meanwhile comes back as it is to be."""
+
+    def __init__(self, level: SleepLevel = 0) -> None:
+        self.level: SleepLevel = level
+        """That is wanted; 0: awake."""
+        self.group_level: SleepLevel = 0
+        """At which the present group was formed."""
+        self.waking: tuple[WakeTag, ...] = ()
+        """That were named since it fell asleep, and don't wake it alone."""
+        self._answered: list[int] = []
+        """Ranks of the present group that have given back what they held."""
+
+    def begin(self, level: SleepLevel) -> None:
+        """Sleeps from now on, at this level, or deeper if it already does: what is gone stays gone
+        until it wakes."""
+        self.level = max(self.level, level)
+        self.waking = ()
+
+    def wake(self, tags: Sequence[WakeTag]) -> None:
+        """Ends once all of WAKE_TAGS were asked for. tags: which are; none: all."""
+        if not self.level:
+            return
+        named = (*self.waking, *(tags or WAKE_TAGS))
+        self.waking = tuple(tag for tag in WAKE_TAGS if tag in named)
+        if self.waking == WAKE_TAGS:
+            self.level, self.waking = 0, ()
+
+    @property
+    def regroups(self) -> bool:
+        """Whether the present group is otherwise than is wanted."""
+        return self.group_level != self.level
+
+    def formed(self) -> None:
+        """A group is told now what it is to be."""
+        self.group_level = self.level
+        self._answered.clear()
+
+    def answered(self, rank: int) -> bool:
+        """A rank sleeps. False: nobody asked it."""
+        if not self.group_level or rank in self._answered:
+            return False
+        self._answered.append(rank)
+        return True
+
+    def settled(self, ranks: int, formed: bool) -> bool:
+        """Whether all of so many ranks sleep as deep as is wanted. formed: whether there is a
+        group."""
+        everyone = formed and len(self._answered) == ranks
+        return self.level > 0 and self.group_level == self.level and everyone

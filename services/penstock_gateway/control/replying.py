@@ -1,0 +1,35 @@
+"""What operations of control have in common: a query string and a small reply."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import clip
+from penstock_gateway.http.operations import Operation
+
+MODEL: tuple[str, dict[str, Any]] = (
+    "Which model, where the server has several.",
+    {"type": "string"},
+)
+
+
+def replying(
+    operation: Operation, answer: Callable[[Request], Awaitable[msgspec.Struct]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """Refuses parameters that the operation doesn't have: a misspelt mode would abort."""
+
+    async def reply(request: Request) -> Response:
+        unknown = [name for name in request.query_params if name not in operation.query]
+        if unknown:
+            allowed = ", ".join(operation.query)
+            raise InvalidRequest(f"there is no parameter {clip(unknown[0])}; allowed: {allowed}")
+        told = msgspec.json.encode(await answer(request))
+        return Response(told, media_type="application/json")
+
+    return reply

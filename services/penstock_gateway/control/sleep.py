@@ -1,0 +1,114 @@
+"""POST /sleep and /wake_up, GET /is_sleeping, as vLLM has them; `model` says whose, where the
+server has several."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+from starlette.requests import Request
+
+from penstock.client.sleeping import sleep_level, wake_tags
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import WAKE_TAGS
+from penstock_gateway.control.pause import PauseMode
+from penstock_gateway.control.replying import MODEL, replying
+from penstock_gateway.http.errors import clip
+from penstock_gateway.http.operations import Operation, OperationRoute
+from penstock_gateway.service import Service
+
+
+class SleepReply(msgspec.Struct, frozen=True):
+    """What has been done; waking: it sleeps until the other tag is named, too."""
+
+    status: Literal["asleep", "awake", "waking"]
+
+
+class SleepingReply(msgspec.Struct, frozen=True):
+    """Whether its memory is given back until somebody wakes it."""
+
+    is_sleeping: bool
+
+
+SLEEP = Operation(
+    method="POST",
+    path="/sleep",
+    summary="Gives the model's memory back; answered once it is free",
+    tag="operations",
+    reply=SleepReply,
+    access="admin",
+    statuses=(404,),
+    query={
+        "level": (
+            "What goes: 1 the KV cache, and a device's weights; 2 all weights, too.",
+            {"type": "integer", "enum": [1, 2], "default": 1},
+        ),
+        "mode": (
+            "What becomes of open requests: abort ends them as they are; keep lets them go on where"
+            " they were once the model is awake.",
+            {"type": "string", "enum": list(get_args(PauseMode)), "default": "abort"},
+        ),
+        "model": MODEL,
+    },
+)
+WAKE_UP = Operation(
+    method="POST",
+    path="/wake_up",
+    summary="Loads the model again, and goes on",
+    tag="operations",
+    reply=SleepReply,
+    access="admin",
+    statuses=(404,),
+    query={
+        "tags": (
+            "What is wanted again, may be repeated; without any, all. The model wakes once both"
+            " were named.",
+            {"type": "array", "items": {"type": "string", "enum": list(WAKE_TAGS)}},
+        ),
+        "model": MODEL,
+    },
+)
+IS_SLEEPING = Operation(
+    method="GET",
+    path="/is_sleeping",
+    summary="Whether the model sleeps",
+    tag="operations",
+    reply=SleepingReply,
+    access="admin",
+    statuses=(404,),
+    query={"model": MODEL},
+)
+
+
+def routes(service: Service) -> list[OperationRoute]:
+    """The three routes. None of them starts a model that isn't there."""
+
+    async def sleep(request: Request) -> msgspec.Struct:
+        given = request.query_params
+        mode, level = given.get("mode", "abort"), given.get("level", "1")
+        if mode not in get_args(PauseMode):
+            allowed = ", ".join(get_args(PauseMode))
+            raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
+        if level not in ("0", "1", "2"):
+            raise InvalidRequest(f"level is {clip(level)}; allowed: 1, 2", param="level")
+        asked = service.models.ask(given.get("model"))
+        depth = sleep_level(int(level))
+        await asked.backend.client.put_to_sleep(depth, abort=mode == "abort")
+        return SleepReply("asleep")
+
+    async def wake_up(request: Request) -> msgspec.Struct:
+        given = request.query_params
+        tags = wake_tags(given.getlist("tags"))
+        asked = service.models.ask(given.get("model"))
+        awake = await asked.backend.client.wake_up(tags)
+        return SleepReply("awake" if awake else "waking")
+
+    async def is_sleeping(request: Request) -> msgspec.Struct:
+        asked = service.models.ask(request.query_params.get("model"))
+        return SleepingReply(asked.backend.client.sleeping)
+
+    return [
+        SLEEP.route(replying(SLEEP, sleep)),
+        WAKE_UP.route(replying(WAKE_UP, wake_up)),
+        IS_SLEEPING.route(replying(IS_SLEEPING, is_sleeping)),
+    ]

@@ -1,0 +1,94 @@
+"""Has engine cores give a model's memory back, or take it again, and waits until they have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
+
+from penstock.client.session import EngineSession
+from penstock.errors import EngineUnavailable, InvalidRequest
+from penstock.protocol.common import WAKE_TAGS, WakeTag
+from penstock.protocol.from_frontend import FromFrontend, PutToSleep, WakeUp
+
+LEVELS = (1, 2)
+
+PATIENCE = 600.0
+"""Seconds that loading a model may take, or the steps that have to end first."""
+LOOK = 0.02
+"""Seconds between looks at what engine cores have said."""
+
+
+def sleep_level(given: Any) -> Literal[1, 2]:
+    """Raises InvalidRequest for what isn't one."""
+    if given == 0 and not isinstance(given, bool):
+        raise InvalidRequest(
+            "level is 0; allowed: 1, 2; a pause does no more than that", param="level"
+        )
+    if given not in LEVELS or isinstance(given, bool):
+        raise InvalidRequest(f"level is {given!r}; allowed: 1, 2", param="level")
+    return cast(Literal[1, 2], given)
+
+
+def wake_tags(given: Sequence[str] | None) -> list[WakeTag]:
+    """Empty: all. Raises InvalidRequest for one that there isn't."""
+    unknown = [tag for tag in given or () if tag not in WAKE_TAGS]
+    if isinstance(given, str) or unknown:
+        wrong = given if isinstance(given, str) else unknown[0]
+        raise InvalidRequest(
+            f"tags has {str(wrong)[:40]!r}; allowed: {', '.join(WAKE_TAGS)}", param="tags"
+        )
+    return cast(list[WakeTag], list(dict.fromkeys(given or ())))
+
+
+async def put_to_sleep(
+    sessions: Sequence[EngineSession], level: Literal[1, 2], *, abort: bool
+) -> None:
+    """Returns once memory has gone back. abort: open requests of all front ends end as they are.
+
+    Raises InvalidRequest where an engine core of another version can't, and EngineUnavailable where
+    there is none, or one doesn't within PATIENCE: those that did sleep."""
+
+    def asleep(session: EngineSession) -> bool:
+        return session.asleep and session.sleeping >= level
+
+    await _tell(sessions, PutToSleep(level, abort), asleep, "fallen asleep")
+
+
+async def wake_up(sessions: Sequence[EngineSession], tags: Sequence[WakeTag] = ()) -> bool:
+    """Returns once the model is loaded, or waits for the other tag. Whether it is awake. Raises as
+    put_to_sleep."""
+
+    def done(session: EngineSession) -> bool:
+        heard = bool(tags) and set(tags) <= set(session.waking)
+        return heard or (session.ready and not session.sleeping)
+
+    await _tell(sessions, WakeUp(list(tags)), done, "woken up")
+    return not any_sleeping(sessions)
+
+
+def any_sleeping(sessions: Sequence[EngineSession]) -> bool:
+    """Whether the model of an engine core sleeps, or is about to."""
+    return any(session.connected and session.sleeping for session in sessions)
+
+
+async def _tell(
+    sessions: Sequence[EngineSession],
+    message: FromFrontend,
+    done: Callable[[EngineSession], bool],
+    what: str,
+) -> None:
+    connected = [session for session in sessions if session.connected]
+    if not connected:
+        raise EngineUnavailable("there is no session with an engine core at the moment")
+    for session in connected:
+        if session.welcome is None or not session.welcome.sleeps:
+            raise InvalidRequest(f"the engine core at {session.endpoint} can't sleep")
+    for session in connected:
+        session.send(message)
+    give_up = time.monotonic() + PATIENCE
+    while not all(done(session) for session in connected):
+        if time.monotonic() > give_up or not all(session.connected for session in connected):
+            raise EngineUnavailable(f"not all engine cores have {what}; ask again")
+        await asyncio.sleep(LOOK)

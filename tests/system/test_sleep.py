@@ -1,0 +1,142 @@
+"""A model that sleeps gives its memory back, and says the same as before once it is awake: over
+HTTP, in the library, and when processes die meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import LLM, AsyncLLM, SamplingParams
+from penstock.errors import InvalidRequest
+from testing.serving import PATIENCE, Server, wait_until
+from tests.shared.tiny_models import write_gguf
+from tests.system.test_pause import Stream
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MIB = 2**20
+PROMPTS = [[number % 250 + 1] * 120 for number in range(64)]
+BODY = {"prompt": PROMPTS, "max_tokens": 4, "temperature": 0.8, "seed": 7, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def wide_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One layer, some 20 MiB of weights and 3 KiB of KV a token."""
+    folder = tmp_path_factory.mktemp("wide")
+    return str(write_gguf(folder / "wide.gguf", heads=96, kv_heads=96))
+
+
+@pytest.fixture(scope="module")
+def running(wide_model: str) -> Iterator[Server]:
+    with Server(wide_model, "--num-kv-blocks", "1000", "--dtype", "float32") as server:
+        yield server
+
+
+def said(server: Server, path: str, **query: Any) -> Any:
+    ask = httpx.get if path == "is_sleeping" else httpx.post
+    reply = ask(f"{server.url}/{path}", params=query, timeout=4 * PATIENCE)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def answers(server: Server) -> list[str]:
+    reply = httpx.post(f"{server.url}/v1/completions", json=BODY, timeout=4 * PATIENCE)
+    assert reply.status_code == 200, reply.text
+    return [choice["text"] for choice in reply.json()["choices"]]
+
+
+def resident(server: Server) -> int:
+    """Bytes of the worker's own memory that the machine holds."""
+    status = Path(f"/proc/{server.child('worker 0')}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_memory_goes_back_and_answers_stay(running: Server) -> None:
+    before = answers(running)
+    full = resident(running)
+    freed = []
+    for level in (1, 2):
+        assert said(running, "is_sleeping") == {"is_sleeping": False}
+        assert said(running, "sleep", level=level) == {"status": "asleep"}
+        assert said(running, "is_sleeping") == {"is_sleeping": True}
+        freed.append(full - resident(running))
+        assert httpx.get(f"{running.url}/health", timeout=PATIENCE).status_code == 200
+        assert said(running, "wake_up") == {"status": "awake"}
+        assert answers(running) == before
+    assert freed[0] > 30 * MIB, freed  # 7,936 tokens of 6 KiB.
+    assert freed[1] > freed[0] + 10 * MIB, freed
+
+
+def test_streams_wait_and_go_on(running: Server) -> None:
+    alone = Stream(running.url)
+    alone.join()
+    assert alone.finish == "length"
+    streams = [Stream(running.url) for _ in range(2)]
+    wait_until(lambda: all(each.text for each in streams))
+    said(running, "sleep", level=2, mode="keep")
+    late = Stream(running.url)
+    assert said(running, "wake_up", tags="weights") == {"status": "waking"}
+    assert said(running, "is_sleeping") == {"is_sleeping": True}
+    assert said(running, "wake_up", tags="kv_cache") == {"status": "awake"}
+    for each in (*streams, late):
+        each.join(PATIENCE)
+        assert (each.text, each.finish) == (alone.text, "length")
+
+
+@pytest.mark.parametrize("name", ["worker 0", "engine"])
+def test_a_process_that_dies_meanwhile_comes_back_asleep(running: Server, name: str) -> None:
+    before = answers(running)
+    said(running, "sleep", level=2)
+    victim = running.child(name)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: running.processes().get(name) not in (None, victim))
+    wait_until(lambda: status(running).get("asleep") is True)
+    assert said(running, "is_sleeping") == {"is_sleeping": True}
+    assert said(running, "wake_up") == {"status": "awake"}
+    assert answers(running) == before
+
+
+def status(server: Server) -> Any:
+    """Of its only engine core."""
+    return httpx.get(f"{server.url}/status", timeout=PATIENCE).json().get("engine") or {}
+
+
+def test_in_the_library(tiny_model: str) -> None:
+    params = SamplingParams(max_tokens=20, temperature=0.9, seed=3, ignore_eos=True)
+
+    async def woken() -> tuple[str, str]:
+        async with AsyncLLM(tiny_model) as llm:
+
+            async def generate(name: str) -> str:
+                text = ""
+                async for output in llm.generate("abc", params, request_id=name):
+                    text = output.outputs[0].text
+                return text
+
+            alone = await generate("a")
+            await llm.sleep()
+            assert await llm.is_sleeping()
+            waits = asyncio.create_task(generate("b"))
+            await llm.wake_up()
+            assert not await llm.is_sleeping()
+            return alone, await waits
+
+    alone, after = asyncio.run(woken())
+    assert alone == after
+    with LLM(tiny_model) as llm:
+        llm.sleep(level=2)
+        llm.wake_up(tags=["weights", "kv_cache"])
+        (output,) = llm.generate(["abc"], params)
+        assert output.outputs[0].text == alone
+        with pytest.raises(InvalidRequest, match="level is 3; allowed: 1, 2"):
+            llm.sleep(3)
+        with pytest.raises(InvalidRequest, match="tags has 'KV'; allowed: weights, kv_cache"):
+            llm.wake_up(["KV"])
