@@ -60,6 +60,8 @@ class Walker:
         harness.compile_at_once = False
         harness.late = self._late
         self.has_media = False
+        self.gathers = True
+        """Whether nobody reads some requests' tokens as they come."""
         """Whether requests bring pictures: see test_walk_media.py."""
         if choose.whole(0, 1):
             # So that steps are held to some of what could be computed, as steps beside decodes are.
@@ -118,7 +120,7 @@ class Walker:
             media=drawn_media(whole, len(prompt)) if self.has_media and whole(0, 1) else None,
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
             prompt_logprobs=1 if whole(0, 2) == 0 else None,
-            gathered=whole(0, 2) == 0,
+            gathered=whole(0, 2) == 0 and self.gathers,
             **ends,
         )
 

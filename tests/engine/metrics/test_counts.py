@@ -57,6 +57,7 @@ class Watcher:
 def watched_walk(seed: int) -> tuple[Walker, Watcher]:
     choose = Seeded(seed)
     walker = Walker(make_harness(choose), choose)
+    walker.gathers = False  # What is held back at the end has been counted, and seen by nobody.
     watcher = Watcher(walker.h)
     walker.connect()
     for _ in range(500):

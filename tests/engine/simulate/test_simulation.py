@@ -237,7 +237,7 @@ def test_bad_options_are_named(options: dict[str, Any], words: str) -> None:
 
 
 def test_a_core_that_forgets_a_request_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_engine.core.EngineCore._plan", lambda self: None)
+    monkeypatch.setattr("penstock_engine.core.EngineCore._plan", lambda self, now: None)
     monkeypatch.setattr("penstock_engine.core.EngineCore.next_deadline", lambda self: math.inf)
     with pytest.raises(Stuck, match="open requests"):
         simulate([TraceRequest(0.0, 30, 5)])
