@@ -60,9 +60,9 @@ class Walker:
         harness.compile_at_once = False
         harness.late = self._late
         self.has_media = False
+        """Whether requests bring pictures: see test_walk_media.py."""
         self.gathers = True
         """Whether nobody reads some requests' tokens as they come."""
-        """Whether requests bring pictures: see test_walk_media.py."""
         if choose.whole(0, 1):
             # So that steps are held to some of what could be computed, as steps beside decodes are.
             harness.step_seconds = lambda: 0.05 * choose.whole(1, 8)
