@@ -421,17 +421,17 @@ def test_a_step_that_hangs_ends_the_process_once_its_session_is_over(
 
 
 def test_a_step_that_ends_after_its_session_does_not(
-    hanging: Engine, setup: Setup, tmp_path: Path
+    held: Engine, setup: Setup, tmp_path: Path
 ) -> None:
-    hanging.set_up(setup)
-    hanging.send(first_plan([1, 2, 3]))
-    hanging.hear(Progress)
+    held.set_up(setup)
+    held.send(first_plan([1, 2, 3]))
+    held.hear(Progress)
     release(tmp_path)
-    hanging.server.close()
-    hanging.bind(b"87654321")
-    hanging.set_up(setup)
-    hanging.send(first_plan([1, 2, 3]))
-    assert hanging.hear(Result).step == 1
+    held.server.close()
+    held.bind(b"87654321")
+    held.set_up(setup)
+    held.send(first_plan([1, 2, 3]))
+    assert held.hear(Result).step == 1
 
 
 def test_a_worker_that_can_not_load_ends(
