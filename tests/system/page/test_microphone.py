@@ -100,3 +100,23 @@ def test_what_is_said_is_sent(chat: Chat) -> None:
     first, second = (check(*sounds_of(each["messages"][-1])) for each in sent)
     assert first == RATE
     assert second > RATE
+
+
+KEEP_LISTENERS = """() => {
+  window.listeners = [];
+  window.AudioWorkletNode = class extends AudioWorkletNode {
+    constructor(...given) {
+      super(...given);
+      window.listeners.push(this);
+    }
+  };
+}"""
+
+LATE_SAMPLES = "() => window.listeners[0].port.onmessage({ data: new Float32Array(48000) })"
+
+
+def test_samples_that_come_after_the_end_belong_to_no_recording(chat: Chat) -> None:
+    chat.page.evaluate(KEEP_LISTENERS)
+    record(chat)
+    chat.page.evaluate(LATE_SAMPLES)
+    assert chat.page.locator("#record").get_attribute("data-seconds") == ""

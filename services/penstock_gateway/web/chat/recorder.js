@@ -91,6 +91,7 @@ export class Recorder {
     const parts = this.#parts;
     let samples = 0;
     listener.port.onmessage = ({ data }) => {
+      if (this.#context !== context) return; // It was under way when the recording ended.
       parts.push(data);
       samples += data.length;
       this.button.dataset.seconds = (samples / context.sampleRate).toFixed(1);
