@@ -106,8 +106,11 @@ def asked_plugins(wanted: str) -> list[str]:
 
 def check_plugins(wanted: str, groups: tuple[str, ...] = LISTED) -> None:
     """Raises StartupError for a name that no installed package brings."""
+    asked = asked_plugins(wanted)
+    if not asked:
+        return  # Looking for what is installed takes time.
     known = plugin_names(*groups)
-    missing = [name for name in asked_plugins(wanted) if name not in known]
+    missing = [name for name in asked if name not in known]
     if missing:
         allowed = ", ".join([ALL, NONE, *known])
         raise StartupError(

@@ -120,7 +120,7 @@ class FromFrontends:
         for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
-            self._enter(sequence)
+            enter(self._state, sequence)
         self._media.expire(now)
 
     def next_deadline(self) -> float | None:
@@ -302,7 +302,7 @@ class FromFrontends:
             elif self._finisher.end_if_poison(sequence):
                 continue
             elif not self._awaits_kv(sequence, remote_kv_ms, now):
-                self._enter(sequence)
+                enter(self._state, sequence)
 
     def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
         """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
@@ -341,11 +341,7 @@ class FromFrontends:
     def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
         request = frontend.requests.get(message.request)
         for sequence in [] if request is None else self._state.remote_kv.arrived(request):
-            self._enter(sequence)
-
-    def _enter(self, sequence: Sequence) -> None:
-        """A WAITING sequence may run, as soon as its grammar is ready."""
-        enter(self._state, sequence)
+            enter(self._state, sequence)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""

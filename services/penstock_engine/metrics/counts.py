@@ -38,8 +38,7 @@ class EngineCounts:
     media_bytes: of items that were sent to workers.  drafts: works on a sequence that had drafted
     tokens; drafted_tokens, kept_tokens: of these, all and those that were right; kept_at: the
     latter by their place in the draft, the last one standing for all behind it.  adapters_loaded,
-    adapters_failed: by workers;
-    adapter_seconds: that the former took together.
+    adapters_failed: by workers; adapter_seconds: that the former took together.
     """
 
     def __init__(self) -> None:

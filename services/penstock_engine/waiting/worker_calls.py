@@ -11,6 +11,7 @@ from penstock.protocol.from_frontend import CallWorkers
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_frontend import Called
 from penstock.protocol.to_worker import WorkerCall
+from penstock_engine.kv.pool import BrokenState
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.workers import Workers
@@ -122,13 +123,13 @@ class WorkerCalls:
         """A front end is gone; what runs for it goes on, and nobody hears of it."""
         self._waiting = deque(one for one in self._waiting if one.session != session)
 
-    def check(self) -> str | None:
-        """What contradicts itself; None: nothing."""
+    def check(self) -> None:
+        """Raises BrokenState where a call runs beside a step, or of no rank."""
         if self.running and self._scheduling.in_flight:
-            return "a call of the workers runs beside a step"
+            raise BrokenState("a call of the workers runs beside a step")
         if self.running != bool(self._unanswered):
-            return f"ranks {sorted(self._unanswered)} are asked, and a call runs: {self.running}"
-        return None
+            asked = sorted(self._unanswered)
+            raise BrokenState(f"ranks {asked} are asked, and a call runs: {self.running}")
 
     def _end(self) -> None:
         self._running = None

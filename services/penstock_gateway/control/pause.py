@@ -3,18 +3,14 @@ has several."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 
-from penstock.errors import InvalidRequest
-from penstock_gateway.control.replying import MODEL, replying
-from penstock_gateway.http.errors import clip
+from penstock_gateway.control.replying import MODEL, aborts, mode_option, replying
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
-
-PauseMode = Literal["abort", "keep"]
 
 
 class PauseReply(msgspec.Struct, frozen=True):
@@ -38,11 +34,7 @@ PAUSE = Operation(
     access="admin",
     statuses=(404,),
     query={
-        "mode": (
-            "What becomes of open requests: abort ends them as they are; keep lets them go on where"
-            " they were when the model is resumed.",
-            {"type": "string", "enum": list(get_args(PauseMode)), "default": "abort"},
-        ),
+        "mode": mode_option("when the model is resumed"),
         "clear_cache": (
             "Taken for vLLM's sake, without effect: KV is found by what it was computed from.",
             {"type": "boolean"},
@@ -76,12 +68,9 @@ def routes(service: Service) -> list[OperationRoute]:
     """The three routes. None of them starts a model that isn't there."""
 
     async def pause(request: Request) -> msgspec.Struct:
-        mode = request.query_params.get("mode", "abort")
-        if mode not in get_args(PauseMode):
-            allowed = ", ".join(get_args(PauseMode))
-            raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
+        abort = aborts(request)
         asked = service.models.ask(request.query_params.get("model"))
-        await asked.backend.client.set_paused(True, abort=mode == "abort")
+        await asked.backend.client.set_paused(True, abort=abort)
         return PauseReply("paused")
 
     async def resume(request: Request) -> msgspec.Struct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -13,10 +13,31 @@ from penstock.errors import InvalidRequest
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation
 
+OpenRequests = Literal["abort", "keep"]
+"""What becomes of them."""
+
 MODEL: tuple[str, dict[str, Any]] = (
     "Which model, where the server has several.",
     {"type": "string"},
 )
+
+
+def mode_option(until: str) -> tuple[str, dict[str, Any]]:
+    """What becomes of open requests. until: when they go on."""
+    return (
+        "What becomes of open requests: abort ends them as they are; keep lets them go on where"
+        f" they were {until}.",
+        {"type": "string", "enum": list(get_args(OpenRequests)), "default": "abort"},
+    )
+
+
+def aborts(request: Request) -> bool:
+    """Whether open requests end. Raises InvalidRequest for another mode."""
+    mode = request.query_params.get("mode", "abort")
+    if mode not in get_args(OpenRequests):
+        allowed = ", ".join(get_args(OpenRequests))
+        raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
+    return mode == "abort"
 
 
 def replying(

@@ -3,7 +3,7 @@ server has several."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
@@ -11,8 +11,7 @@ from starlette.requests import Request
 from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.errors import InvalidRequest
 from penstock.protocol.common import WAKE_TAGS
-from penstock_gateway.control.pause import PauseMode
-from penstock_gateway.control.replying import MODEL, replying
+from penstock_gateway.control.replying import MODEL, aborts, mode_option, replying
 from penstock_gateway.http.errors import clip
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.service import Service
@@ -43,11 +42,7 @@ SLEEP = Operation(
             "What goes: 1 the KV cache, and a device's weights; 2 all weights, too.",
             {"type": "integer", "enum": [1, 2], "default": 1},
         ),
-        "mode": (
-            "What becomes of open requests: abort ends them as they are; keep lets them go on where"
-            " they were once the model is awake.",
-            {"type": "string", "enum": list(get_args(PauseMode)), "default": "abort"},
-        ),
+        "mode": mode_option("once the model is awake"),
         "model": MODEL,
     },
 )
@@ -85,15 +80,12 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def sleep(request: Request) -> msgspec.Struct:
         given = request.query_params
-        mode, level = given.get("mode", "abort"), given.get("level", "1")
-        if mode not in get_args(PauseMode):
-            allowed = ", ".join(get_args(PauseMode))
-            raise InvalidRequest(f"mode is {clip(mode)}; allowed: {allowed}", param="mode")
+        abort, level = aborts(request), given.get("level", "1")
         if level not in ("0", "1", "2"):
             raise InvalidRequest(f"level is {clip(level)}; allowed: 1, 2", param="level")
         asked = service.models.ask(given.get("model"))
         depth = sleep_level(int(level))
-        await asked.backend.client.put_to_sleep(depth, abort=mode == "abort")
+        await asked.backend.client.put_to_sleep(depth, abort=abort)
         return SleepReply("asleep")
 
     async def wake_up(request: Request) -> msgspec.Struct:

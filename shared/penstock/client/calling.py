@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.call_values import encode_value
 from penstock.client.session import EngineSession
+from penstock.client.telling import all_able
 from penstock.errors import EngineUnavailable, InvalidRequest
 from penstock.protocol.common import MAX_CALL_BYTES, MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import CallWorkers
@@ -29,12 +30,7 @@ async def call_workers(
     """What each rank of each engine core answers, encoded; see AsyncLLM.collective_rpc."""
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     arguments = _arguments(method, args, kwargs, seconds)
-    connected = [session for session in sessions if session.connected]
-    if not connected:
-        raise EngineUnavailable("there is no session with an engine core at the moment")
-    for session in connected:
-        if session.welcome is None or not session.welcome.calls:
-            raise InvalidRequest(f"the engine core at {session.endpoint} knows no such calls")
+    connected = all_able(sessions, lambda welcome: welcome.calls, "knows no such calls")
     asked = [_asked(session, method, arguments, seconds) for session in connected]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     results: list[bytes] = []

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 
 from penstock.client.session import EngineSession
-from penstock.errors import EngineUnavailable, InvalidRequest
+from penstock.client.telling import all_able, tell_all
 from penstock.protocol.from_frontend import SetPaused
 
 PATIENCE = 60.0
 """Seconds that a step may take which has to end first."""
-LOOK = 0.02
-"""Seconds between looks at what engine cores have said."""
 
 
 async def set_paused(sessions: Sequence[EngineSession], *, paused: bool, abort: bool) -> None:
@@ -21,20 +17,14 @@ async def set_paused(sessions: Sequence[EngineSession], *, paused: bool, abort: 
 
     Raises InvalidRequest where an engine core of another version can't, and EngineUnavailable where
     there is none, or one doesn't within PATIENCE: those that did have been told."""
-    connected = [session for session in sessions if session.connected]
-    if not connected:
-        raise EngineUnavailable("there is no session with an engine core at the moment")
-    for session in connected:
-        if session.welcome is None or not session.welcome.pauses:
-            raise InvalidRequest(f"the engine core at {session.endpoint} can't be paused")
-    for session in connected:
-        session.send(SetPaused(paused, abort))
-    give_up = time.monotonic() + PATIENCE
-    while any(session.paused is not paused for session in connected):
-        if time.monotonic() > give_up or not all(session.connected for session in connected):
-            done = "paused" if paused else "resumed"
-            raise EngineUnavailable(f"not all engine cores have {done}; ask again")
-        await asyncio.sleep(LOOK)
+    connected = all_able(sessions, lambda welcome: welcome.pauses, "can't be paused")
+    await tell_all(
+        connected,
+        SetPaused(paused, abort),
+        lambda session: session.paused is paused,
+        within=PATIENCE,
+        what="paused" if paused else "resumed",
+    )
 
 
 def all_paused(sessions: Sequence[EngineSession]) -> bool:

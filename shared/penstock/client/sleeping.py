@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 from penstock.client.session import EngineSession
-from penstock.errors import EngineUnavailable, InvalidRequest
+from penstock.client.telling import all_able, tell_all
+from penstock.errors import InvalidRequest
 from penstock.protocol.common import WAKE_TAGS, WakeTag
 from penstock.protocol.from_frontend import FromFrontend, PutToSleep, WakeUp
 
@@ -16,8 +15,6 @@ LEVELS = (1, 2)
 
 PATIENCE = 600.0
 """Seconds that loading a model may take, or the steps that have to end first."""
-LOOK = 0.02
-"""Seconds between looks at what engine cores have said."""
 
 
 def sleep_level(given: Any) -> Literal[1, 2]:
@@ -79,16 +76,5 @@ async def _tell(
     done: Callable[[EngineSession], bool],
     what: str,
 ) -> None:
-    connected = [session for session in sessions if session.connected]
-    if not connected:
-        raise EngineUnavailable("there is no session with an engine core at the moment")
-    for session in connected:
-        if session.welcome is None or not session.welcome.sleeps:
-            raise InvalidRequest(f"the engine core at {session.endpoint} can't sleep")
-    for session in connected:
-        session.send(message)
-    give_up = time.monotonic() + PATIENCE
-    while not all(done(session) for session in connected):
-        if time.monotonic() > give_up or not all(session.connected for session in connected):
-            raise EngineUnavailable(f"not all engine cores have {what}; ask again")
-        await asyncio.sleep(LOOK)
+    connected = all_able(sessions, lambda welcome: welcome.sleeps, "can't sleep")
+    await tell_all(connected, message, done, within=PATIENCE, what=what)
