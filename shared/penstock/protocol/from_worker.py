@@ -219,7 +219,7 @@ class Asleep(msgspec.Struct, frozen=True, tag="asleep"):
 
 
 class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
-    """Answers Call."""
+    """Answers WorkerCall."""
 
     call: int
     result: bytes
@@ -227,7 +227,7 @@ class CallDone(msgspec.Struct, frozen=True, tag="call_done"):
 
 
 class CallFailed(msgspec.Struct, frozen=True, tag="call_failed"):
-    """Answers Call where the method can't be called, or raised."""
+    """Answers WorkerCall where the method can't be called, or raised."""
 
     call: int
     code: CallCode
