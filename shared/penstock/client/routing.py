@@ -20,8 +20,8 @@ from penstock.plugins import ROUTING, named_plugin
 from penstock.protocol.common import Media
 
 Why = Literal["prefix", "session", "load", "only", "turn"]
-"""prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was busy, or there is none.
-only: there was no other.  turn: round robin."""
+"""prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was
+busy, or there is none.  only: there was no other.  turn: round robin."""
 
 WHYS: tuple[Why, ...] = get_args(Why)
 
