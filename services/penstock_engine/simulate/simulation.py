@@ -25,7 +25,7 @@ from penstock_engine.simulate.prompts import Told, submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
 from penstock_engine.simulate.trace import TraceRequest
-from penstock_engine.simulate.turns import Turns
+from penstock_engine.simulate.turns import SessionTurns
 
 MAX_REPLICAS = 100_000
 
@@ -107,7 +107,7 @@ class Simulation:
         self.wall_seconds = self.cpu_seconds = 0.0
         self._heap: list[tuple[float, int, int, int]] = []
         """(time, kind, replica, life of its worker); of a turn: its number in place of these"""
-        self._turns = Turns()
+        self._turns = SessionTurns()
         self._next_turns: dict[int, TraceRequest] = {}
         """Those whose pause has begun, by number."""
         self._number = self._last_turn = 0

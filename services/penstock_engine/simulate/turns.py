@@ -7,7 +7,7 @@ from collections import deque
 from penstock_engine.simulate.trace import TraceRequest
 
 
-class Turns:
+class SessionTurns:
     """Those that wait for the turn before them. A session is known while one of its turns is open
     or to come."""
 
