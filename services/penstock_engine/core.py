@@ -115,6 +115,7 @@ class EngineCore:
         """
         self.state.clock.now = now
         self._from_frontends.expire(now)
+        self.state.kv_sessions.expire(now)
         self.state.service_rate.observe(now, self.state.scheduling.queue)
         if not self.state.scheduling.has_work:
             self.state.workers.progressed(now)

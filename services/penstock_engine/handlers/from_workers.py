@@ -211,6 +211,7 @@ class FromWorkers:
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
         self._disk_kv.worker_lost()
+        self._state.kv_sessions.worker_lost()
         self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
