@@ -22,6 +22,7 @@ from penstock_worker.alignment.slots import can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
+from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
@@ -83,6 +84,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f"{setup.model_dir} holds another model ({prepared.name}, {prepared.digest[:12]}) than"
             f" the engine core serves ({setup.digest[:12]})"
         )
+    check_calculated(setup)
     if setup.pooling is not None:
         refuse_store(setup, "a pooling model keeps no KV there")
         return _load_pooling(text_only(prepared), setup, threads, begun, phases)

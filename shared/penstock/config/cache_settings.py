@@ -28,6 +28,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " a byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
         ),
     ] = "auto"
+    calculate_kv_scales: Annotated[
+        bool,
+        Meta(
+            description="With kv_cache_dtype fp8 and a checkpoint that has no scales for it: take"
+            " a scale for each layer and head from a trial step."
+        ),
+    ] = False
     enable_prefix_caching: Annotated[
         bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
     ] = True
