@@ -14,7 +14,6 @@ from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import SimulationReport, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.trace import TraceRequest
-from tests.thinning import part
 
 COST = StepCost(base_ms=5.0, token_ms=0.1, copy_ms=0.2)
 SMALL = AgentTraffic(
@@ -118,10 +117,11 @@ def test_wrong_fields_are_named(text: str, said: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_nothing_grows_over_a_million_requests() -> None:
     """Sessions come and go, some of them with more than there is room for."""
     traffic = AgentTraffic(
-        sessions=part(110_000, 1),
+        sessions=110_000,
         rate=2.0,
         system=32,
         turns=9,
