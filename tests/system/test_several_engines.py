@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,36 @@ def test_the_state_of_each_is_told(two):
     assert first["fingerprint"] == second["fingerprint"]
     assert state["engine"]["blocks_total"] == first["blocks_total"] + second["blocks_total"]
     assert state["engine"]["workers"] == 2
+
+
+def test_a_sessions_turns_meet_at_one_engine_core(two):
+    """Though they begin alike, and each is longer than the one before."""
+    wait_settled(two)
+    placed: list[set[str]] = []
+    for session in ("a", "b", "c"):
+        before, prompt = sessions_at(two), list(range(5, 105))
+        for turn in range(2):
+            body = {"prompt": prompt, "max_tokens": 1, "session_id": session}
+            status, reply = two.post("/v1/completions", body)
+            assert status == 200, reply
+            assert turn == 0 or reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= 96
+            prompt += range(200, 240)
+            wait_settled(two)
+        placed.append({name for name, count in sessions_at(two).items() if count > before[name]})
+    assert all(len(engines) == 1 for engines in placed), placed
+
+
+def sessions_at(server: Server) -> Counter[str]:
+    """Requests that engine cores were given as turns of a session."""
+    text = httpx.get(f"{server.url}/metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("penstock:routed_requests_to")]
+    return Counter(
+        {
+            line.rsplit(" ", 1)[0]: int(float(line.rsplit(" ", 1)[1]))
+            for line in lines
+            if '"session"' in line
+        }
+    )
 
 
 def test_an_engine_that_drains_gets_nothing_new_and_nobody_is_refused(start_server, tiny_model):
