@@ -12,7 +12,7 @@ import pytest
 
 from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
 from penstock_engine.simulate.trace import TraceRequest
-from testing.serving import Server
+from testing.serving import Server, wait_until
 from tests.metrics_page import PORTS, port_of, read_page
 from tests.shared.tiny_models import write_gguf
 
@@ -111,3 +111,30 @@ def test_what_agents_said_before_is_found(start_server: Callable[..., Server], m
     page = read_page(port_of(server, "engine"))
     assert page.value("penstock:sessions") == TRAFFIC.sessions
     assert 0 < page.value("penstock:session_kv_blocks") <= 800
+
+
+def test_a_session_that_was_away_is_read_from_disk_before_it_is_back(
+    start_server: Callable[..., Server], model: str, tmp_path: Path
+) -> None:
+    server = start_server(model, *POOL, *PORTS, "--disk-kv-dir", str(tmp_path / "kv"))
+    prompt = fresh(800, 77)
+    fields: dict[str, Any] = {"seed": 4, "temperature": 0.8, "session_id": "a"}
+    asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 6, "ignore_eos": True, **fields}
+    alone = server.post("/v1/completions", asked)[1]["choices"][0]["text"]
+    page = port_of(server, "engine")
+    kept, prefetched = "penstock:session_kv_blocks", "penstock:prefetched_kv_blocks_total"
+    for within in (4, 10, 30):
+        hint = {"kv_retention_seconds": 0, "kv_hint": {"resume_within_s": within}}
+        server.post("/v1/completions", asked | hint)
+        for number in range(4):
+            server.complete(fresh(OTHER_TOKENS, number), max_tokens=1)  # type: ignore[arg-type]
+        wait_until(lambda: read_page(page).value(kept) > 0)
+        if read_page(page).value(prefetched, tier="disk") > 100:
+            break  # Else the machine is so slow that it was brought back before it had gone.
+    else:
+        pytest.fail("nothing was read before the session was back")
+    read = read_page(page).value("penstock:disk_kv_blocks_total", result="read")
+    reply = server.post("/v1/completions", asked)[1]
+    assert reply["choices"][0]["text"] == alone
+    assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= 780
+    assert read_page(page).value("penstock:disk_kv_blocks_total", result="read") == read
