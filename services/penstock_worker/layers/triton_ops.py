@@ -2,7 +2,7 @@
 
 By default, products are cuBLAS's. It chooses a kernel by the number of rows, so a row's last bits
 may depend on how many others there are. With `batch_invariant`, they are computed by Triton kernels
-of one fixed shape. All other operations here are invariant in any case.
+with one order of sums. All other operations here are invariant in any case.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LibraryProduct:
 
 @dataclass(frozen=True)
 class InvariantProduct:
-    """A product with one tile shape and one order of sums, whatever the number of rows."""
+    """A product with one order of sums, whatever the number of rows."""
 
     weight: Tensor
     bias: Tensor | None

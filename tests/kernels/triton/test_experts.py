@@ -10,10 +10,10 @@ from torch import Tensor
 
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, most_tiles, place_rows
-from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
-from penstock_kernels.triton.tiles import EXPERTS, EXPERTS_FEW
+from penstock_kernels.triton.matmul_tiles import EXPERTS, EXPERTS_FEW, EXPERTS_MANY, expert_tiles
 from tests.kernels.triton.test_gguf_linear import kept, true
 
 pytestmark = pytest.mark.timeout(300)
@@ -114,7 +114,7 @@ def test_all_rows_want_the_same_experts(device: torch.device) -> None:
     assert sorted(placed.counts.tolist(), reverse=True)[:7] == [16, 16, 16, 16, 8, 8, 0]
 
 
-@pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW], ids=str)
+@pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW, EXPERTS_MANY], ids=str)
 def test_products(tiles: object, dtype: torch.dtype, device: torch.device) -> None:
     """Of rows that several pairs share, and of a row for each pair."""
     experts, outputs, inputs, active = 4, 70, 130, 2
@@ -195,6 +195,9 @@ def test_with_batch_invariance_tiles_have_one_shape() -> None:
     assert shapes == {EXPERTS}
     assert expert_tiles(128, 8, batch_invariant=False) == EXPERTS_FEW
     assert expert_tiles(129, 8, batch_invariant=False) == EXPERTS
+    assert expert_tiles(2047, 8, batch_invariant=False) == EXPERTS
+    assert expert_tiles(2048, 8, batch_invariant=False) == EXPERTS_MANY
+    assert expert_tiles(2048, 8, batch_invariant=False, packed=True) == EXPERTS
 
 
 def test_sums_are_in_order(device: torch.device) -> None:

@@ -10,7 +10,7 @@ from penstock.errors import StartupError
 from penstock_kernels.triton.linear import weight_only
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.quantisation.packed import MANY_ROWS
+from penstock_worker.quantisation import packed
 from penstock_worker.quantisation.registry import check_quantization
 from tests.kernels.triton.closeness import UNITS, assert_close
 
@@ -50,6 +50,15 @@ def test_products(
     assert_close(ops.head(weight)(x.to(device)), REFERENCE.product(weight)(x), floats=64)
 
 
+MANY_ROWS = 33
+
+
+@pytest.fixture
+def unpacked_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MANY_ROWS", MANY_ROWS)
+
+
+@pytest.mark.usefixtures("unpacked_early")
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4", "fp8"])
 def test_batch_invariant_rows_are_the_same_alone(quantization: str, device: torch.device) -> None:
     """However many rows there are, no other way is taken."""
@@ -94,8 +103,11 @@ def allowed_error(x: Tensor, weight: Tensor, quantization: str, group: int) -> T
     return x.double().abs() @ steps.T / 2
 
 
+@pytest.mark.usefixtures("unpacked_early")
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize(("rows", "group", "inputs"), [(3, 128, 256), (MANY_ROWS + 1, 32, 32)])
+@pytest.mark.parametrize(
+    ("rows", "group", "inputs"), [(3, 128, 256), (20, 64, 64), (MANY_ROWS + 1, 32, 32)]
+)
 def test_quantised_products(
     quantization: str, rows: int, group: int, inputs: int, dtype: torch.dtype, device: torch.device
 ) -> None:
