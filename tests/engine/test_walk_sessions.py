@@ -27,6 +27,19 @@ class SessionWalker(Walker):
         options = drawn_options(choose) | {"prefix_caching": True, "session_share": share}
         super().__init__(Harness(**options), choose)
         self.has_sessions = True
+        self._wheel += ["submit"] * 30 + ["wait"] * 20
+
+    def _host_size(self) -> int:
+        return self.choose.whole(0, 1) * 40
+
+    def _pool_size(self) -> int:
+        """Room for the longest sequence, and hardly more: contents are displaced soon."""
+        size = self.h.facts.config.cache.kv_block_size
+        return -(-self.h.facts.max_model_len // size) + self.choose.whole(0, 2)
+
+    def wait(self) -> None:
+        self.h.now += self.choose.whole(1, 60) / 10
+        self.h.settle()
 
     def step(self) -> None:
         super().step()
@@ -37,6 +50,7 @@ class SessionWalker(Walker):
         if cache is not None:
             kept = cache.retention.num_blocks
             self.met["kept"] += kept
+            self.met["expected"] += self.h.core.state.kv_sessions._expected.num_keys
             self.met["at the limit"] += 0 < kept == cache.retention.limit
 
     def end(self) -> None:
@@ -67,13 +81,16 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
-    for seed in range(4):
+    for seed in range(8):
         walker = walked(Seeded(seed), 300)
         walker.end()
         met += walker.met
+        met["prefetched"] += walker.h.core.state.counts.prefetched["host"]
     assert met["in a session"] > 40, met
     assert met["kept"] > 200, met
     assert met["at the limit"] > 5, met
+    assert met["expected"] > 20, met
+    assert met["prefetched"], met
 
 
 def test_a_replay_decides_alike(tmp_path: Path) -> None:

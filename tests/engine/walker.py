@@ -151,8 +151,8 @@ class Walker:
         self.met["in a session"] += 1
         return SessionTerms(
             str(whole(0, 5)),
-            whole(0, 300) / 10 if whole(0, 1) else None,
-            whole(0, 100) / 10 if whole(0, 2) == 0 else None,
+            whole(0, 40) / 10 if whole(0, 2) else None,
+            whole(0, 100) / 10 if whole(0, 1) else None,
         )
 
     def _grammar(self) -> Grammar:

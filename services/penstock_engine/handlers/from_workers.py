@@ -276,6 +276,7 @@ class FromWorkers:
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
+        self._state.kv_sessions.has_disk = ready.disk_kv
         self._state.workers.found_ready(now)
         limit = self._state.context_limit.tokens
         log.info(

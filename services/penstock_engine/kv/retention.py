@@ -19,14 +19,27 @@ class KVSession:
     """A conversation, or an agent: requests that follow one another, each beginning with what the
     one before it ended with."""
 
-    __slots__ = ("blocks", "name", "num_open", "retention", "tenant", "until", "weight")
+    __slots__ = (
+        "blocks",
+        "keeps",
+        "name",
+        "num_open",
+        "resume_within",
+        "retention",
+        "tenant",
+        "until",
+        "weight",
+    )
 
     def __init__(self, tenant: str, name: str, weight: int) -> None:
         self.tenant = tenant
         self.name = name  # of the tenant's own choice
         self.weight = weight  # of its tenant's shares
         self.num_open = 0  # requests that have not ended
+        self.keeps = True
+        """Whether blocks are kept for it. Steps in flight may refer to some when that is over."""
         self.retention = 0.0  # seconds for which its blocks are kept after its latest request
+        self.resume_within: float | None = None  # seconds, as its latest request says
         self.until = 0.0
         """When its blocks are no longer kept, if none of its requests is open then; seconds of the
         engine's clock."""
@@ -74,6 +87,8 @@ class Retention:
 
         blocks: in token order, with contents that can be found.
         """
+        if not session.keeps:
+            return
         tenant = self._tenants.setdefault(session.tenant, TenantBlocks())
         tenant.weight = session.weight
         new = [block for block in blocks if self._is_free_for(session, block)]

@@ -96,6 +96,12 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     yield families.gauge(
         "penstock:session_kv_blocks", "KV blocks that are kept for sessions.", state.session_blocks
     )
+    yield families.counters(
+        "penstock:prefetched_kv_blocks",
+        "KV blocks that were brought back before their session came, by the tier they were in.",
+        ["tier"],
+        _keyed(state.prefetched),
+    )
     for name, words, value in (
         ("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", state.cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the KV cache.", state.cache_hits),

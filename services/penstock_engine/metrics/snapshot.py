@@ -30,6 +30,7 @@ class MetricsSnapshot(NamedTuple):
     adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
     adapter_loads: by how they ended; adapter_seconds: that those took which went well.
     sessions: that are live; session_blocks: that are kept for them.
+    prefetched: KV blocks that were brought back before their session came.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -51,6 +52,7 @@ class MetricsSnapshot(NamedTuple):
     disk_blocks: dict[str, int]
     sessions: int
     session_blocks: int
+    prefetched: dict[str, int]
     steps: int
     step_budget: int
     preemptions: int
@@ -109,6 +111,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         },
         sessions=core.state.kv_sessions.num_live,
         session_blocks=0 if cache is None else cache.retention.num_blocks,
+        prefetched=dict(counts.prefetched),
         disk_blocks={"read": counts.disk_blocks_read, "missed": counts.disk_blocks_missed},
         steps=scheduler.num_steps,
         step_budget=scheduler.budget,

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.protocol.common import SessionTerms
+from penstock_engine.kv import expected
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.kv.retention import KVSession
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Front, Harness, RequestScore
 
 TURN = list(range(3, 33))
@@ -139,3 +142,102 @@ def test_check_notices_a_session_that_miscounts() -> None:
     h.core.state.kv_sessions._sessions.clear()
     with pytest.raises(BrokenState, match="forgotten"):
         h.core.check()
+
+
+def test_a_session_that_says_when_it_is_back_is_kept_no_longer_than_that() -> None:
+    h, front = made()
+    ask(h, front, TURN, session=SessionTerms("a", resume_within_s=10.0))
+    h.now += 21.0
+    others(h, front)
+    h.now += 2.0
+    h.settle()
+    assert h.core.state.kv_sessions.num_live == 0
+    others(h, front)
+    assert ask(h, front, TURN).cached == 0
+
+
+def test_without_a_tier_below_a_long_absence_is_kept_for_as_long_as_any() -> None:
+    h, front = made()
+    ask(h, front, TURN, session=SessionTerms("a", resume_within_s=1000.0))
+    h.now += 100.0
+    others(h, front)
+    assert ask(h, front, TURN).cached == 28
+
+
+def test_who_is_long_away_goes_down_to_the_host_and_is_brought_back_in_time() -> None:
+    h = Harness(max_model_len=64, max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker(BLOCKS, host_blocks=200)
+    ask(h, front, TURN, session=SessionTerms("a", resume_within_s=200.0))
+    cache = h.core.state.scheduling.cache
+    assert cache is not None
+    assert cache.retention.num_blocks == 0
+    others(h, front)
+    assert cache.num_swapped_out
+    assert h.core.next_deadline() <= 298.0 + h.now - 100.0
+    h.now = 298.0
+    h.settle()
+    assert h.core.state.counts.prefetched == {"host": 8, "disk": 0}
+    assert cache.retention.num_blocks == 8
+    others(h, front)
+    swapped = cache.num_swapped_in
+    h.now = 300.0
+    assert ask(h, front, TURN).cached == 28
+    assert cache.num_swapped_in == swapped, "it was in the pool"
+
+
+def test_who_is_long_away_is_read_from_disk_in_time() -> None:
+    h = Harness(max_model_len=64, max_num_batched_tokens=64)
+    h.disk = FakeDisk()
+    front = h.connect()
+    h.start_worker(BLOCKS)
+    ask(h, front, TURN, session=SessionTerms("a", resume_within_s=200.0))
+    others(h, front)
+    h.now = 298.0
+    h.disk_at_once = False
+    h.settle()
+    # It is early: it waits for what is being read for it already.
+    asked = h.submit(front, TURN, max_tokens=3, ignore_eos=True, session=SessionTerms("a"))
+    assert h.core.state.remote_kv.num_waiting == 1
+    assert h.core.state.disk_kv.num_fetches == 1
+    h.disk_at_once = True
+    h.answer_disk()
+    h.run()
+    assert asked.cached == 28
+    assert h.core.state.counts.prefetched == {"host": 0, "disk": 8}
+    others(h, front)
+    assert ask(h, front, TURN).cached == 28
+
+
+def test_a_session_that_is_expected_survives_the_worker() -> None:
+    h = Harness(max_model_len=64, max_num_batched_tokens=64)
+    h.disk = FakeDisk()
+    front = h.connect()
+    h.start_worker(BLOCKS)
+    ask(h, front, TURN, session=SessionTerms("a", resume_within_s=200.0))
+    h.kill_worker()
+    h.start_worker(BLOCKS)
+    h.now = 298.0
+    h.settle()
+    h.run()
+    assert h.core.state.counts.prefetched["disk"] == 7, "the last one was not saved"
+    h.now += 1000.0
+    h.settle()
+    assert h.core.state.kv_sessions.num_live == 0
+
+
+def test_what_is_expected_is_bounded_and_the_tenant_with_most_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expected, "MAX_EXPECTED_KEYS", 10)
+    book = expected.ExpectedSessions()
+    sessions = [KVSession(tenant, str(at), 1) for at, tenant in enumerate("aaab")]
+    for at, session in enumerate(sessions):
+        book.add(session, expected.Expected(9.0 - at, 10.0, [b"k"] * 3))
+        book.check(sessions)
+    assert [session in book for session in sessions] == [False, True, True, True]
+    book.add(sessions[0], expected.Expected(1.0, 2.0, [b"k"] * 11))
+    assert sessions[0] not in book
+    assert book.next_deadline() == 6.0
+    assert [session.name for session, _ in book.due(7.0)] == ["3", "2"]
+    assert book.num_keys == 3
