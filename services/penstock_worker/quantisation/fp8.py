@@ -1,21 +1,79 @@
 """FP8 (e4m3) weights and activations, with a scale per output of the weights and per row of
-activations."""
+activations.
+
+In the default mode, products of many rows are the library's where it has any: torch's scaled_mm
+with scales by row, which wants a GPU of compute capability 9.0 (or a CPU), bfloat16 results, and
+inputs and outputs that are multiples of 16. All others are our kernel's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from penstock_worker.quantisation.interface import Product, Quantization, Table
 
+LIBRARY_ROWS = 65
+"""From this many rows on. Below, a product only waits for its weights, and our kernel's tiles of 64
+rows read them once."""
+LIBRARY_CAPABILITY = (9, 0)
+_MULTIPLE = 16
+
+
+@dataclass(frozen=True)
+class FP8Product:
+    """x @ (levels * scales).T + bias, of activations that are quantised by row."""
+
+    levels: Tensor
+    """[outputs, inputs] float8_e4m3fn, contiguous."""
+    scales: Tensor
+    """[outputs] float32."""
+    bias: Tensor | None
+    """[outputs]."""
+    batch_invariant: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from penstock_kernels.triton.linear.fp8_linear import fp8_linear
+
+        if x.shape[0] < LIBRARY_ROWS or not self._in_library(x):
+            return fp8_linear(x, self.levels, self.scales, self.bias)
+        return self._by_library(x)
+
+    def _in_library(self, x: Tensor) -> bool:
+        """Whether the library has this product, and may compute it."""
+        fits = not any(size % _MULTIPLE for size in self.levels.shape)
+        return not self.batch_invariant and fits and x.dtype == torch.bfloat16 and self._able
+
+    @cached_property
+    def _able(self) -> bool:
+        device = self.levels.device
+        if device.type != "cuda":
+            return True
+        return torch.cuda.get_device_capability(device) >= LIBRARY_CAPABILITY
+
+    def _by_library(self, x: Tensor) -> Tensor:
+        from penstock_kernels.triton.linear.fp8_linear import quantise_fp8
+
+        levels, scales = quantise_fp8(x)
+        # Sums leave the tensor cores, which add in 14 bits, every 128 inputs.
+        return torch._scaled_mm(
+            levels,
+            self.levels.T,
+            scale_a=scales[:, None],
+            scale_b=self.scales[None, :],
+            bias=None if self.bias is None else self.bias.to(x.dtype),
+            out_dtype=x.dtype,
+            use_fast_accum=False,
+        )
+
 
 def _product(weight: Tensor, bias: Tensor | None, batch_invariant: bool) -> Product:
-    from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
+    from penstock_kernels.triton.linear.fp8_linear import quantise_fp8
 
-    levels, scales = quantise_fp8(weight.contiguous())
-    return lambda x: fp8_linear(x, levels, scales, bias)
+    return FP8Product(*quantise_fp8(weight.contiguous()), bias, batch_invariant)
 
 
 FP8 = Quantization("fp8", _product, capability=(8, 9))
@@ -37,15 +95,9 @@ class FP8Rows:
     def product(
         self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
     ) -> Product:
-        """Activations are quantised by row, each with its own scale, so rows are independent in any
-        case."""
-        from penstock_kernels.triton.linear.fp8_linear import fp8_linear
-
-        def product(x: Tensor) -> Tensor:
-            wide = x if dtype is None else x.to(dtype)
-            return fp8_linear(wide, self.levels, self.scales, bias)
-
-        return product
+        """Activations are quantised by row, each with its own scale."""
+        product = FP8Product(self.levels, self.scales, bias, batch_invariant)
+        return product if dtype is None else lambda x: product(x.to(dtype))
 
     def table(self, dtype: torch.dtype) -> Table:
         return FP8Table(self, dtype)

@@ -217,7 +217,9 @@ def copies() -> None:
 def products(dtype: torch.dtype = BF16) -> None:
     """Few rows, of which 1 is a constant to Triton; of a wide matrix; and many."""
     for count, outputs in ((1, 6144), (2, 6144), (2, 28672), (2048, 6144)):
-        dense.linear(rows(count, 4096, dtype=dtype), rows(outputs, 4096, dtype=dtype))
+        x, weight = rows(count, 4096, dtype=dtype), rows(outputs, 4096, dtype=dtype)
+        dense.linear(x, weight)
+        dense.linear(x, weight, dtype=torch.float32)
 
 
 def quantised(bits: int, group: int) -> None:

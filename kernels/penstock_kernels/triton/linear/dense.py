@@ -47,21 +47,27 @@ def _linear(
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    tiles: MatmulTiles | None = None,
 ) -> Tensor:
     """x @ weight.T + bias, each row independently, accumulated in float32 and rounded once.
 
     `x`: [rows, inputs]; rows may be strided.
     `weight`: [outputs, inputs]; rows may be strided.
     `bias`: [outputs] or None.
+    `dtype`: that of the result; by default x's.
     `tiles`: another choice than that of `invariant_tiles`, which may give other bits.
 
-    All are of one dtype: float32 (multiplied in full precision), bfloat16 or float16. Returns
-    [rows, outputs].
+    All but the result are of one dtype: float32 (multiplied in full precision), bfloat16 or
+    float16. Returns [rows, outputs].
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
-    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)
     if tiles is None:
         tiles = invariant_tiles(rows, outputs, narrow=x.dtype != torch.float32)
     if rows:
