@@ -125,6 +125,9 @@ class AttentionChoice:
 KEY_SPLIT = 512
 """Keys per split. A split's partial result is group x head_dim float32: 1 to 3 % of the keys and
 values read."""
+PARTIAL_BYTES = 128 << 20
+"""Memory for partial results. For decodes with 8 KV heads of 128, each with 4 query heads, it holds
+8,192 splits at a time, which are enough programs for any device."""
 LISTED_TILES = 512
 """Most tiles whose splits one launch goes through."""
 ATTENTION_PROGRAMS = 2048

@@ -13,14 +13,16 @@ from loadtest.report.facts import ROOT
 from penstock.bench.load.report import markdown_table
 from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
 from penstock_kernels.triton.tiles import attention_choice
-from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
 
 TEMPLATE = Path(__file__).with_name("page.template")
 PAGE = ROOT / "docs" / "design" / "cuda-speed.md"
 SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
 CONTEXT = 1024
 PROMPT = 8192
-BUCKETS = Buckets(SEQUENCES, LONGEST, BLOCK)
+BEFORE = Buckets(SEQUENCES, LONGEST, BLOCK)
+NUMBERS = QWEN3_8B.heads * QWEN3_8B.head_dim
+BUCKETS = replace(BEFORE, first=first_context(SEQUENCES, BLOCK, NUMBERS))
 Q4_K = 4.5 / 8  # bytes of a weight
 INVARIANT_8B = replace(QWEN3_8B, name="Qwen3-8B, batch-invariant", batch_invariant=True)
 PACKED = replace(QWEN3_8B, name="Qwen3-8B, Q4_K", weight_bytes=Q4_K)
@@ -49,7 +51,8 @@ def skewed() -> list[int]:
 
 
 def bucket(contexts: list[int]) -> Bucket:
-    found = BUCKETS.fitting(len(contexts), max(contexts))
+    """To which a step was padded when programs without work still counted."""
+    found = BEFORE.fitting(len(contexts), max(contexts))
     if found is None:
         raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")
     return found
