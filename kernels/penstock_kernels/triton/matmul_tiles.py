@@ -54,7 +54,7 @@ def invariant_tiles(rows: int, outputs: int, *, narrow: bool) -> MatmulTiles:
 
 
 EXPERTS = MatmulTiles(64, 64, 64, 4, 4)
-"""For the rows of an expert. The one shape with `batch_invariant`, whatever their number."""
+"""For the rows of an expert."""
 EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
 """For so few rows that an expert has no more than one tile, if they are dealt out evenly."""
 EXPERTS_MANY = MatmulTiles(128, 256, 64, 8, 4)
@@ -64,10 +64,13 @@ EXPERTS_MANY = MatmulTiles(128, 256, 64, 8, 4)
 def expert_tiles(
     rows: int, experts: int, *, batch_invariant: bool, packed: bool = False
 ) -> MatmulTiles:
-    """Returns the tiles for `rows` pairs of a row and an expert. With `batch_invariant` they are
-    always the same ones. `packed`: weights are decoded in registers, of which large tiles leave too
-    few."""
-    if batch_invariant:
+    """Returns the tiles for `rows` pairs of a row and an expert. Those of plain weights give the
+    same bits, as `invariant_tiles` do.
+
+    `packed`: weights are decoded in registers, of which large tiles leave too few. Then there is
+    one shape with `batch_invariant`, as the instructions that multiply differ.
+    """
+    if packed and batch_invariant:
         return EXPERTS
     if rows <= EXPERTS_FEW.rows * experts:
         return EXPERTS_FEW

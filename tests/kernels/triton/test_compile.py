@@ -16,8 +16,10 @@ from penstock_kernels import triton as kernels
 ROOT = Path(__file__).parents[3]
 CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
 ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
-LINEAR = re.compile(r"^linear\n((?:  .*\n)*)", re.MULTILINE)
-PRODUCT = re.compile(r" _linear: .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)")
+CALLS = {
+    name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE) for name in ("linear", "experts")
+}
+PRODUCT = re.compile(r" (?:_linear|_expert_linear): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)")
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
@@ -38,10 +40,11 @@ def check_attention(said: str) -> None:
 def check_invariant_products(said: str) -> None:
     """All tiles of batch-invariant products multiply by the same kind of instruction, so that their
     sums have the same bits."""
-    (linear,) = LINEAR.findall(said)
-    kinds = PRODUCT.findall(linear)
-    assert len(kinds) >= 3
-    assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
+    for call in CALLS.values():
+        (launches,) = call.findall(said)
+        kinds = PRODUCT.findall(launches)
+        assert len(kinds) >= 3
+        assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
 
 
 @pytest.mark.slow

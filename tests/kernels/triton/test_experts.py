@@ -190,14 +190,32 @@ def test_a_rows_sum_has_the_same_bits_in_any_company(
     assert torch.equal(compute(rows.flip(0)).flip(0), whole)
 
 
-def test_with_batch_invariance_tiles_have_one_shape() -> None:
-    shapes = {expert_tiles(pairs, 8, batch_invariant=True) for pairs in (1, 128, 129, 100_000)}
-    assert shapes == {EXPERTS}
-    assert expert_tiles(128, 8, batch_invariant=False) == EXPERTS_FEW
-    assert expert_tiles(129, 8, batch_invariant=False) == EXPERTS
-    assert expert_tiles(2047, 8, batch_invariant=False) == EXPERTS
-    assert expert_tiles(2048, 8, batch_invariant=False) == EXPERTS_MANY
+def test_tiles_by_number_of_pairs() -> None:
+    for invariant in (False, True):
+        found = [
+            expert_tiles(pairs, 8, batch_invariant=invariant) for pairs in (128, 129, 2047, 2048)
+        ]
+        assert found == [EXPERTS_FEW, EXPERTS, EXPERTS, EXPERTS_MANY]
     assert expert_tiles(2048, 8, batch_invariant=False, packed=True) == EXPERTS
+    for pairs in (1, 128, 129, 100_000):
+        assert expert_tiles(pairs, 8, batch_invariant=True, packed=True) == EXPERTS
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+def test_tiles_of_plain_weights_give_the_same_bits(
+    narrow: torch.dtype, device: torch.device
+) -> None:
+    """As wide on a GPU as a large model's experts are."""
+    experts, outputs, inputs = (8, 1536, 2048) if device.type == "cuda" else (3, 70, 130)
+    weight = drawn(1, experts, outputs, inputs).to(narrow).to(device)
+    x = drawn(4, 37, inputs).to(narrow).to(device)
+    chosen = choices(3, 37, 2, experts, device)
+    found = [
+        expert_linear(x, weight, place_rows(chosen, experts, tiles.rows), tiles=tiles)
+        for tiles in (EXPERTS_FEW, EXPERTS, EXPERTS_MANY)
+    ]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_sums_are_in_order(device: torch.device) -> None:
