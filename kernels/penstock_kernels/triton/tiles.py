@@ -69,6 +69,9 @@ UNPACK_BLOCK = 2048
 """Weights of an output that one program of `dequantise` writes."""
 UNPACK_WARPS = 4
 
+QUANTISED_GROUPS = 8
+"""Groups of 128 numbers of a row that one program quantises."""
+
 RANK_SUM_BLOCK = 1024
 """Elements that one program of `rank_sum` sums over the ranks."""
 RANK_SUM_WARPS = 4

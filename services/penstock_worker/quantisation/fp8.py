@@ -16,6 +16,8 @@ from torch import Tensor
 
 from penstock_worker.quantisation.interface import Product, Quantization, Table
 
+FP8_GROUP = 128
+"""Inputs that share a scale, where they don't all: penstock_kernels.triton.linear.fp8_blocks."""
 LIBRARY_ROWS = 65
 """From this many rows on. Below, a product only waits for its weights, and our kernel's tiles of 64
 rows read them once."""
@@ -104,10 +106,36 @@ class FP8Rows:
 
 
 @dataclass(frozen=True)
+class FP8Blocks:
+    """A KeptMatrix in FP8, with a scale for each 128 inputs of an output."""
+
+    levels: Tensor
+    """[outputs, inputs] float8_e4m3fn."""
+    scales: Tensor
+    """[outputs, groups] float32."""
+
+    @property
+    def outputs(self) -> int:
+        return self.levels.shape[0]
+
+    def product(
+        self, bias: Tensor | None, dtype: torch.dtype | None, *, batch_invariant: bool
+    ) -> Product:
+        """Activations are quantised in such groups, each with its own scale, in tiles of one shape
+        in either mode."""
+        from penstock_kernels.triton.linear.fp8_blocks import fp8_block_linear
+
+        return lambda x: fp8_block_linear(x, self.levels, self.scales, bias, dtype=dtype)
+
+    def table(self, dtype: torch.dtype) -> Table:
+        return FP8Table(self, dtype)
+
+
+@dataclass(frozen=True)
 class FP8Table:
     """Rows of a matrix in FP8, each value of which is rounded once to `dtype`."""
 
-    matrix: FP8Rows
+    matrix: FP8Rows | FP8Blocks
     dtype: torch.dtype
 
     @property
@@ -116,4 +144,8 @@ class FP8Table:
 
     def __call__(self, ids: Tensor) -> Tensor:
         levels = self.matrix.levels.view(torch.uint8)[ids].view(torch.float8_e4m3fn)
-        return (levels.float() * self.matrix.scales[ids, None]).to(self.dtype)
+        scales = self.matrix.scales[ids]
+        if scales.dim() == 1:
+            return (levels.float() * scales[:, None]).to(self.dtype)
+        each = scales.repeat_interleave(FP8_GROUP, 1)[:, : levels.shape[1]]
+        return (levels.float() * each).to(self.dtype)

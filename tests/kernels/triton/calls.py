@@ -15,6 +15,7 @@ from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.linear import (
     dense,
     dequantise,
+    fp8_blocks,
     fp8_linear,
     gguf_linear,
     gguf_rows,
@@ -243,6 +244,8 @@ def fp8() -> None:
     scales = rows(256, dtype=torch.float32)
     for count in (1, 2):
         fp8_linear.fp8_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), scales)
+        groups = rows(256, 32, dtype=torch.float32)
+        fp8_blocks.fp8_block_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), groups)
 
 
 def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -> None:
