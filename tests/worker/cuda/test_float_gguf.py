@@ -19,7 +19,12 @@ from penstock.prepare.from_gguf import _dtype
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.layers.triton_ops import JoinedProduct, LibraryLogits, LibraryProduct, TritonOps
+from penstock_worker.layers.triton_ops import (
+    JoinedProduct,
+    LibraryLogits,
+    LibraryProduct,
+    TritonOps,
+)
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from testing.model_configs import varied
