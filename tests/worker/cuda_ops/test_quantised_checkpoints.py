@@ -194,9 +194,7 @@ def test_what_auto_computes_in(tmp_path: Path) -> None:
         ("FP8, blocks of 128", 1, 0.12),  # Activations are rounded to FP8, too.
     ],
 )
-def test_a_model_answers_as_in_float32(
-    name: str, steps: int, bound: float, tmp_path: Path
-) -> None:
+def test_a_model_answers_as_in_float32(name: str, steps: int, bound: float, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", CASES[name])
     prepared, prompt = checkpoint.prepared, [40, 7, 93, 3, 12]
     tokens, logits = greedy(opened(prepared, "triton"), prompt, steps)
