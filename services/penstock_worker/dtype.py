@@ -11,6 +11,7 @@ from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
 from penstock.protocol.to_worker import Setup
 from penstock.quantised_checkpoint import WeightScheme
+from penstock_worker.quantisation.fp8 import FP8_GROUP
 from penstock_worker.quantisation.registry import FORMATS
 
 
@@ -88,7 +89,7 @@ the tests allow to the CPU's signed bytes.  Weights rounded to bfloat16 where ma
 def _has_product(scheme: WeightScheme) -> bool:
     """Whether the CUDA kernels multiply with weights of such a scheme, on some GPUs at least."""
     if scheme.storage == "fp8":
-        return scheme.float8_inputs and scheme.block is None
+        return scheme.float8_inputs and (scheme.block is None or scheme.block[1] == FP8_GROUP)
     return scheme.storage != "nf4"
 
 

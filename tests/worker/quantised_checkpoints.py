@@ -232,6 +232,12 @@ CASES = {
         plain=BRAIN,
         sizes=ODD,
     ),
+    "FP8, blocks of 128": Case(
+        FP8_SETTINGS | {"weight_block_size": [128, 128]},
+        fp8((128, 128), name="weight_scale_inv"),
+        plain=BRAIN,
+        sizes={"hidden_size": 160, "intermediate_size": 288},
+    ),
     "FP8, blocks of powers": Case(
         FP8_SETTINGS | {"weight_block_size": [32, 32], "scale_fmt": "ue8m0"},
         fp8((32, 32), name="weight_scale_inv", power=True),

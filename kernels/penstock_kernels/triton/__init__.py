@@ -1,8 +1,8 @@
 """The CUDA kernels, in Triton.
 
 Promise: as in `reference`, a row's result is a function of that row alone, as long as the tiles
-(`tiles.py`) stay the same. No tile is chosen by the number of rows, and nothing is tuned while
-serving. How each operation keeps it:
+(`tiles.py`, `matmul_tiles.py`) stay the same. With `batch_invariant`, the number of rows chooses
+among tiles of equal bits only; nothing is tuned while serving. How each operation keeps it:
 
 - a row (or a head of one) is reduced by one program, as a whole, with one block shape: norms,
   sampling, log-probabilities, FP8 scales;

@@ -1,4 +1,4 @@
-"""Tile sizes, warps and pipeline stages of every kernel, in one place.
+"""Tile sizes, warps and pipeline stages of all kernels but matrix products (`matmul_tiles`).
 
 Results depend on them: another value may give other bits. So they are determined by the model's
 shape and the mode, and only in the default mode by the number of rows; nothing is tuned while
@@ -69,6 +69,9 @@ UNPACK_BLOCK = 2048
 """Weights of an output that one program of `dequantise` writes."""
 UNPACK_WARPS = 4
 
+QUANTISED_GROUPS = 8
+"""Groups of 128 numbers of a row that one program quantises."""
+
 RANK_SUM_BLOCK = 1024
 """Elements that one program of `rank_sum` sums over the ranks."""
 RANK_SUM_WARPS = 4
@@ -125,6 +128,9 @@ class AttentionChoice:
 KEY_SPLIT = 512
 """Keys per split. A split's partial result is group x head_dim float32: 1 to 3 % of the keys and
 values read."""
+PARTIAL_BYTES = 128 << 20
+"""Memory for partial results. For decodes with 8 KV heads of 128, each with 4 query heads, it holds
+8,192 splits at a time, which are enough programs for any device."""
 LISTED_TILES = 512
 """Most tiles whose splits one launch goes through."""
 ATTENTION_PROGRAMS = 2048
@@ -196,91 +202,14 @@ def encoder_tiles(head_dim: int, dtype: torch.dtype) -> AttentionTiles:
     return AttentionTiles(64, keys, 0, 4, stages)
 
 
-@dataclass(frozen=True)
-class MatmulTiles:
-    """Sizes of the programs of a matrix product."""
-
-    rows: int
-    """Rows of the output per program."""
-    columns: int
-    """Columns of the output per program."""
-    inner: int
-    """Inputs that are multiplied at a time."""
-    warps: int
-    stages: int
-
-    def programs(self, rows: int, outputs: int) -> int:
-        """Number of programs for a product of shape [rows, outputs]."""
-        return triton.cdiv(rows, self.rows) * triton.cdiv(outputs, self.columns)
-
-
-INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
-"""The one shape of the batch-invariant product, whatever the number of rows. 64 is the height of a
-Hopper tensor core's product, and with 64 columns a matrix with 4,096 outputs still has 64
-programs."""
-
-EXPERTS = MatmulTiles(64, 64, 64, 4, 4)
-"""For the rows of an expert. The one shape with `batch_invariant`, whatever their number."""
-EXPERTS_FEW = MatmulTiles(16, 64, 64, 4, 4)
-"""For so few rows that an expert has no more than one tile, if they are dealt out evenly."""
-
-LOW_RANK = MatmulTiles(16, 64, 128, 4, 4)
-"""For rows of an adapter: the one shape with `batch_invariant`, and that of few rows."""
-LOW_RANK_MANY = MatmulTiles(64, 64, 64, 4, 3)
-"""For so many rows that the adapters' tiles are mostly full."""
-LOW_RANK_PART = 1024
-"""Inputs that a program of `_shrink` goes through, a multiple of each shape's `inner`."""
-
-
-def low_rank_tiles(rows: int, adapters: int, *, batch_invariant: bool) -> MatmulTiles:
-    """Returns the tiles for `rows` rows that have one of so many adapters."""
-    many = not batch_invariant and rows > LOW_RANK_MANY.rows * adapters
-    return LOW_RANK_MANY if many else LOW_RANK
-
-
-def low_rank_block(rank: int) -> int:
-    """Returns how many of the `rank` numbers between two factors a program computes at a time.
-    `rank` is a multiple of 16."""
-    return next(block for block in (64, 32, 16) if rank % block == 0)
-
-
 PLACE_BLOCK = 1024
 """Pairs of a row and an expert that a program of `place_rows` goes through at a time."""
 PLACE_WARPS = 4
 TILE_LIST_BLOCK = 32
 """Tiles that one program lists."""
 
-WEIGHT_ONLY = MatmulTiles(16, 64, 0, 4, 4)
-"""For few rows: weights are read once per 16 rows. In place of `inner`, the scales' group
-applies."""
-
-GGUF_FEW = MatmulTiles(16, 64, 32, 4, 3)
-"""For GGUF weights and few rows. Each stage has four times 64 outputs by 32 inputs, 4 to 8 KiB, in
-flight."""
-GGUF_MANY = MatmulTiles(64, 64, 32, 4, 2)
-"""For GGUF weights and many rows. A weight is decoded once per 64 rows; 128 would spill registers
-where a group has 16 inputs."""
-
-_PROGRAMS = 512
-"""About 4 per SM of a large GPU."""
-_LEAST_PART = 16
-"""Fewest groups of 32 inputs in a part."""
-
-
-def gguf_parts(outputs: int, inputs: int, columns: int = GGUF_FEW.columns) -> int:
-    """Returns into how many parts a sum over the inputs is divided if there are few rows: 1, 2, 4
-    or 8. `columns` replaces GGUF_FEW's, for measurements."""
-    programs, groups = -(-outputs // columns), inputs // GGUF_FEW.inner
-    parts = 1
-    while parts < 8 and parts * programs < _PROGRAMS and groups >= 2 * parts * _LEAST_PART:
-        parts *= 2
-    return parts
-
-
 PART_BLOCK = 1024
 PART_WARPS = 4
 
 UNPACK_TILE = 512
 """Numbers of a row that one program of `gguf_rows` writes."""
-
-FP8 = MatmulTiles(64, 64, 128, 4, 3)

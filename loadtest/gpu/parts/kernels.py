@@ -14,6 +14,7 @@ from loadtest.gpu.parts.kernels_attention import chunk, decode
 from loadtest.gpu.parts.kernels_products import (
     BFLOAT16,
     FP8,
+    FP8_AS_SERVED,
     KINDS,
     MATRIX,
     Format,
@@ -56,6 +57,7 @@ def products(extent: Extent, config: ModelConfig) -> Iterator[Case]:
         *((f"int{bits} weights", packed(bits), extent.packed_rows, (MATRIX,)) for bits in (4, 8)),
         *((f"{kind} weights", gguf(kind), extent.packed_rows, (MATRIX,)) for kind in KINDS),
         ("fp8", FP8, extent.fp8_rows, (MATRIX,)),
+        ("fp8 as served", FP8_AS_SERVED, extent.fp8_rows, (MATRIX,)),
     ]
     for name, form, counts, wanted in formats:
         for matrix in wanted:

@@ -20,6 +20,7 @@ from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
+from penstock_worker.quantisation.fp8 import FP8Product
 from penstock_worker.weights.repacking import LAYOUTS
 
 GROUP = 128
@@ -137,6 +138,17 @@ def _fp8(outputs: int, inputs: int, device: torch.device) -> Weights:
 
 
 FP8 = Format(_fp8, 1.0)
+
+
+@cache
+def _fp8_as_served(outputs: int, inputs: int, device: torch.device) -> Weights:
+    levels = fp8_linear.quantise_fp8(original(outputs, inputs, device))
+    served = FP8Product(*levels, bias=None, batch_invariant=False)
+    return Weights(lambda x, _: served(x), _fp8(outputs, inputs, device).exact)
+
+
+FP8_AS_SERVED = Format(_fp8_as_served, 1.0)
+"""By the library where there are many rows."""
 
 
 def gguf(

@@ -31,6 +31,8 @@ class Taken:
     """Of the matrix rate, of products with weights that stay quantised."""
     cache: float = 5.5e12
     """Bytes/s from the second-level cache, which feeds products of small tiles."""
+    one_processor: float = 1.5
+    """Of its share of the memory's rate, what a processor reads where others do nothing."""
     gap: float = 1.5e-6
     """Seconds between two kernels of a graph."""
     row_kernel: float = 2.5e-6
@@ -51,10 +53,10 @@ class Taken:
         """Seconds of reading so many bytes once."""
         return size / (self.stream * machine.memory)
 
-    def tiled(self, machine: Machine, tile: int) -> float:
-        """Operations/s of products in square tiles of so many rows and columns, which come from
-        the cache, two bytes a number."""
-        return min(self.products * machine.matrix, tile / 2 * self.cache)
+    def tiled(self, machine: Machine, rows: int, columns: int) -> float:
+        """Operations/s of products in tiles of so many rows and columns, which come from the cache,
+        two bytes a number."""
+        return min(self.products * machine.matrix, rows * columns / (rows + columns) * self.cache)
 
 
 H100 = Machine()

@@ -32,6 +32,7 @@ class Shape:
     inner: int = 0  # of the feed-forward network
     experts: Experts | None = None
     weight_bytes: float = WIDTH  # of a weight in a layer's matrices
+    batch_invariant: bool = False
 
     @property
     def dense(self) -> list[tuple[int, int]]:

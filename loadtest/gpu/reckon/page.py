@@ -11,16 +11,20 @@ from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B, Shape
 from loadtest.gpu.reckon.steps import Step, decode, idle_programs, prefill, tiles_in_flight
 from loadtest.report.facts import ROOT
 from penstock.bench.load.report import markdown_table
-from penstock_kernels.triton.tiles import EXPERTS, attention_choice
-from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets
+from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
+from penstock_kernels.triton.tiles import attention_choice
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
 
 TEMPLATE = Path(__file__).with_name("page.template")
 PAGE = ROOT / "docs" / "design" / "cuda-speed.md"
 SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
 CONTEXT = 1024
 PROMPT = 8192
-BUCKETS = Buckets(SEQUENCES, LONGEST, BLOCK)
+BEFORE = Buckets(SEQUENCES, LONGEST, BLOCK)
+NUMBERS = QWEN3_8B.heads * QWEN3_8B.head_dim
+BUCKETS = replace(BEFORE, first=first_context(SEQUENCES, BLOCK, NUMBERS))
 Q4_K = 4.5 / 8  # bytes of a weight
+INVARIANT_8B = replace(QWEN3_8B, name="Qwen3-8B, batch-invariant", batch_invariant=True)
 PACKED = replace(QWEN3_8B, name="Qwen3-8B, Q4_K", weight_bytes=Q4_K)
 MODELS = (QWEN3_8B, QWEN3_30B_A3B)
 
@@ -34,6 +38,9 @@ def rows() -> list[Row]:
         for batch in (1, 64, 256):
             found.append(_decode(shape, [CONTEXT] * batch, f"decode, {batch} x {CONTEXT:,}"))
         found.append((shape.name, f"prefill, {PROMPT:,}", prefill(shape, PROMPT)))
+    for batch in (1, 256):
+        found.append(_decode(INVARIANT_8B, [CONTEXT] * batch, f"decode, {batch} x {CONTEXT:,}"))
+    found.append((INVARIANT_8B.name, f"prefill, {PROMPT:,}", prefill(INVARIANT_8B, PROMPT)))
     found.append(_decode(PACKED, [CONTEXT] * 256, f"decode, 256 x {CONTEXT:,}"))
     found.append(_decode(QWEN3_8B, skewed(), f"decode, 255 x {CONTEXT:,} and one of {LONGEST:,}"))
     return found
@@ -44,7 +51,8 @@ def skewed() -> list[int]:
 
 
 def bucket(contexts: list[int]) -> Bucket:
-    found = BUCKETS.fitting(len(contexts), max(contexts))
+    """To which a step was padded when programs without work still counted."""
+    found = BEFORE.fitting(len(contexts), max(contexts))
     if found is None:
         raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")
     return found
@@ -73,7 +81,8 @@ def page() -> str:
 def left() -> list[list[str]]:
     """What the table's figures still suffer from."""
     stages, gaps = attention_choice(QWEN3_8B.head_dim).many.stages, QWEN3_8B.kernels * TAKEN.gap
-    rate = TAKEN.tiled(H100, EXPERTS.rows) / 1e12
+    tiles = EXPERTS_MANY
+    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns) / 1e12
     found = [
         [
             "decode, batch 1",
@@ -82,8 +91,9 @@ def left() -> list[list[str]]:
         ],
         [
             "prefill of a mixture of experts",
-            f"tiles of {EXPERTS.rows} rows come from the cache at {rate:.0f} TFLOP/s at most",
-            "larger tiles where an expert has many rows",
+            f"tiles of {tiles.rows} x {tiles.columns} come from the cache at {rate:.0f} TFLOP/s at "
+            "most, and an expert's last one is half empty",
+            "loads that several processors share",
         ],
     ]
     if tiles_in_flight(stages) < 2:

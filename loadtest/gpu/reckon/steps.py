@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import WIDTH, Shape
-from penstock_kernels.triton.tiles import EXPERTS, KEY_SPLIT, attention_choice
+from penstock_kernels.triton.matmul_tiles import (
+    EXPERTS,
+    EXPERTS_MANY,
+    INVARIANT,
+    MatmulTiles,
+    expert_tiles,
+    invariant_tiles,
+)
+from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
 from penstock_worker.forward.buckets import Bucket
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
 
@@ -42,8 +50,8 @@ def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
     before, now = (
         shape.layers * _attention(shape, contexts, programs)
         + _rows(shape, rows)
-        + _products(shape, rows, unpacked=rows >= limit)
-        for limit, programs in ((UNPACKED_ROWS_BEFORE, idle), (UNPACKED_ROWS, 0))
+        + _products(shape, rows, bool(now), unpacked=rows >= limit)
+        for now, limit, programs in ((0, UNPACKED_ROWS_BEFORE, idle), (1, UNPACKED_ROWS, 0))
     )
     return Step(
         limit=_least(shape, rows) + keys,
@@ -57,9 +65,11 @@ def prefill(shape: Shape, tokens: int) -> Step:
     """A prompt in one step; the head for its last token."""
     attention = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, tokens)
     stages = attention_choice(shape.head_dim).many.stages
-    around = _products(shape, tokens, head_rows=1) + _rows(shape, tokens)
     before, now = (
-        around + attention / (_reached(each) * H100.matrix) for each in (STAGES_BEFORE, stages)
+        _products(shape, tokens, bool(now), head_rows=1)
+        + _rows(shape, tokens)
+        + attention / (_reached(each) * H100.matrix)
+        for now, each in enumerate((STAGES_BEFORE, stages))
     )
     least = _least(shape, tokens, head_rows=1) + attention / H100.matrix
     return Step(least, before, now, max(before, shape.kernels * TAKEN.launch))
@@ -91,24 +101,59 @@ def _least(shape: Shape, rows: int, head_rows: int | None = None) -> float:
 
 
 def _products(
-    shape: Shape, rows: int, *, unpacked: bool = False, head_rows: int | None = None
+    shape: Shape, rows: int, now: bool, *, unpacked: bool = False, head_rows: int | None = None
 ) -> float:
     """Seconds of all products. unpacked: quantised weights are."""
+    total = sum(_product(shape, rows, *each, now, unpacked=unpacked) for each in shape.dense)
+    at_head = rows if head_rows is None else head_rows
+    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab, now)
+    return shape.layers * (total + _experts(shape, rows, now)) + head
+
+
+def _product(
+    shape: Shape, rows: int, inputs: int, outputs: int, now: bool, *, unpacked: bool = False
+) -> float:
+    weights = inputs * outputs
+    if shape.batch_invariant:
+        tiles = invariant_tiles(rows, outputs, narrow=True) if now else INVARIANT
+        return _tiled(tiles, rows, inputs, outputs)
     packed = shape.weight_bytes != WIDTH and not unpacked
     rate = (TAKEN.packed if packed else TAKEN.products) * H100.matrix
-    total = 0.0
-    for inputs, outputs in shape.dense:
-        weights = inputs * outputs
-        size = weights * shape.weight_bytes + WIDTH * rows * (inputs + outputs)
-        total += max(TAKEN.reading(H100, size), 2 * rows * weights / rate)
-        if unpacked and shape.weight_bytes != WIDTH:
-            total += TAKEN.reading(H100, 2 * WIDTH * weights)  # Written, and read again.
-    total += max(
-        TAKEN.reading(H100, _expert_bytes(shape, rows)),
-        shape.expert_operations(rows) / TAKEN.tiled(H100, EXPERTS.rows),
+    size = weights * shape.weight_bytes + WIDTH * rows * (inputs + outputs)
+    found = max(TAKEN.reading(H100, size), 2 * rows * weights / rate)
+    if unpacked and shape.weight_bytes != WIDTH:
+        found += TAKEN.reading(H100, 2 * WIDTH * weights)  # Written, and read again.
+    return found
+
+
+def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
+    """Of our own product: its weights are read from memory once; each program takes its rows and
+    columns from the cache, and multiplies whole tiles."""
+    programs = tiles.programs(rows, outputs)
+    taken = programs * WIDTH * inputs * (min(rows, tiles.rows) + tiles.columns) / TAKEN.cache
+    multiplied = 2 * programs * tiles.rows * tiles.columns * inputs
+    busy = min(1.0, programs / H100.processors)
+    reading = TAKEN.reading(H100, WIDTH * (inputs * outputs + rows * (inputs + outputs)))
+    return max(
+        reading / min(1.0, TAKEN.one_processor * busy),
+        taken / busy,
+        multiplied / (busy * TAKEN.products * H100.matrix),
     )
-    head = _head(shape, rows, head_rows) / (TAKEN.products * H100.matrix)
-    return shape.layers * total + max(TAKEN.reading(H100, shape.head_bytes), head)
+
+
+def _experts(shape: Shape, rows: int, now: bool) -> float:
+    """Of a layer: matrices that are met are read; an expert's last tile is half empty."""
+    if shape.experts is None:
+        return 0.0
+    pairs, count = rows * shape.experts.active, shape.experts.count
+    tiles = expert_tiles(pairs, count, batch_invariant=shape.batch_invariant)
+    if tiles == EXPERTS_MANY and not now:
+        tiles = EXPERTS
+    each = pairs / shape.experts.met(rows)
+    whole = max(1.0, each / tiles.rows + 0.5) * tiles.rows / each
+    multiplied = whole * shape.expert_operations(rows)
+    rate = TAKEN.tiled(H100, tiles.rows, tiles.columns)
+    return max(TAKEN.reading(H100, _expert_bytes(shape, rows)), multiplied / rate)
 
 
 def _expert_bytes(shape: Shape, rows: int) -> float:

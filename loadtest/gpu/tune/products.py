@@ -16,8 +16,8 @@ from loadtest.gpu.parts.kernels_products import (
 )
 from loadtest.gpu.tune.settings import Setting
 from penstock.model_config import ModelConfig
-from penstock_kernels.triton import tiles as now
-from penstock_kernels.triton.tiles import MatmulTiles
+from penstock_kernels.triton import matmul_tiles as now
+from penstock_kernels.triton.matmul_tiles import MatmulTiles
 
 _MATMUL = {
     "rows": (16, 32, 64, 128),

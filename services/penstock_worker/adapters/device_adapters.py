@@ -20,7 +20,7 @@ from torch import Tensor
 
 from penstock.adapters import UnfitAdapter
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
-from penstock_kernels.triton.tiles import low_rank_tiles
+from penstock_kernels.triton.matmul_tiles import low_rank_tiles
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import Fitted, FittedModule
 from penstock_worker.adapters.interface import BatchAdapters

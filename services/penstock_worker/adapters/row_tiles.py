@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from penstock_kernels.triton.linear.low_rank import AdapterTiles
-from penstock_kernels.triton.tiles import MatmulTiles
+from penstock_kernels.triton.matmul_tiles import MatmulTiles
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
+from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
-from penstock_kernels.triton.tiles import KEY_SPLIT
+from penstock_kernels.triton.tiles import KEY_SPLIT, PARTIAL_BYTES
 from penstock_worker.forward.decode_inputs import decodes_text
 from penstock_worker.forward.interface import Batch
 
@@ -17,6 +18,9 @@ them, and GRAPH_BYTES each."""
 GRAPH_BYTES = 4 << 20
 """Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
 KV cache allows for it."""
+TABLE_BYTES = 1 << 20
+"""Of block tables, which a step copies to the device in some 40 microseconds while the step before
+it runs."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Buckets:
     """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
     `block_size` tokens.
 
-    Contexts double from one split of the keys on, because attention's partial results have room for
-    each split that the bucket allows, and sequences with more than fit take several launches. The
+    Contexts double from `first` on, because attention's partial results have room for each split of
+    the keys that the bucket allows, and sequences with more than fit take several launches. The
     shortest contexts have a bucket for every 8 sequences, as many of them as the limit
     leaves room for; in the others sequences double, which costs little where weights are read
     whatever the number of rows.
@@ -50,6 +54,8 @@ class Buckets:
     """Most that the sequences may have."""
     limit: int = MAX_GRAPHS
     """Buckets at most."""
+    first: int = KEY_SPLIT
+    """The shortest context."""
 
     def of(self, batch: Batch) -> Bucket | None:
         """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
@@ -119,7 +125,7 @@ class Buckets:
 
     def _ladder(self, growth: int) -> tuple[int, ...]:
         """Contexts."""
-        rungs = _rungs(KEY_SPLIT, self.context, growth)
+        rungs = _rungs(self.first, self.context, growth)
         return tuple(dict.fromkeys(-(-rung // self.block_size) * self.block_size for rung in rungs))
 
     def _powers(self, growth: int) -> tuple[int, ...]:
@@ -127,10 +133,29 @@ class Buckets:
         return _rungs(1, self.sequences, growth)
 
 
-def buckets_of(setup: Setup) -> Buckets:
-    """Those of a worker."""
-    rows, context = setup.max_num_seqs, setup.max_model_len
-    return Buckets(rows, context, setup.block_size, setup.max_loras, MAX_GRAPHS)
+def buckets_of(setup: Setup, config: ModelConfig) -> Buckets:
+    """Those of a worker, the same on all ranks. `config`: of the whole model."""
+    rows, context, size = setup.max_num_seqs, setup.max_model_len, setup.block_size
+    tensor = 1 if setup.group is None else setup.group.tensor
+    first = first_context(rows, size, -(-_row_numbers(config) // tensor))
+    return Buckets(rows, context, size, setup.max_loras, MAX_GRAPHS, first)
+
+
+def _row_numbers(config: ModelConfig) -> int:
+    """Numbers that attention gives for a row, of all heads; where layers differ, of the widest."""
+    if config.latent is not None:
+        return config.num_heads * config.latent.rank
+    return config.num_heads * max(config.kv_heads(at).size for at in range(config.num_layers))
+
+
+def first_context(sequences: int, block_size: int, numbers: int) -> int:
+    """Returns the longest context that costs a step no more than a shorter one: partial results of
+    all sequences fit one launch, and a step copies at most TABLE_BYTES of block tables. It is a
+    power of two times a split. `numbers`: that a rank's attention gives for a row."""
+    splits = PARTIAL_BYTES // (4 * numbers * sequences)
+    tokens = TABLE_BYTES // (4 * sequences) * block_size
+    fitting = max(1, min(splits, tokens // KEY_SPLIT))
+    return KEY_SPLIT << (fitting.bit_length() - 1)
 
 
 def _rungs(first: int, last: int, growth: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from penstock_kernels.triton.tiles import LOW_RANK
+from penstock_kernels.triton.matmul_tiles import LOW_RANK
 from penstock_worker.adapters.row_tiles import HostAdapterTiles, tiles_shapes, write_tiles
 from penstock_worker.attention.decode_layout import decode_shapes, write_decode
 from penstock_worker.attention.interface import BatchLayout

@@ -198,7 +198,7 @@ def recipe(
         build=build,
         device=device,
         device_name=device_name(device),
-        graphs=0 if setup.enforce_eager else len(buckets_of(setup).all),
+        graphs=0 if setup.enforce_eager else len(buckets_of(setup, config).all),
         states=states,
         media=media.encodings,
         adapters=adapters,

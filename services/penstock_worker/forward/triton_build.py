@@ -62,7 +62,8 @@ class TritonBuild:
     def __call__(self, blocks: int) -> TritonForward:
         forward = self._forward(blocks)
         if not self.setup.enforce_eager:
-            forward.use_graphs(buckets_of(self.setup), captures_of(self.device), self.dtype)
+            buckets = buckets_of(self.setup, self.model.config)
+            forward.use_graphs(buckets, captures_of(self.device), self.dtype)
         self.see(forward.count_layer)
         return forward
 

@@ -13,10 +13,10 @@ from penstock import logs
 from penstock.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, place_rows
-from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
-from penstock_kernels.triton.tiles import MatmulTiles
+from penstock_kernels.triton.matmul_tiles import MatmulTiles, expert_tiles
 from penstock_worker.layers.experts import expert_scales, experts_of, load_router
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
@@ -82,6 +82,7 @@ class TritonExperts:
         self._up = up
         self._activate = activate
         self._down = down
+        self._packed = any(isinstance(each, PackedExperts) for each in (up, down))
         self._batch_invariant = batch_invariant
         self._weighs_input = weighs_input
 
@@ -91,7 +92,12 @@ class TritonExperts:
         chosen, weights = route(scores, rule, self._correction)
         if self._scales is not None:
             weights *= self._scales[chosen]
-        tiles = expert_tiles(chosen.numel(), rule.count, batch_invariant=self._batch_invariant)
+        tiles = expert_tiles(
+            chosen.numel(),
+            rule.count,
+            batch_invariant=self._batch_invariant,
+            packed=self._packed,
+        )
         placed = place_rows(chosen, rule.count, tiles.rows)
         if self._weighs_input:
             hidden = (hidden.float()[:, None] * weights[:, :, None]).to(hidden.dtype).flatten(0, 1)

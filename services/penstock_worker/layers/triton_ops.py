@@ -2,7 +2,7 @@
 
 By default, products are cuBLAS's. It chooses a kernel by the number of rows, so a row's last bits
 may depend on how many others there are. With `batch_invariant`, they are computed by Triton kernels
-of one fixed shape. All other operations here are invariant in any case.
+with one order of sums. All other operations here are invariant in any case.
 """
 
 from __future__ import annotations
@@ -42,13 +42,36 @@ class LibraryProduct:
 
 @dataclass(frozen=True)
 class InvariantProduct:
-    """A product with one tile shape and one order of sums, whatever the number of rows."""
+    """A product with one order of sums, whatever the number of rows."""
 
     weight: Tensor
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class LibraryLogits:
+    """A cuBLAS product whose float32 sums aren't rounded to the weights' dtype."""
+
+    weight: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.is_cuda and x.dtype != torch.float32:
+            return torch.mm(x, self.weight.T, out_dtype=torch.float32)
+        # Of 16 bits, torch has this on CUDA only.
+        return library_linear(x.float(), self.weight.float())
+
+
+@dataclass(frozen=True)
+class InvariantLogits:
+    """As InvariantProduct, in float32."""
+
+    weight: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
@@ -79,8 +102,7 @@ class JoinedProduct:
 
 class TritonOps:
     """Matrices that are quantised in the file, or stacked from pieces of several types, keep their
-    types, and their logits are float32. The logits of an unquantised head are rounded to `dtype`,
-    as its products are."""
+    types. Logits are float32."""
 
     def __init__(
         self,
@@ -132,7 +154,8 @@ class TritonOps:
     def head(self, weight: Matrix) -> Product:
         if not isinstance(weight, Tensor):
             return self._as_it_is(weight, None, torch.float32)
-        return self._plain(weight, None)
+        kind = InvariantLogits if self._batch_invariant else LibraryLogits
+        return kind(weight.to(self._device, self._dtype))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.rms_norm(x, weight, eps)

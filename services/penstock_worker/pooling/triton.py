@@ -23,6 +23,7 @@ from penstock_worker.forward import triton as generating
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Unable, require_no_adapters
 from penstock_worker.forward.queued import RowsHead
+from penstock_worker.forward.rehearsal import step_of
 from penstock_worker.layers.triton_ops import TritonOps
 from penstock_worker.loading.device import load_forward, use_device
 from penstock_worker.metrics.phases import Phases
@@ -137,20 +138,28 @@ def _encoder(
 
 
 def _profile(body: DeviceEncoderBody, head: Head | None, setup: Setup) -> None:
-    """Runs the largest step, so that it is known to fit and its kernels are compiled."""
-    longest = setup.max_model_len
-    whole, rest = divmod(max(setup.max_num_batched_tokens, longest), longest)
-    lengths = ([longest] * whole + [rest] * (rest > 0))[: setup.max_num_seqs]
-    tokens = np.zeros(sum(lengths), dtype=np.int64)
+    """Runs the largest step, so that it is known to fit, and on a GPU smaller ones, so that all
+    kernels are compiled: which variants are launched depends on the number of rows."""
+    most = max(setup.max_num_batched_tokens, setup.max_model_len)
+    sizes = [most]
+    if body.device.type == "cuda":
+        sizes = [1 << power for power in range(most.bit_length())] + sizes
     try:
-        hidden = body.compute(Inputs(tokens, tokens, lengths))
-        if head is not None:
-            head(hidden.vectors)
+        for tokens in sizes:
+            _compute(body, head, step_of(setup, tokens).tolist())
     except torch.OutOfMemoryError as error:
         raise StartupError(
             f"not enough memory on the device for one step of the largest size: {error}; "
             "max_num_batched_tokens or max_num_seqs must be less"
         ) from error
+
+
+def _compute(body: DeviceEncoderBody, head: Head | None, lengths: list[int]) -> None:
+    """Computes inputs of such lengths, of no interest."""
+    tokens = np.zeros(sum(lengths), dtype=np.int64)
+    hidden = body.compute(Inputs(tokens, tokens, lengths))
+    if head is not None:
+        head(hidden.vectors)
 
 
 class PooledVectors:

@@ -10,10 +10,9 @@ from penstock_worker.quantisation.interface import Product
 
 log = logs.get(__name__)
 
-MANY_ROWS = 128
-"""From this many rows on, weights are unpacked before the product. The kernel for packed weights
-reads each weight once per 16 rows, and unpacking costs as much as reading it about 5 times. Not
-measured yet."""
+MANY_ROWS = 512
+"""From this many rows on, weights are unpacked before the product, as those of GGUF files are (see
+quantisation.gguf.product). Not measured yet."""
 
 
 def packed_product(
@@ -44,6 +43,6 @@ def packed_product(
     def product(x: Tensor) -> Tensor:
         if not batch_invariant and x.shape[0] >= MANY_ROWS:
             return library_linear(x, dequantise(packed, x.dtype), bias)
-        return weight_only_linear(x, packed, bias)
+        return weight_only_linear(x, packed, bias, batch_invariant=batch_invariant)
 
     return product

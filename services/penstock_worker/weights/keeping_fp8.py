@@ -7,33 +7,39 @@ from collections.abc import Sequence
 import torch
 
 from penstock_worker.quantisation.checkpoints.fp8 import FP8Matrix
-from penstock_worker.quantisation.fp8 import FP8, FP8Rows
+from penstock_worker.quantisation.fp8 import FP8, FP8_GROUP, FP8Blocks, FP8Rows
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor, chunks
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.stored import Place, StoredTensor
 
+BY_ROW, BY_BLOCK = "fp8 by row", "fp8 by block"
+"""With a scale per output, or per 128 inputs of an output."""
 
-def keeps_fp8(tensor: StoredTensor, device: torch.device) -> bool:
-    """Returns whether the tensor is of FP8 weights with a scale per output, meant for activations
-    in FP8, and the device has such products. (Triton's interpreter has.)"""
+_Parts = Sequence[tuple[CheckpointTensor, tuple[range, ...]]]
+
+
+def fp8_kind(tensor: StoredTensor, columns: range, device: torch.device) -> str | None:
+    """Returns how these columns of FP8 weights are kept, if they are meant for activations in FP8,
+    and the device has such products (Triton's interpreter has); None: they aren't."""
     matrix = tensor.quantised if isinstance(tensor, CheckpointTensor) else None
-    if not isinstance(matrix, FP8Matrix) or tensor.rearrange:
-        return False
-    if not matrix.float8_inputs or not matrix.by_row:
-        return False
-    return device == CPU or torch.cuda.get_device_capability(device) >= FP8.capability
+    if not isinstance(matrix, FP8Matrix) or tensor.rearrange or not matrix.float8_inputs:
+        return None
+    if device != CPU and torch.cuda.get_device_capability(device) < FP8.capability:
+        return None
+    if matrix.by_row:
+        return BY_ROW
+    ends = columns.stop == matrix.inputs or columns.stop % FP8_GROUP == 0
+    whole = matrix.block[1] == FP8_GROUP and columns.start % FP8_GROUP == 0 and ends
+    return BY_BLOCK if whole else None
 
 
-def kept_fp8(
-    parts: Sequence[tuple[CheckpointTensor, tuple[range, ...]]],
-    device: torch.device,
-    place: Place,
-) -> FP8Rows:
-    """Stacks parts [rows, columns] of several matrices for which keeps_fp8 returns True. All have
+def kept_fp8(parts: _Parts, kind: str, device: torch.device, place: Place) -> FP8Rows | FP8Blocks:
+    """Stacks parts [rows, columns] of several matrices for which fp8_kind returns `kind`. All have
     the same columns."""
     outputs, inputs = sum(len(rows) for _, (rows, _) in parts), len(parts[0][1][1])
+    groups = 1 if kind == BY_ROW else -(-inputs // FP8_GROUP)
     levels = torch.empty(outputs, inputs, dtype=torch.uint8, device=device)
-    scales = torch.empty(outputs, dtype=torch.float32, device=device)
+    scales = torch.empty(outputs, groups, dtype=torch.float32, device=device)
     start = 0
     for tensor, (rows, columns) in parts:
         matrix = tensor.quantised
@@ -43,6 +49,11 @@ def kept_fp8(
             end = start + len(some)
             # Copied: these are the mapped file itself.
             place(levels[start:end], torch.from_numpy(matrix.levels(some, columns).copy()))
-            place(scales[start:end], torch.from_numpy(matrix.row_scales(some).copy()))
+            if kind == BY_ROW:
+                own = matrix.row_scales(some)[:, None]
+            else:
+                own = matrix.group_scales(some, columns)
+            place(scales[start:end], torch.from_numpy(own.copy()))
             start = end
-    return FP8Rows(levels.view(torch.float8_e4m3fn), scales)
+    numbers = levels.view(torch.float8_e4m3fn)
+    return FP8Rows(numbers, scales[:, 0]) if kind == BY_ROW else FP8Blocks(numbers, scales)

@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock import logs
 from penstock_worker.quantisation.interface import KeptMatrix
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
-from penstock_worker.weights.keeping_fp8 import keeps_fp8, kept_fp8
+from penstock_worker.weights.keeping_fp8 import BY_BLOCK, BY_ROW, fp8_kind, kept_fp8
 from penstock_worker.weights.matrix import Matrix, Stacked
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.repacking import LAYOUTS, fits, repacked
@@ -25,8 +25,6 @@ _Part = tuple[StoredTensor, tuple[range, ...]]
 
 _FLOATS = "floats"
 """Kept in the dtype of the computation."""
-_FP8 = "fp8"
-"""Kept in FP8, with a scale per output."""
 _UNPACKED = "unpacked"
 """Kept in float32, which can hold every value of a quantised type."""
 
@@ -75,8 +73,8 @@ class QuantisedWeights(Weights):
         of_checkpoint = [
             (stored, part) for stored, part in parts if isinstance(stored, CheckpointTensor)
         ]
-        if kind == _FP8:
-            return kept_fp8(of_checkpoint, self.device, self._place)
+        if kind in (BY_ROW, BY_BLOCK):
+            return kept_fp8(of_checkpoint, kind, self.device, self._place)
         if of_checkpoint and kind != _FLOATS:
             return repacked_levels(of_checkpoint, kind, self.device, self._place)
         rows, columns = sum(len(part[0]) for _, part in parts), len(parts[0][1][1])
@@ -91,13 +89,11 @@ class QuantisedWeights(Weights):
 
     def _kind(self, part: _Part) -> str:
         """Returns how a piece is kept: what _kind_of_gguf returns, or for a checkpoint's matrix
-        _FP8, what kept_as returns, or _FLOATS."""
+        what fp8_kind or kept_as returns, or _FLOATS."""
         stored, (_, columns) = part
         if not isinstance(stored, CheckpointTensor):
             return _kind_of_gguf(stored, columns)
-        if keeps_fp8(stored, self.device):
-            return _FP8
-        kind = kept_as(stored, columns)
+        kind = fp8_kind(stored, columns, self.device) or kept_as(stored, columns)
         if kind is None:
             self._rounded.append(stored)
         return kind or _FLOATS
@@ -108,8 +104,8 @@ class QuantisedWeights(Weights):
             log.warning(
                 "quantised matrices are unpacked, and rounded to the dtype of activations: the "
                 "kernels multiply with whole numbers whose scale is that of 32 neighbouring inputs "
-                "or more, and with FP8 whose scale is that of an output, if activations may be FP8 "
-                "too",
+                "or more, and with FP8 whose scale is that of an output or of 128 of its inputs, "
+                "if activations may be FP8 too",
                 matrices=len(self._rounded),
                 first=self._rounded[0].name,
                 types=", ".join(sorted({stored.format for stored in self._rounded})),

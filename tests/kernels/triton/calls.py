@@ -15,6 +15,7 @@ from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.linear import (
     dense,
     dequantise,
+    fp8_blocks,
     fp8_linear,
     gguf_linear,
     gguf_rows,
@@ -23,6 +24,7 @@ from penstock_kernels.triton.linear import (
     per_head,
     weight_only,
 )
+from penstock_kernels.triton.matmul_tiles import LOW_RANK, LOW_RANK_MANY
 from penstock_kernels.triton.rowwise import (
     activation,
     as_large,
@@ -214,13 +216,16 @@ def copies() -> None:
 
 
 def products(dtype: torch.dtype = BF16) -> None:
-    for count in (1, 2):  # Triton makes a constant of an argument that is 1.
-        dense.linear(rows(count, 4096, dtype=dtype), rows(6144, 4096, dtype=dtype))
+    """Few rows, of which 1 is a constant to Triton; of a wide matrix; and many."""
+    for count, outputs in ((1, 6144), (2, 6144), (2, 28672), (2048, 6144)):
+        x, weight = rows(count, 4096, dtype=dtype), rows(outputs, 4096, dtype=dtype)
+        dense.linear(x, weight)
+        dense.linear(x, weight, dtype=torch.float32)
 
 
 def quantised(bits: int, group: int) -> None:
     packed = weight_only.pack(rows(256, 4096), bits=bits, group=group)
-    for count in (1, 2):
+    for count in (1, 2, 64):
         weight_only.weight_only_linear(rows(count, 4096), packed)
     dequantise.dequantise(packed, BF16)
 
@@ -239,11 +244,13 @@ def fp8() -> None:
     scales = rows(256, dtype=torch.float32)
     for count in (1, 2):
         fp8_linear.fp8_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), scales)
+        groups = rows(256, 32, dtype=torch.float32)
+        fp8_blocks.fp8_block_linear(rows(count, 4096), rows(256, 4096, dtype=FP8), groups)
 
 
 def adapters(rank: int = 16, dtype: torch.dtype = BF16, *, many: bool = False) -> None:
     """Of queries, keys and values of an 8B model, and of its way down; in 4 places."""
-    shape = tiles.LOW_RANK_MANY if many else tiles.LOW_RANK
+    shape = LOW_RANK_MANY if many else LOW_RANK
     count = 256 if many else 2
     for parts, inputs in (((4096, 1024, 1024), 4096), ((4096,), 14336)):
         width, outputs = len(parts) * rank, sum(parts)

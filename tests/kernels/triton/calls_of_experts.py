@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from penstock_kernels.triton.experts import gguf_products, placing, routing, sums
-from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.linear import gguf_weights
+from penstock_kernels.triton.matmul_tiles import expert_tiles
 from penstock_kernels.triton.rowwise import gated
 
 CPU = torch.device("cpu")
@@ -21,8 +22,8 @@ def rows(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def experts(count: int = 128, active: int = 8, **rule: Any) -> None:
-    """Of one row, of a few and of many."""
-    for number in (1, 2, 300):
+    """Of one row, of a few, of many and of very many."""
+    for number in (1, 2, 300, 256 * count // active):
         raw = rows(number, count)
         correction = rows(count, dtype=torch.float32) if rule else None
         rules = routing.RoutingRule(count, active, **rule)

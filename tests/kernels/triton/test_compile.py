@@ -16,6 +16,10 @@ from penstock_kernels import triton as kernels
 ROOT = Path(__file__).parents[3]
 CALL = re.compile(r"^attention\S*\n((?:  .*\n)*)", re.MULTILINE)
 ATTEND = re.compile(r" attend: .* (\d+) bytes spilled,.* copies in flight (\d+)")
+CALLS = {
+    name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE) for name in ("linear", "experts")
+}
+PRODUCT = re.compile(r" (?:_linear|_expert_linear): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)")
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
@@ -31,6 +35,16 @@ def check_attention(said: str) -> None:
     folds = COMBINE.findall(said)
     assert folds
     assert all(int(copies) >= 9 for copies in folds)
+
+
+def check_invariant_products(said: str) -> None:
+    """All tiles of batch-invariant products multiply by the same kind of instruction, so that their
+    sums have the same bits."""
+    for call in CALLS.values():
+        (launches,) = call.findall(said)
+        kinds = PRODUCT.findall(launches)
+        assert len(kinds) >= 3
+        assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
 
 
 @pytest.mark.slow
@@ -51,6 +65,7 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureR
     )
     assert done.returncode == 0, done.stdout + done.stderr
     check_attention(done.stdout)
+    check_invariant_products(done.stdout)
     launched = {line.split(":")[0].strip() for line in done.stdout.splitlines()}
     sources = Path(kernels.__file__).parent.rglob("*.py")
     named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}

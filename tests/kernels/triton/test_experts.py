@@ -10,10 +10,10 @@ from torch import Tensor
 
 from penstock_kernels.triton.experts.gguf_products import expert_gguf
 from penstock_kernels.triton.experts.placing import ExpertTiles, most_tiles, place_rows
-from penstock_kernels.triton.experts.products import expert_linear, expert_tiles
+from penstock_kernels.triton.experts.products import expert_linear
 from penstock_kernels.triton.experts.routing import RoutingRule, route
 from penstock_kernels.triton.experts.sums import sum_experts
-from penstock_kernels.triton.tiles import EXPERTS, EXPERTS_FEW
+from penstock_kernels.triton.matmul_tiles import EXPERTS, EXPERTS_FEW, EXPERTS_MANY, expert_tiles
 from tests.kernels.triton.test_gguf_linear import kept, true
 
 pytestmark = pytest.mark.timeout(300)
@@ -114,7 +114,7 @@ def test_all_rows_want_the_same_experts(device: torch.device) -> None:
     assert sorted(placed.counts.tolist(), reverse=True)[:7] == [16, 16, 16, 16, 8, 8, 0]
 
 
-@pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW], ids=str)
+@pytest.mark.parametrize("tiles", [EXPERTS, EXPERTS_FEW, EXPERTS_MANY], ids=str)
 def test_products(tiles: object, dtype: torch.dtype, device: torch.device) -> None:
     """Of rows that several pairs share, and of a row for each pair."""
     experts, outputs, inputs, active = 4, 70, 130, 2
@@ -190,11 +190,32 @@ def test_a_rows_sum_has_the_same_bits_in_any_company(
     assert torch.equal(compute(rows.flip(0)).flip(0), whole)
 
 
-def test_with_batch_invariance_tiles_have_one_shape() -> None:
-    shapes = {expert_tiles(pairs, 8, batch_invariant=True) for pairs in (1, 128, 129, 100_000)}
-    assert shapes == {EXPERTS}
-    assert expert_tiles(128, 8, batch_invariant=False) == EXPERTS_FEW
-    assert expert_tiles(129, 8, batch_invariant=False) == EXPERTS
+def test_tiles_by_number_of_pairs() -> None:
+    for invariant in (False, True):
+        found = [
+            expert_tiles(pairs, 8, batch_invariant=invariant) for pairs in (128, 129, 2047, 2048)
+        ]
+        assert found == [EXPERTS_FEW, EXPERTS, EXPERTS, EXPERTS_MANY]
+    assert expert_tiles(2048, 8, batch_invariant=False, packed=True) == EXPERTS
+    for pairs in (1, 128, 129, 100_000):
+        assert expert_tiles(pairs, 8, batch_invariant=True, packed=True) == EXPERTS
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+def test_tiles_of_plain_weights_give_the_same_bits(
+    narrow: torch.dtype, device: torch.device
+) -> None:
+    """As wide on a GPU as a large model's experts are."""
+    experts, outputs, inputs = (8, 1536, 2048) if device.type == "cuda" else (3, 70, 130)
+    weight = drawn(1, experts, outputs, inputs).to(narrow).to(device)
+    x = drawn(4, 37, inputs).to(narrow).to(device)
+    chosen = choices(3, 37, 2, experts, device)
+    found = [
+        expert_linear(x, weight, place_rows(chosen, experts, tiles.rows), tiles=tiles)
+        for tiles in (EXPERTS_FEW, EXPERTS, EXPERTS_MANY)
+    ]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_sums_are_in_order(device: torch.device) -> None:

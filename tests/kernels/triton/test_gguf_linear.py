@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
-from penstock_kernels.triton.tiles import GGUF_FEW, GGUF_MANY, gguf_parts
+from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, gguf_parts
 from penstock_worker.weights.repacking import LAYOUTS, repacked
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.weights.test_weights import stored_bytes

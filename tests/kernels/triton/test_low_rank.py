@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.linear.low_rank import AdapterTiles, LowRankFactors, add_low_rank
-from penstock_kernels.triton.tiles import LOW_RANK, LOW_RANK_MANY, MatmulTiles
+from penstock_kernels.triton.matmul_tiles import LOW_RANK, LOW_RANK_MANY, MatmulTiles
 from penstock_worker.adapters.row_tiles import tiles_of
 
 PLACES = 3

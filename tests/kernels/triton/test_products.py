@@ -16,6 +16,12 @@ from penstock_kernels.triton.linear.weight_only import (
     pack_nibbles,
     weight_only_linear,
 )
+from penstock_kernels.triton.matmul_tiles import (
+    INVARIANT,
+    INVARIANT_LARGE,
+    INVARIANT_NARROW,
+    invariant_tiles,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,6 +59,32 @@ def test_linear(outputs: int, inputs: int, dtype: torch.dtype, device: torch.dev
     check_rows(lambda rows: linear(rows, *there), x.to(device))
 
 
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+def test_batch_invariant_tiles_give_the_same_bits(
+    narrow: torch.dtype, device: torch.device
+) -> None:
+    """Of full tiles and of some that are partly empty; on a GPU, of a matrix of an 8B model."""
+    rows, outputs, inputs = (300, 4096, 4096) if device.type == "cuda" else (70, 70, 200)
+    x, weight = drawn(1, rows, inputs).to(narrow), drawn(2, outputs, inputs).to(narrow)
+    there = x.to(device), weight.to(device), drawn(3, outputs).to(narrow).to(device)
+    usual = linear(*there, tiles=INVARIANT)
+    for tiles in (INVARIANT_NARROW, INVARIANT_LARGE):
+        assert tiles.inner == INVARIANT.inner
+        assert torch.equal(linear(*there, tiles=tiles), usual)
+
+
+def test_batch_invariant_tiles_by_size() -> None:
+    """Each has its rows; between two limits lies a power of two, so that it is rehearsed."""
+    assert invariant_tiles(1, 4096, narrow=True) == INVARIANT_NARROW
+    assert invariant_tiles(64, 151_936, narrow=True) == INVARIANT
+    assert invariant_tiles(8192, 4096, narrow=True) == INVARIANT_LARGE
+    assert invariant_tiles(8192, 4096, narrow=False) == INVARIANT
+    for outputs in (64, 128, 1024, 4096, 6144, 14_336, 28_672, 151_936):
+        rehearsed = {invariant_tiles(1 << power, outputs, narrow=True) for power in range(15)}
+        met = {invariant_tiles(rows, outputs, narrow=True) for rows in range(1, 1 << 14, 7)}
+        assert met <= rehearsed
+
+
 def unpacked(weights: PackedWeights) -> Tensor:
     """The weights' true values, by other means than the kernel's."""
     if weights.bits == 8:
@@ -74,9 +106,10 @@ def test_weight_only(bits: int, group: int, dtype: torch.dtype, device: torch.de
     assert (unpacked(packed) - original).abs().max() < (0.35 if bits == 4 else 0.02)
     x, bias = drawn(6, 19, 256).to(dtype), drawn(7, 70).to(dtype)
     there = PackedWeights(packed.levels.to(device), packed.scales.to(device), None, bits, group)
-    ours = weight_only_linear(x.to(device), there, bias.to(device))
-    check(ours, x, unpacked(packed), bias)
-    check_rows(lambda rows: weight_only_linear(rows, there), x.to(device))
+    for invariant in (False, True):
+        ours = weight_only_linear(x.to(device), there, bias.to(device), batch_invariant=invariant)
+        check(ours, x, unpacked(packed), bias)
+    check_rows(lambda rows: weight_only_linear(rows, there, batch_invariant=True), x.to(device))
 
 
 @pytest.mark.parametrize("bits", [4, 8])

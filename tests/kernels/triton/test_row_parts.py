@@ -12,6 +12,7 @@ from penstock_kernels import reference
 from penstock_kernels.triton.sampling import sample
 from penstock_kernels.triton.sampling.row_parts import LISTED, weigh_parts
 from penstock_kernels.triton.sampling.sample import SamplingRows, sample_rows
+from penstock_kernels.triton.sampling.sorted_draw import SORTED
 from penstock_kernels.triton.sampling.survivors import list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_PART, PartTiles
 from tests.kernels.triton.sampling_kernels import draw_at
@@ -41,9 +42,12 @@ def test_vocabularies_around_a_part(vocab: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "holes"])
 def test_many_parts(kind: str, device: torch.device) -> None:
+    """Of short lists, which are sorted, as of long ones."""
     logits, wants = logits_of(kind, 8, 331), asked(8, len(kind))
-    ours = sample_rows(logits.to(device), on(device, wants), tiles=BLOCKS).tolist()
-    assert ours == expected(logits, wants)
+    tokens = expected(logits, wants)
+    for short in (SORTED, 64, 16):
+        ours = sample_rows(logits.to(device), on(device, wants), tiles=BLOCKS, short=short)
+        assert ours.tolist() == tokens, short
     whole = uncut(wants)
     ours = sample_rows(logits.to(device), on(device, whole), tiles=BLOCKS, cuts=False).tolist()
     assert ours == expected(logits, whole)
@@ -109,6 +113,26 @@ def drawn_at(logits: Tensor, draws: list[float]) -> list[int]:
         num_warps=SMALL.warps,
     )
     return tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "vocab", "shorts"), [(24, 100, (128, 16)), (1, SORTED, (SORTED,))]
+)
+def test_sorted_lists_of_ties(
+    rows: int, vocab: int, shorts: tuple[int, ...], device: torch.device
+) -> None:
+    """All logits are one of three, so that top_k and top_p cut within equal ones: the lower ids
+    are kept, in a list that registers hold and in one that is longer."""
+    draw = torch.Generator().manual_seed(9)
+    logits = torch.randint(0, 3, (rows, vocab), generator=draw).float()
+    wants = asked(rows, 11)
+    wants.top_k[:] = torch.randint(1, vocab, (rows,), generator=draw)
+    wants.top_k[1::3] = 0
+    wants.temperature[:] = 3.0
+    tokens = expected(logits, wants)
+    for short in shorts:
+        ours = sample_rows(logits.to(device), on(device, wants), short=short)
+        assert ours.tolist() == tokens, short
 
 
 CUTS = {

@@ -34,6 +34,7 @@ from tests.worker.checkpoints import tiny_files
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.torch_cuda import simulated
+from tests.worker.cuda.small_models import GROUPED
 from tests.worker.driver import Driver, Job
 from tests.worker.parallel.together import Formed
 
@@ -137,7 +138,7 @@ def test_numbers_and_bits(files: WeightFiles, folders: list[Path]) -> None:
             assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
     assert isinstance(ours.forward, TritonForward)
     assert ours.forward._graphs is not None
-    assert len(ours.forward._graphs) == len(buckets_of(ours.setup).all)
+    assert len(ours.forward._graphs) == len(buckets_of(ours.setup, GROUPED).all)
     for n in (0, 3):
         assert torch.equal(ours.logits(first[n])[0], found[0][n])
         assert torch.equal(ours.logits(decodes[n])[0], found[1][0] if n == 0 else found[2][0])
@@ -181,7 +182,7 @@ def test_places_are_written_behind_the_steps_that_read_them(
     with simulated(Device(1 << 30, pace=2)) as device:
         late = Served(files, folders[:2], "triton", most=1)
         queued = [late.logits(step, wait=False)[0] for step in steps]
-        assert device.captures == len(buckets_of(late.setup).all)
+        assert device.captures == len(buckets_of(late.setup, GROUPED).all)
         found = [each.cpu() for each in queued]
     true = Served(files, folders[:2], "reference")
     for step, mine in zip(steps, found, strict=True):

@@ -19,7 +19,12 @@ from penstock.prepare.from_gguf import _dtype
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.layers.triton_ops import JoinedProduct, LibraryProduct, TritonOps
+from penstock_worker.layers.triton_ops import (
+    JoinedProduct,
+    LibraryLogits,
+    LibraryProduct,
+    TritonOps,
+)
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from testing.model_configs import varied
@@ -129,7 +134,7 @@ def test_a_mixed_files_matrices(tmp_path: Path) -> None:
     down = true.take("layers.1.mlp.down_proj.weight", (128, 256))
     head = true.take("lm_head.weight", (97, 128))
     for product, weight in ((model.layers[1].feed_forward.down, down), (model.head, head)):
-        assert isinstance(product, LibraryProduct)
+        assert isinstance(product, LibraryProduct | LibraryLogits)
         assert product.weight.dtype == torch.bfloat16
         assert torch.equal(product.weight, weight)
     qkv = model.layers[0].attention.qkv

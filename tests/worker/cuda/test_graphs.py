@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets
+from penstock_kernels.triton.tiles import KEY_SPLIT
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
 from penstock_worker.forward.captures import CapturedWork, EagerCaptures, Work
 from penstock_worker.forward.device_step import DeviceStep
 from penstock_worker.forward.graphs import DecodeGraphs
@@ -92,6 +93,25 @@ def test_the_shortest_contexts_have_the_finest_buckets() -> None:
     buckets = Buckets(256, 8192, 16)
     by_context = {context: len(sizes) for context, sizes in _sizes(buckets).items()}
     assert by_context == {512: 35, 1024: 35, 2048: 35, 4096: 9, 8192: 9}
+
+
+def test_contexts_that_cost_no_more_than_short_ones_share_graphs() -> None:
+    """Of an 8B model with 32 heads of 128: 256 sequences' partial results of 32 splits fit one
+    launch, and so do their tables one quick copy."""
+    first = first_context(256, 16, 32 * 128)
+    assert first == 16_384
+    assert {each.context for each in Buckets(256, 8192, 16, first=first).all} == {8192}
+    assert len(Buckets(256, 8192, 16, first=first).all) == 35
+    longer = _sizes(Buckets(256, 40_960, 16, first=first))
+    assert {context: len(sizes) for context, sizes in longer.items()} == {
+        16_384: 35,
+        32_768: 35,
+        40_960: 35,
+    }
+    # Of 128 heads, 8 splits fit; with blocks of one token, tables of a split's tokens are as many.
+    assert first_context(256, 16, 128 * 128) == 4096
+    assert first_context(256, 1, 32 * 128) == 1024
+    assert first_context(4096, 1, 1 << 20) == KEY_SPLIT
 
 
 def _sizes(buckets: Buckets) -> dict[int, list[int]]:

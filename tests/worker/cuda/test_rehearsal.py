@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.model_config import WeightFiles
+from penstock.model_config import ModelConfig, WeightFiles
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward import buckets
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
+from penstock_worker.pooling.encoders import Inputs
 from testing.model_configs import varied
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.machine import small_setup
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.small_models import GROUPED
+from tests.worker.pooling.pooling_models import load_pooling, save, sentence_files
 from tests.worker.weights.test_weights import write_gguf
 
 pytestmark = [
@@ -67,9 +69,11 @@ def compiled_late(
     return {key[0] for key in device.launched.keys() - rehearsed}  # type: ignore[index]
 
 
-def build_of(files: WeightFiles | None = None, **changes: Any) -> TritonBuild:
+def build_of(
+    files: WeightFiles | None = None, config: ModelConfig = CONFIG, **changes: Any
+) -> TritonBuild:
     sizes = {"max_num_batched_tokens": 600, "max_model_len": 800}
-    model, setup = small_setup(CONFIG, files, **(sizes | changes))
+    model, setup = small_setup(config, files, **(sizes | changes))
     recipe: Any = choose(model.prepared(), setup, 1)
     build: TritonBuild = recipe.build()
     return build
@@ -106,3 +110,42 @@ def test_rows_that_see_further(device: Device) -> None:
         return {"media": steps.of(counts)}
 
     assert compiled_late(device, build, further) == set()
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_positions_of_three_numbers(invariant: bool, device: Device) -> None:
+    """Of a model that sees, as Qwen2-VL turns its rows; and of its prompts of text alone."""
+    rope = msgspec.structs.replace(CONFIG.ropes[0], sections=(8, 4, 4))
+    config = msgspec.structs.replace(CONFIG, ropes=(rope,))
+    steps = MediaSteps(sections=True, whole_spans=False)
+    build = replace(build_of(config=config, batch_invariant=invariant), media=steps)
+
+    def further(build: TritonBuild, counts: np.ndarray) -> dict[str, Any]:
+        return {"media": steps.of(counts)}
+
+    assert compiled_late(device, build, further) == set()
+    assert compiled_late(device, build) == set()
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """Written before there is a simulated GPU, which transformers doesn't get along with."""
+    folder = tmp_path / "m"
+    save(folder, "BertModel", hidden_size=128, num_attention_heads=4, num_hidden_layers=1)
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["mean_tokens", "max_tokens"])
+def test_encoders(mode: str, bert: Path, device: Device, tmp_path: Path) -> None:
+    """One that makes vectors, with tiles that depend on the number of rows."""
+    sentence_files(bert, mode, normalize=False)
+    worker = {"attention_backend": "triton", "device": "cuda", "batch_invariant": True}
+    loaded = load_pooling(str(bert), tmp_path, worker=worker, budget=600, sequences=8)
+    body: Any = loaded.runner._kind._pooler.body  # type: ignore[attr-defined]
+    rehearsed = set(device.launched)
+    for counts in COUNTS:
+        lengths = [min(each, 70) for each in counts] * (1 + 5 * (max(counts) > 70))
+        tokens = np.ones(sum(lengths), np.int64)
+        body.compute(Inputs(tokens, tokens, lengths))
+    assert device.launched.keys() == rehearsed
+    loaded.runner.close()

@@ -108,7 +108,7 @@ def test_every_feature_and_nobody_waits(tensor: int, stages: int, eager: bool) -
         # Nothing follows a step that samples: rules and grammars find all tokens known.
         assert made.waited == set()
         captures = {device.captures for device in made.formed.hosts.devices}
-        assert captures == ({0} if eager else {len(buckets_of(made.setup).all)})
+        assert captures == ({0} if eager else {len(buckets_of(made.setup, GROUPED).all)})
 
 
 def ahead(made: Pipeline, **more: Any) -> AheadInStages:

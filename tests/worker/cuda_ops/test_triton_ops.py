@@ -8,9 +8,11 @@ from torch import Tensor
 
 from penstock.errors import StartupError
 from penstock_kernels.triton.linear import weight_only
+from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
 from penstock_worker.layers.reference_ops import REFERENCE
 from penstock_worker.layers.triton_ops import TritonOps
-from penstock_worker.quantisation.packed import MANY_ROWS
+from penstock_worker.quantisation import packed
+from penstock_worker.quantisation.fp8 import LIBRARY_ROWS, FP8Product
 from penstock_worker.quantisation.registry import check_quantization
 from tests.kernels.triton.closeness import UNITS, assert_close
 
@@ -47,9 +49,53 @@ def test_products(
     # The reference rounds before it adds the bias.
     roundings = 2 if bias else 1
     assert_close(ops.product(weight, added)(x.to(device)), wanted, floats=64, roundings=roundings)
-    assert_close(ops.head(weight)(x.to(device)), REFERENCE.product(weight)(x), floats=64)
+    # Logits aren't rounded at all.
+    logits = REFERENCE.product(weight.float())(x.float())
+    assert_close(ops.head(weight)(x.to(device)), logits, floats=64)
 
 
+@pytest.mark.parametrize(
+    ("rows", "outputs", "dtype", "batch_invariant", "by_library"),
+    [
+        (LIBRARY_ROWS, 48, torch.bfloat16, False, True),
+        (LIBRARY_ROWS - 1, 48, torch.bfloat16, False, False),
+        (LIBRARY_ROWS, 48, torch.bfloat16, True, False),
+        (LIBRARY_ROWS, 48, torch.float16, False, False),
+        (LIBRARY_ROWS, 50, torch.bfloat16, False, False),
+    ],
+)
+def test_the_librarys_products_in_fp8(
+    rows: int,
+    outputs: int,
+    dtype: torch.dtype,
+    batch_invariant: bool,
+    by_library: bool,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where they may be taken, and that they mean what our kernel's do."""
+    calls: list[object] = []
+    library = torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *a, **k: calls.append(a) or library(*a, **k))
+    x, bias = drawn(1, rows, 160).to(dtype).to(device), drawn(3, outputs).to(dtype).to(device)
+    levels, scales = quantise_fp8(drawn(2, outputs, 160).to(device))
+    ours = fp8_linear(x, levels, scales, bias)
+    found = FP8Product(levels, scales, bias, batch_invariant)(x)
+    assert bool(calls) == by_library
+    assert found.dtype == dtype
+    assert torch.allclose(found.float(), ours.float(), rtol=2**-7, atol=0.05)
+    assert by_library or torch.equal(found, ours)
+
+
+MANY_ROWS = 33
+
+
+@pytest.fixture
+def unpacked_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MANY_ROWS", MANY_ROWS)
+
+
+@pytest.mark.usefixtures("unpacked_early")
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4", "fp8"])
 def test_batch_invariant_rows_are_the_same_alone(quantization: str, device: torch.device) -> None:
     """However many rows there are, no other way is taken."""
@@ -94,8 +140,11 @@ def allowed_error(x: Tensor, weight: Tensor, quantization: str, group: int) -> T
     return x.double().abs() @ steps.T / 2
 
 
+@pytest.mark.usefixtures("unpacked_early")
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize(("rows", "group", "inputs"), [(3, 128, 256), (MANY_ROWS + 1, 32, 32)])
+@pytest.mark.parametrize(
+    ("rows", "group", "inputs"), [(3, 128, 256), (20, 64, 64), (MANY_ROWS + 1, 32, 32)]
+)
 def test_quantised_products(
     quantization: str, rows: int, group: int, inputs: int, dtype: torch.dtype, device: torch.device
 ) -> None:

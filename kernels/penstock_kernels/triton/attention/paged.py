@@ -36,6 +36,7 @@ from penstock_kernels.triton.tiles import (
     ATTENTION_PROGRAMS,
     COMBINE_STAGES,
     LISTED_TILES,
+    PARTIAL_BYTES,
     AttentionTiles,
 )
 
@@ -54,10 +55,6 @@ class Reach:
 
 
 FULL = Reach()
-
-PARTIAL_BYTES = 128 << 20
-"""Memory for partial results. For decodes with 8 KV heads of 128, each with 4 query heads, it holds
-8,192 splits at a time, which are enough programs for any device."""
 
 
 def paged_attention(

@@ -15,7 +15,7 @@ from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.experts.products import own_pairs, store_pairs
 from penstock_kernels.triton.linear.gguf_groups import add_group, group_factors
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
-from penstock_kernels.triton.tiles import EXPERTS, MatmulTiles
+from penstock_kernels.triton.matmul_tiles import EXPERTS, MatmulTiles
 
 
 @triton.jit

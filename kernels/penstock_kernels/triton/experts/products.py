@@ -2,7 +2,7 @@
 
 A program computes COLUMNS outputs of at most ROWS rows that have the same expert. A row's sum goes
 through the inputs in tiles of `inner`, from first to last, so its bits depend neither on the rows
-beside it nor on its place among them. Weights are the left operand: their 64 outputs fill a tensor
+beside it nor on its place among them. Weights are the left operand: their outputs fill a tensor
 core whatever the number of rows.
 """
 
@@ -14,14 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.experts.placing import ExpertTiles
+from penstock_kernels.triton.matmul_tiles import EXPERTS, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
-from penstock_kernels.triton.tiles import EXPERTS, EXPERTS_FEW, MatmulTiles
-
-
-def expert_tiles(rows: int, experts: int, *, batch_invariant: bool) -> MatmulTiles:
-    """Returns the tiles for `rows` pairs. With `batch_invariant` they are always the same ones."""
-    few = not batch_invariant and rows <= EXPERTS_FEW.rows * experts
-    return EXPERTS_FEW if few else EXPERTS
 
 
 @triton.jit

@@ -1,7 +1,8 @@
 """The batch-invariant product of activations and a weight matrix.
 
-Every output is summed over the inputs in one order: with one tile shape whatever the number of rows
-(`tiles.INVARIANT`), in tiles of `inner` inputs from first to last, without splitting the inputs.
+Every output is summed over the inputs in one order, in tiles of `inner` inputs from first to last,
+without splitting the inputs. How many rows and columns a tile has depends on how many there are
+(see `invariant_tiles`), and a sum doesn't depend on that.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.matmul_tiles import MatmulTiles, invariant_tiles
 from penstock_kernels.triton.rounding import tile_dot
-from penstock_kernels.triton.tiles import INVARIANT, MatmulTiles
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -46,21 +47,29 @@ def _linear(
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, tiles: MatmulTiles = INVARIANT
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    tiles: MatmulTiles | None = None,
 ) -> Tensor:
     """x @ weight.T + bias, each row independently, accumulated in float32 and rounded once.
 
     `x`: [rows, inputs]; rows may be strided.
     `weight`: [outputs, inputs]; rows may be strided.
     `bias`: [outputs] or None.
-    `tiles`: another choice may give other bits.
+    `dtype`: that of the result; by default x's.
+    `tiles`: another choice than that of `invariant_tiles`, which may give other bits.
 
-    All are of one dtype: float32 (multiplied in full precision), bfloat16 or float16. Returns
-    [rows, outputs].
+    All but the result are of one dtype: float32 (multiplied in full precision), bfloat16 or
+    float16. Returns [rows, outputs].
     """
     rows, inputs = x.shape
     outputs = weight.shape[0]
-    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)
+    if tiles is None:
+        tiles = invariant_tiles(rows, outputs, narrow=x.dtype != torch.float32)
     if rows:
         _linear[(tiles.programs(rows, outputs),)](
             x,

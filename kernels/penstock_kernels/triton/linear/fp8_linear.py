@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
-from penstock_kernels.triton.tiles import FP8, MatmulTiles, row_block, row_warps
+from penstock_kernels.triton.tiles import row_block, row_warps
 
 
 @triton.jit

@@ -20,15 +20,9 @@ from torch import Tensor
 from penstock_kernels.triton.linear.gguf_groups import add_group, group_factors
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.linear.product_tiles import own_tile
+from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, MatmulTiles, gguf_parts
 from penstock_kernels.triton.rounding import round_to
-from penstock_kernels.triton.tiles import (
-    GGUF_FEW,
-    GGUF_MANY,
-    PART_BLOCK,
-    PART_WARPS,
-    MatmulTiles,
-    gguf_parts,
-)
+from penstock_kernels.triton.tiles import PART_BLOCK, PART_WARPS
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.matmul_tiles import LOW_RANK_PART, MatmulTiles, low_rank_block
 from penstock_kernels.triton.rounding import round_to, tile_dot
-from penstock_kernels.triton.tiles import LOW_RANK_PART, MatmulTiles, low_rank_block
 
 MOST_PARTS = 3
 

@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.linear.product_tiles import own_tile
+from penstock_kernels.triton.matmul_tiles import INVARIANT, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
-from penstock_kernels.triton.tiles import INVARIANT, MatmulTiles
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -2,7 +2,7 @@
 
 Levels are integers that bfloat16 and float16 represent exactly. So a group's product is that of the
 levels, and its scale multiplies the sum. Groups are added in order, without splitting the inputs.
-The tiles don't depend on the number of rows, unless the caller chooses so.
+With `batch_invariant`, tiles don't depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.matmul_tiles import WEIGHT_ONLY, WEIGHT_ONLY_MANY, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
-from penstock_kernels.triton.tiles import WEIGHT_ONLY, MatmulTiles
 
 GROUPS = (32, 64, 128)
 """Supported numbers of inputs per group."""
@@ -135,18 +135,24 @@ def weight_only_linear(
     weights: PackedWeights,
     bias: Tensor | None = None,
     *,
-    tiles: MatmulTiles = WEIGHT_ONLY,
+    batch_invariant: bool = False,
+    tiles: MatmulTiles | None = None,
 ) -> Tensor:
     """x @ weight.T + bias with packed weights, each row independently.
 
     `x`: [rows, inputs], float32, bfloat16 or float16; rows may be strided.
     `bias`: [outputs] or None.
-    `tiles`: only rows, columns, warps and stages are used; another choice may give other bits.
+    `batch_invariant`: whether to use one tile shape whatever the number of rows.
+    `tiles`: replace the default choice, for measurements. Only rows, columns, warps and stages are
+    used; another choice may give other bits.
 
     Zeros must be integers for the levels to stay exact. Returns [rows, outputs] in x's dtype.
     """
     rows, inputs = x.shape
     outputs = weights.levels.shape[0]
+    if tiles is None:
+        few = batch_invariant or rows <= WEIGHT_ONLY.rows
+        tiles = WEIGHT_ONLY if few else WEIGHT_ONLY_MANY
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if rows:
         _weight_only[(tiles.programs(rows, outputs),)](

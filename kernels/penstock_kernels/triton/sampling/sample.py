@@ -3,8 +3,8 @@
 There are two launches. In the first, a program per part of a row finds its largest logit and the
 sum of its weights. In the second, a program per row combines these, finds the part that the draw
 falls on, and goes through that part. If a row has top_k, top_p or min_p, a third launch in between
-lists the tokens that may be kept; the radix searches (`selection.py`) for the exact cuts go through
-this list only. Weights are float64, as in the reference.
+lists the tokens that may be kept. A short list is sorted (`sorted_draw.py`); radix searches
+(`selection.py`) find the exact cuts of a longer one. Weights are float64, as in the reference.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock_kernels.triton.sampling.row_parts import (
 )
 from penstock_kernels.triton.sampling.rows import SamplingRows
 from penstock_kernels.triton.sampling.selection import kept_entries, key_value, order_key, threshold
+from penstock_kernels.triton.sampling.sorted_draw import SORTED, draw_of_sorted
 from penstock_kernels.triton.sampling.survivors import is_cut, list_survivors
 from penstock_kernels.triton.tiles import SAMPLING_TILES, PartTiles
 
@@ -168,7 +169,9 @@ def _sample(
     PART: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SHORT: tl.constexpr,
 ):
+    """A list of at most SHORT tokens is sorted."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * vocab
     stats += row.to(tl.int64) * STATS * parts
@@ -181,20 +184,24 @@ def _sample(
             top_p, min_p = tl.load(top_ps + row), tl.load(min_ps + row)
             if is_cut(top_k, top_p, min_p, vocab):
                 top_k = tl.where(top_k < vocab, top_k, 0)
-                token = _draw_of_listed(
-                    logits,
-                    ids + row.to(tl.int64) * vocab,
-                    weights + row.to(tl.int64) * vocab,
-                    tl.load(stats + LISTED * parts).to(tl.int32),
-                    tl.sum(totals, 0),
-                    best,
-                    temperature,
-                    top_k,
-                    top_p,
-                    min_p,
-                    draw,
-                    BLOCK,
-                )
+                listed = ids + row.to(tl.int64) * vocab
+                size = tl.load(stats + LISTED * parts).to(tl.int32)
+                total = tl.sum(totals, 0)
+                if size <= SHORT // 8:
+                    token = draw_of_sorted(
+                        logits, listed, size, total, best, temperature, top_k, top_p, min_p, draw,
+                        SHORT // 8,
+                    )  # fmt: skip
+                elif size <= SHORT:
+                    token = draw_of_sorted(
+                        logits, listed, size, total, best, temperature, top_k, top_p, min_p, draw,
+                        SHORT,
+                    )  # fmt: skip
+                else:
+                    token = _draw_of_listed(
+                        logits, listed, weights + row.to(tl.int64) * vocab, size, total, best,
+                        temperature, top_k, top_p, min_p, draw, BLOCK,
+                    )  # fmt: skip
             else:
                 token = _draw_of_all(
                     logits, totals, best, temperature, draw, vocab, PART, PARTS, BLOCK
@@ -211,6 +218,7 @@ def sample_rows(
     holes: bool = True,
     cuts: bool = True,
     tiles: PartTiles = SAMPLING_TILES,
+    short: int = SORTED,
 ) -> Tensor:
     """reference.sample_row of every row, with the draw of reference.uniform.
 
@@ -218,6 +226,8 @@ def sample_rows(
     `holes`: whether -inf marks tokens that can't be sampled; otherwise it makes the row count as
     not finite.
     `cuts`: whether rows may have top_k, top_p or min_p; otherwise these are ignored.
+    `short`: up to how many tokens are sorted, a power of two from 16 to SORTED, for tests; only the
+    last bits of sums depend on it.
 
     Returns [rows] int64; -1 if a logit is NaN or +inf, or none is finite.
     """
@@ -225,17 +235,23 @@ def sample_rows(
     tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
     if not cuts or count <= CUT_ROWS:
         if count:
-            _sample_into(tokens, logits, rows, holes, cuts, tiles)
+            _sample_into(tokens, logits, rows, holes, cuts, tiles, short)
         return tokens
     for first in range(0, count, CUT_ROWS):
         some = slice(first, first + CUT_ROWS)
         asked = SamplingRows(*(each[some] for each in vars(rows).values()))
-        _sample_into(tokens[some], logits[some], asked, holes, cuts, tiles)
+        _sample_into(tokens[some], logits[some], asked, holes, cuts, tiles, short)
     return tokens
 
 
 def _sample_into(
-    tokens: Tensor, logits: Tensor, rows: SamplingRows, holes: bool, cuts: bool, tiles: PartTiles
+    tokens: Tensor,
+    logits: Tensor,
+    rows: SamplingRows,
+    holes: bool,
+    cuts: bool,
+    tiles: PartTiles,
+    short: int,
 ) -> None:
     count, vocab = logits.shape
     stats, counts = weigh_parts(logits, rows, tiles, holes=holes, cuts=cuts)
@@ -261,5 +277,6 @@ def _sample_into(
         PART=tiles.part,
         PARTS=tiles.part_block(vocab),
         BLOCK=tiles.block,
+        SHORT=short,
         num_warps=tiles.warps,
     )

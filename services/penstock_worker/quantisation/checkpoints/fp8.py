@@ -66,6 +66,16 @@ class FP8Matrix(CheckpointMatrix):
         scales = self._scales(rows, range(1))
         return np.broadcast_to(scales, (len(rows), 1))[:, 0]
 
+    def group_scales(self, rows: range, columns: range) -> np.ndarray:
+        """Reads a scale for each row and each block of inputs, [rows, blocks] float32. `columns`
+        begin with a block."""
+        step = self.block[1]
+        blocks = -(-len(columns) // step)
+        first = range(columns.start, columns.start + blocks * step, step)
+        # Of each block's first input.
+        scales = [self._scales(rows, range(at, at + 1)) for at in first]
+        return np.concatenate([np.broadcast_to(each, (len(rows), 1)) for each in scales], 1)
+
     def values(self, rows: range, columns: range) -> Tensor:
         numbers = _NUMBERS[self.levels(rows, columns)]
         numbers *= self._scales(rows, columns)

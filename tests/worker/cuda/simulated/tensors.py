@@ -31,6 +31,10 @@ VIEWS = {aten._unsafe_view.default, aten.lift_fresh.default, aten.detach.default
 """They have their argument's memory, and don't say so."""
 WHOLE = {aten.linear.default}
 """Made of others; computed as it is, as on a CPU."""
+OF_CUDA: dict[Any, Callable[..., Tensor]] = {
+    aten.mm.dtype: lambda left, right, dtype: left.to(dtype) @ right.to(dtype),
+}
+"""What torch has on CUDA only, of the same numbers."""
 
 
 class CudaTensor(Tensor):
@@ -250,7 +254,8 @@ def _is_composite(func: Any) -> bool:
 
 
 def _bound(func: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
-    return lambda: func(*args, **kwargs)
+    on_cpu = OF_CUDA.get(func, func)
+    return lambda: on_cpu(*args, **kwargs)
 
 
 def _content(value: Any) -> Any:
