@@ -27,8 +27,10 @@ HELPERS = (
     "tests: preloaded",
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
+    "penstock: template",
 )
-"""In command lines, or titles: begun when they are first needed, they serve the whole session."""
+"""In command lines, or titles: begun when they are first needed, they serve the whole session. The
+last one serves whatever templates this process has, which caches and tracebacks keep."""
 STARTED_AT = 19
 """The place of the time of beginning behind a process's name in /proc/PID/stat, from 0."""
 

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 WHOLE: tuple[tuple[str, ...], ...] = (
     (
         "tests/kernels/cpu/test_mechanisms.py",
+        "tests/loadtest/test_generator_runs.py",
+        "tests/loadtest/test_roofline.py",
         "tests/shared/test_cli_engine_tools.py",
         "tests/system/clients/test_clients.py",
         "tests/system/page/test_axe.py",
@@ -36,6 +38,9 @@ WHOLE: tuple[tuple[str, ...], ...] = (
     (
         "tests/engine/simulate/test_simulation.py",
         "tests/kernels/cpu/test_given_rows.py",
+        "tests/loadtest/test_compare.py",
+        "tests/loadtest/test_gpu_tune.py",
+        "tests/shared/test_curve.py",
         "tests/system/clients/test_aiperf.py",
         "tests/system/clients/test_triton.py",
         "tests/system/page/test_pictures.py",
@@ -60,6 +65,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/kernels/triton/test_compile.py",
         "tests/loadtest/test_adversary.py",
         "tests/loadtest/test_gpu_tune_ends.py",
+        "tests/loadtest/test_library.py",
         "tests/system/clients/test_lm_eval.py",
         "tests/system/clients/test_schemathesis.py",
         "tests/system/page/test_api_page.py",
@@ -75,6 +81,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/system/test_several_models.py",
         "tests/system/test_speculation_served.py",
         "tests/system/test_transcription.py",
+        "tests/test_left_behind.py",
         "tests/worker/cuda/test_families_on_device.py",
         "tests/worker/cuda/test_simulated_stages.py",
         "tests/worker/cuda/test_vision_on_device.py",
@@ -85,15 +92,19 @@ processor time in each."""
 TURNS = len(WHOLE)
 
 EACH = (
+    "tests/deploy/helm/test_chart.py",
     "tests/engine/live/test_live.py",
     "tests/engine/policies/test_fairness.py",
     "tests/engine/policies/test_pace.py",
     "tests/engine/policies/test_starvation.py",
     "tests/engine/record/test_recording.py",
     "tests/engine/record/test_snapshot.py",
+    "tests/gateway/chat/test_pictures.py",
+    "tests/gateway/chat/test_videos.py",
     "tests/gateway/keys/test_access.py",
     "tests/kernels/cpu/test_decoder.py",
     "tests/kernels/cpu/test_sampler.py",
+    "tests/kernels/test_attention.py",
     "tests/kernels/triton/test_attention.py",
     "tests/kernels/triton/test_gguf_linear.py",
     "tests/system/page/test_chat.py",
@@ -103,6 +114,9 @@ EACH = (
     "tests/system/test_docs.py",
     "tests/system/test_library.py",
     "tests/system/test_supervisor.py",
+    "tests/worker/adapters/test_ends.py",
+    "tests/worker/adapters/test_families.py",
+    "tests/worker/forward/test_cpu_forward.py",
     "tests/worker/forward/test_cpu_instruction_sets.py",
     "tests/worker/grammar/test_grammars_default.py",
     "tests/worker/models/test_family_bits.py",
@@ -110,6 +124,10 @@ EACH = (
     "tests/worker/models/test_parity_families.py",
     "tests/worker/models/test_parity_on_cpu.py",
     "tests/worker/models/test_transformers_parity.py",
+    "tests/worker/parallel/test_cpu_ranks.py",
+    "tests/worker/parallel/test_layouts.py",
+    "tests/worker/pooling/test_adapters.py",
+    "tests/worker/vision/test_vision_bits.py",
 )
 """Files whose cases take turns one by one."""
 

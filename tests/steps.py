@@ -25,9 +25,9 @@ BIN = Path(sys.executable).parent
 MOST_PROCESSES = 4
 MEMORY_EACH = 3 << 30
 """Of pytest: each holds torch, some models and the processes of a system. Bytes."""
-PER_CORE = 1.5
+PER_CORE, PER_CORE_OF_UNITS = 1.5, 2
 """Processes of pytest for each core: some wait for a clock, for a system that starts, for a
-browser, while others compute."""
+browser, while others compute. More of them where no whole system is started."""
 
 ENVIRONMENT = {
     name: value
@@ -148,7 +148,8 @@ def tests(which: str, arguments: list[str], *, with_clients: bool) -> list[Step]
     if named(arguments):
         return [pytest("tests", [], arguments)]
     if which == "check":
-        return [pytest("unit", ["tests", "--ignore=tests/system", "-m", "not slow"], arguments)]
+        units = ["tests", "--ignore=tests/system", "-m", "not slow"]
+        return [pytest("unit", units, arguments, per_core=PER_CORE_OF_UNITS)]
     # In one run: each process imports and collects once, and has one server for all that share it.
     left_out = [] if with_clients else ["--ignore=tests/system/clients"]
     return [pytest("tests", ["tests", *left_out], arguments)]
@@ -159,18 +160,20 @@ def named(arguments: list[str]) -> bool:
     return any((ROOT / argument.split("::")[0]).exists() for argument in arguments)
 
 
-def pytest(name: str, chosen: list[str], arguments: list[str]) -> Step:
+def pytest(
+    name: str, chosen: list[str], arguments: list[str], *, per_core: float = PER_CORE
+) -> Step:
     """A file's tests run in one process, in their order."""
-    options = [*parallel(), "--durations=30", "--durations-min=1"]
+    options = [*parallel(per_core), "--durations=30", "--durations-min=1"]
     if chosen and not any(each.startswith(("--sample", "-k")) for each in arguments):
         options += ["--sample", str(number_of_this_commit())]
     command = [sys.executable, "-m", "pytest", *options, *chosen, *arguments]
     return Step(name, [command], passing=(0, NOTHING_CHOSEN) if arguments else (0,))
 
 
-def parallel() -> list[str]:
+def parallel(per_core: float) -> list[str]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    wanted = round(PER_CORE * len(os.sched_getaffinity(0)))
+    wanted = round(per_core * len(os.sched_getaffinity(0)))
     processes = max(1, min(MOST_PROCESSES, memory // MEMORY_EACH, wanted))
     return ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
 

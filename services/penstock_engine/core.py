@@ -18,6 +18,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
+from penstock_engine.handlers.prefetch import Prefetcher
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
 
@@ -42,6 +43,7 @@ class EngineCore:
         self.scheduler = make_scheduler(self.state.scheduling, facts)
         finisher = Finisher(self.state)
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
+        self._prefetcher = Prefetcher(self.state)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
         self._last_health: tuple[object, ...] | None = None
@@ -115,6 +117,7 @@ class EngineCore:
         """
         self.state.clock.now = now
         self._from_frontends.expire(now)
+        self.state.kv_sessions.expire(now)
         self.state.service_rate.observe(now, self.state.scheduling.queue)
         if not self.state.scheduling.has_work:
             self.state.workers.progressed(now)
@@ -123,6 +126,7 @@ class EngineCore:
             self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
         self._from_workers.regroup()
+        self._prefetcher.advance(now)
         self._call_and_plan(now)
         self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
@@ -138,6 +142,7 @@ class EngineCore:
             self.state.remote_kv.next_deadline(),
             self.state.media.loads.next_deadline(),
             self.state.adapters.next_deadline(),
+            self.state.kv_sessions.next_deadline(),
             self._from_workers.next_deadline(),
             math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
         )

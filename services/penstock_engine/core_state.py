@@ -10,6 +10,7 @@ from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.policies.registry import make_policy
 from penstock_engine.request.timeline import Clock
 from penstock_engine.scheduler.context_limit import ContextLimit
+from penstock_engine.scheduler.kv_sessions import KVSessions
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.scheduler.step_clock import StepClock
 from penstock_engine.sessions.effects import Effects
@@ -40,6 +41,7 @@ class CoreState:
     adapter_names: AdapterNames  # what front ends call adapters
     remote_kv: RemoteKV  # sequences that wait for KV blocks from elsewhere
     disk_kv: DiskKV  # what is read from the tier on disk
+    kv_sessions: KVSessions  # conversations whose KV blocks are kept until they come back
     calls: WorkerCalls  # of worker extensions' methods
     service_rate: ServiceRate  # how fast requests leave the queue
     counts: EngineCounts  # for metrics; no decision depends on them
@@ -81,6 +83,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         facts.block_size,
         facts.longest_sequence,
         make_policy(config.scheduler, facts.tenants()),
+        config.cache.session_kv_share,
     )
     times = config.transport
     workers = Workers(
@@ -111,6 +114,12 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         adapter_names=AdapterNames(facts.adapters),
         remote_kv=remote_kv,
         disk_kv=DiskKV(scheduling, workers, remote_kv, counts),
+        kv_sessions=KVSessions(
+            scheduling,
+            clock,
+            config.cache.kv_retention_seconds,
+            config.cache.max_kv_retention_seconds,
+        ),
         calls=WorkerCalls(scheduling, workers, frontends),
         service_rate=ServiceRate(),
         counts=counts,

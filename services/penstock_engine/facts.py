@@ -238,6 +238,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_memory_bytes=round(config.cache.kv_memory_gib * 2**30),
             numa_node=config.worker.numa_node,
             kv_cache_dtype=config.cache.kv_cache_dtype,
+            calculate_kv_scales=config.cache.calculate_kv_scales,
             state_checkpoint_tokens=config.cache.state_checkpoint_tokens,
             quantization=config.model.quantization,
             grammar_mask_budget_ms=config.grammar.grammar_mask_budget_ms,

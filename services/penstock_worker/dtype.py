@@ -9,6 +9,7 @@ import torch
 
 from penstock.errors import StartupError
 from penstock.model_config import WeightFiles
+from penstock.protocol.to_worker import Setup
 from penstock.quantised_checkpoint import WeightScheme
 from penstock_worker.quantisation.registry import FORMATS
 
@@ -122,3 +123,18 @@ def cache_dtype(requested: str, computed: torch.dtype, device: DeviceDtypes = HO
             f"kv_cache_dtype is {requested!r}; allowed are auto, {', '.join(device.caches)}"
         )
     return device.caches[requested]
+
+
+def check_calculated(setup: Setup) -> None:
+    """Raises StartupError for calculate_kv_scales where scales can't be calculated."""
+    if not setup.calculate_kv_scales:
+        return
+    if setup.kv_cache_dtype != "fp8":
+        raise StartupError(
+            f"calculate_kv_scales needs kv_cache_dtype fp8, which is {setup.kv_cache_dtype}"
+        )
+    if setup.group is not None:
+        raise StartupError(
+            "calculate_kv_scales is not served where several workers share a model; a checkpoint's "
+            "own scales are"
+        )

@@ -132,7 +132,7 @@ class Worker:
                 case FetchKV() if self._loaded is not None and not heard.first:
                     self._loaded.runner.fetch(message, self._answer(heard.session))
                 case WorkerCall() if self._extensions is not None and self._loaded is not None:
-                    self._loaded.runner.disk.leave_alone()  # It may change weights.
+                    self._loaded.runner.stored.leave_alone()  # It may change weights.
                     self._session.send(heard.session, self._extensions.answer(message))
                 case DropGrammar() if self._loaded is not None:
                     self._loaded.runner.grammars.drop(message.grammar)
@@ -183,7 +183,7 @@ class Worker:
                     message, lambda answer: self._session.send(session, answer)
                 )
             case LookUpKV():
-                loaded.runner.disk.look_up(message, self._answer(session))
+                loaded.runner.stored.look_up(message, self._answer(session))
             case DropAdapter():
                 loaded.runner.adapters.leave(message)
                 return False
@@ -226,7 +226,7 @@ class Worker:
             self._loaded.kernels.tell_of_compilations(self.counts.compiled_late)
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
-            self.counts.disk_blocks = self._loaded.runner.disk.blocks
+            self.counts.disk_blocks = self._loaded.runner.stored.blocks
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

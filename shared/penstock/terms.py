@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 
 import msgspec
 
 from penstock.errors import DeadlineExceeded, InvalidRequest
-from penstock.protocol.common import HIGHEST_PRIORITY, LOWEST_PRIORITY, AdapterFile, Grant
+from penstock.protocol.common import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    MAX_KV_RETENTION_S,
+    MAX_SESSION_ID_CHARS,
+    AdapterFile,
+    Grant,
+    SessionTerms,
+)
 
 MAX_SALT_LENGTH = 1024
 """Characters of a cache salt."""
@@ -23,7 +32,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     requests, those with the same salt may use each other's KV blocks.
     grant: what the tenant may have; None: what the engine core was told of it.
     adapter: that is applied to the model; None: the model alone.  background: nobody waits for
-    it, so it stands behind all that somebody waits for."""
+    it, so it stands behind all that somebody waits for.  session: the conversation that it is a
+    turn of; None: of none."""
 
     tenant: str = ""
     priority: int = 0
@@ -32,6 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     grant: Grant | None = None
     adapter: AdapterFile | None = None
     background: bool = False
+    session: SessionTerms | None = None
 
     def time_left_ms(self, now: float) -> int | None:
         """What is left of the deadline, in whole milliseconds, at least 0."""
@@ -82,3 +93,31 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         """Raises DeadlineExceeded once the deadline has passed."""
         if self.time_left_ms(time.monotonic()) == 0:
             raise DeadlineExceeded("the request's deadline passed before it was accepted")
+
+
+def checked_session(
+    session_id: str | None, retention_s: float | None = None, resume_within_s: float | None = None
+) -> SessionTerms | None:
+    """What a request says of its session; None for nothing. Raises InvalidRequest."""
+    if not session_id:
+        for name, value in (("kv_retention_seconds", retention_s), ("kv_hint", resume_within_s)):
+            if value is not None:
+                raise InvalidRequest(f"{name} needs a session_id", param=name)
+        return None
+    if len(session_id) > MAX_SESSION_ID_CHARS:
+        raise InvalidRequest(
+            f"session_id has {len(session_id)} characters; at most {MAX_SESSION_ID_CHARS} are "
+            "allowed",
+            param="session_id",
+        )
+    check_seconds("kv_retention_seconds", retention_s)
+    check_seconds("kv_hint.resume_within_s", resume_within_s)
+    return SessionTerms(session_id, retention_s, resume_within_s)
+
+
+def check_seconds(name: str, value: float | None, most: float = MAX_KV_RETENTION_S) -> None:
+    """Raises InvalidRequest for a time that a session can't have."""
+    if value is not None and not (math.isfinite(value) and 0 <= value <= most):
+        raise InvalidRequest(
+            f"{name} is {value:g}; it must lie in 0 to {most:g} seconds", param=name.split(".")[0]
+        )

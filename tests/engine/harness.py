@@ -16,6 +16,7 @@ from penstock.protocol.common import (
     Grammar,
     Grant,
     Media,
+    SessionTerms,
     Stopping,
     TokenSampling,
 )
@@ -435,6 +436,7 @@ class Harness:
         prediction: list[int] | None = None,
         adapter: AdapterFile | None = None,
         gathered: bool = False,
+        session: SessionTerms | None = None,
         **stopping: Any,
     ) -> RequestScore:
         self._requests += 1
@@ -467,6 +469,7 @@ class Harness:
             prediction=prediction or [],
             adapter=adapter,
             gathered=gathered,
+            session=session,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
         score = RequestScore(submit, None if left is None else self.now + left)

@@ -34,6 +34,7 @@ def facts(
     encoder_cache: bool = True,
     media_load_mib: int = 1,
     max_loras: int = 0,
+    session_share: float = 0.5,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -73,6 +74,7 @@ def facts(
             enable_prefix_caching=prefix_caching,
             enable_encoder_cache=encoder_cache,
             media_load_mib=media_load_mib,
+            session_kv_share=session_share,
         ),
         scheduler=SchedulerSettings(**settings),
         limits=limits or LimitSettings(),

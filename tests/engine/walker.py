@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, Protocol
 
 from penstock.config.settings import SchedulingPolicy
-from penstock.protocol.common import Grammar
+from penstock.protocol.common import Grammar, SessionTerms
 from penstock.protocol.from_frontend import KVArrived, MediaLost
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_media import drawn_media
@@ -61,6 +61,8 @@ class Walker:
         harness.late = self._late
         self.has_media = False
         """Whether requests bring pictures: see test_walk_media.py."""
+        self.has_sessions = False
+        """Whether requests are turns of sessions: see test_walk_sessions.py."""
         self.gathers = True
         """Whether nobody reads some requests' tokens as they come."""
         if choose.whole(0, 1):
@@ -121,6 +123,7 @@ class Walker:
             remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
             prompt_logprobs=1 if whole(0, 2) == 0 else None,
             gathered=whole(0, 2) == 0 and self.gathers,
+            session=self._session(),
             **ends,
         )
 
@@ -139,6 +142,18 @@ class Walker:
             "priority": whole(-2, 3) if asks and whole(0, 1) else 0,
             "time_left_ms": whole(0, 20_000) if whole(0, 4) == 0 else None,
         }
+
+    def _session(self) -> SessionTerms | None:
+        """Few enough that they come back."""
+        whole = self.choose.whole
+        if not self.has_sessions or whole(0, 1):
+            return None
+        self.met["in a session"] += 1
+        return SessionTerms(
+            str(whole(0, 5)),
+            whole(0, 40) / 10 if whole(0, 2) else None,
+            whole(0, 100) / 10 if whole(0, 1) else None,
+        )
 
     def _grammar(self) -> Grammar:
         """Few enough that requests share them; one in six is bad."""
@@ -197,6 +212,7 @@ class Walker:
             grammar=old.submit.grammar,
             media=old.submit.media,
             adapter=old.submit.adapter,
+            session=old.submit.session,
             prompt_logprobs=old.submit.sampling.prompt_logprobs,
             delivered=self._delivered(old),
         )

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.client.routing import (
     AFFINITY_TOKENS,
     LOAD_FACTOR,
     POLICIES,
+    SESSION_LOAD_FACTOR,
     LeastLoaded,
     PrefixAffinity,
     RoundRobin,
@@ -23,6 +25,7 @@ from penstock.client.routing import (
     make_routing,
     prefix_key,
     rendezvous,
+    session_key,
 )
 from penstock.errors import StartupError
 
@@ -152,6 +155,39 @@ def test_blocks_are_shared_inside_a_tenant_and_salt_only() -> None:
         for tenant, salt in (("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("1 a", ""))
     ]
     assert len(set(keys)) == len(keys)
+
+
+names = st.text(min_size=1, max_size=20)
+
+
+@given(asks, names, tokens, loads)
+def test_a_session_stays_where_it_is_while_that_is_not_busy(
+    ask: RoutingRequest, name: str, later: list[int], loads: list[int]
+) -> None:
+    engines = fleet(loads)
+    turn = structs.replace(ask, session=name)
+    chosen, why = PrefixAffinity().choose(turn, engines)
+    again = structs.replace(turn, prompt_token_ids=later, salt="other")
+    assert PrefixAffinity().choose(again, engines) == (chosen, why)
+    key = session_key(turn)
+    assert key is not None
+    favourite = rendezvous(key, engines)[0]
+    if why != "only":
+        busy = favourite.load >= load_bound(loads, SESSION_LOAD_FACTOR)
+        assert (why == "session") == (chosen == favourite) == (not busy)
+        mean_then = (sum(loads) + 1) / len(loads)
+        assert chosen.load + 1 <= math.ceil(SESSION_LOAD_FACTOR * mean_then)
+
+
+def test_sessions_that_begin_alike_are_spread_evenly() -> None:
+    engines = fleet([0] * 4)
+    system_prompt = list(range(500))
+    asked = [RoutingRequest(system_prompt, 128, session=f"agent {n}") for n in range(4000)]
+    counts = Counter(PrefixAffinity().choose(ask, engines)[0].endpoint for ask in asked)
+    assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
+    whose = [("a", "b"), ("", "a b"), ("a", "c"), ("1 a", "b"), ("", "1 a b")]
+    keys = {session_key(RoutingRequest([1], 1, tenant, session=name)) for tenant, name in whose}
+    assert len(keys) == 5
 
 
 def test_favourites_are_spread_evenly() -> None:

@@ -170,7 +170,7 @@ class System:
         assert self.loaded is not None
         answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
         if isinstance(message, LookUpKV):
-            self.loaded.runner.disk.look_up(message, answers.put)
+            self.loaded.runner.stored.look_up(message, answers.put)
         else:
             self.loaded.runner.fetch(message, answers.put)
         return answers.get(timeout=60)

@@ -16,7 +16,7 @@ import pytest
 from penstock.errors import StartupError
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import ToWorker
-from penstock_worker.disk.tier import DiskTier
+from penstock_worker.stores.tier import StoreTier
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import (  # noqa: F401
     BLOCK,
@@ -49,10 +49,10 @@ LONG = {
 }
 
 
-def tier_of(system: System) -> DiskTier:
+def tier_of(system: System) -> StoreTier:
     assert system.loaded is not None
-    disk = system.loaded.runner.disk
-    assert isinstance(disk, DiskTier)
+    disk = system.loaded.runner.stored
+    assert isinstance(disk, StoreTier)
     return disk
 
 

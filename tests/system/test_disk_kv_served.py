@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock_worker.disk.segment import MAGIC
+from penstock_worker.stores.disk.segment import MAGIC
 from testing.serving import Server, wait_until
 from tests.metrics_page import PORTS, port_of, read_page
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock_engine.core_state import CoreState
 from penstock_engine.handlers.entry import enter
+from penstock_engine.handlers.prefetch import Prefetcher
 from penstock_engine.request.request import Request
 
 
@@ -13,20 +14,25 @@ class DiskKVHandler:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
+        self._prefetcher = Prefetcher(state)
 
     def answered(self, message: FoundKV | FetchedKV) -> None:
         """Raises UnfitAnswer for one that nobody asked for."""
         disk = self._state.disk_kv
         if isinstance(message, FoundKV):
             self._let_go(disk.found(message))
-        else:
-            self._let_go(disk.fetched(message))
+            return
+        fetch = disk.fetched(message)
+        if fetch.session is not None:
+            self._state.counts.prefetched["disk"] += message.count
+            self._prefetcher.hold(fetch.session, fetch.prefix)
+        self._let_go(fetch.requests)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""
-        for request in self._state.disk_kv.worker_lost():
-            self._let_go(request)
+        self._let_go(self._state.disk_kv.worker_lost())
 
-    def _let_go(self, request: Request | None) -> None:
-        for sequence in [] if request is None else self._state.remote_kv.arrived(request):
-            enter(self._state, sequence)
+    def _let_go(self, requests: list[Request]) -> None:
+        for request in requests:
+            for sequence in self._state.remote_kv.arrived(request):
+                enter(self._state, sequence)

@@ -106,6 +106,7 @@ class Finisher:
         """The last of it has ended."""
         self._state.counts.ended[FINISH_REASONS[state]] += 1
         self._state.frontends.ended(request)
+        self._state.kv_sessions.ended(request)
         self._state.grammars.release(request)
         self._state.adapters.release(request)
         self._open_of(request).pop(request.number, None)

@@ -233,6 +233,7 @@ class FromFrontends:
             most_predicted=self._state.facts.max_prediction,
             max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
             limits=self._state.facts.config.limits,
+            max_retention=self._state.facts.config.cache.max_kv_retention_seconds,
         )
         self._media.check(submit)
         self._adapters.check(submit)
@@ -276,6 +277,9 @@ class FromFrontends:
             media=self._media_of(submit),
             now=now,
         )
+        if submit.session is not None and shares:
+            weight = self._admission.weight_of(submit)
+            self._state.kv_sessions.opened(request, submit.session, weight)
         self._state.frontends.opened(request)
         self._state.counts.accepted(
             submit.tenant, len(submit.prompt_token_ids), resumed=submit.resumed

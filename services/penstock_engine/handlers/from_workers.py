@@ -211,6 +211,7 @@ class FromWorkers:
         scheduled = self._state.scheduling.detach()
         self._state.media.worker_lost()
         self._disk_kv.worker_lost()
+        self._state.kv_sessions.worker_lost()
         self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
@@ -275,6 +276,7 @@ class FromWorkers:
             ready.num_kv_blocks, ready.num_host_blocks, ready.copy_seconds, ready.kv_groups
         )
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
+        self._state.kv_sessions.has_disk = ready.disk_kv
         self._state.workers.found_ready(now)
         limit = self._state.context_limit.tokens
         log.info(

@@ -8,11 +8,12 @@ from penstock.protocol.common import (
     GRANT_RANGES,
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
+    SessionTerms,
     Stopping,
 )
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock.sampling_params import MAX_N, MAX_STOP_TOKEN_IDS
-from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH
+from penstock.terms import MAX_DEADLINE_MS, MAX_SALT_LENGTH, check_seconds, checked_session
 from penstock_engine.handlers.ranges import MAX_COUNT, check_ids, check_whole
 from penstock_engine.handlers.sampling_validation import check_sampling
 from penstock_engine.request.request import Request
@@ -31,11 +32,13 @@ def check_submit(
     most_predicted: int,
     max_grammar_bytes: int,
     limits: LimitSettings,
+    max_retention: float,
 ) -> None:
     """Raises InvalidRequest, which says what is wrong and what is allowed.
 
     max_len: tokens of the context, prompt and output.  room: what sets that limit, in words.
-    most_predicted: tokens of a prediction, whatever the context is at present.
+    most_predicted: tokens of a prediction, whatever the context is at present.  max_retention:
+    seconds for which a session may ask to be kept.
     """
     if len(submit.name) > MAX_NAME_LENGTH:
         raise InvalidRequest(f"the request's name is longer than {MAX_NAME_LENGTH} characters")
@@ -45,6 +48,7 @@ def check_submit(
             "allowed",
             param="cache_salt",
         )
+    _check_session(submit.session, max_retention)
     if submit.deaths < 0:
         raise InvalidRequest(f"deaths must not be negative, it is {submit.deaths}")
     if len(submit.tenant) > MAX_TENANT_LENGTH:
@@ -71,6 +75,15 @@ def check_submit(
     _check_together(submit, max_len, limits.max_request_tokens)
     _check_grammar(submit, max_grammar_bytes)
     check_whole("prompt_delivered", submit.prompt_delivered, 0, len(submit.prompt_token_ids))
+
+
+def _check_session(session: SessionTerms | None, max_retention: float) -> None:
+    if session is None:
+        return
+    if not session.id:
+        raise InvalidRequest("session_id is empty", param="session_id")
+    checked_session(session.id, session.retention_s, session.resume_within_s)
+    check_seconds("kv_retention_seconds", session.retention_s, max_retention)
 
 
 def _check_length(submit: Submit, max_len: int, room: str) -> None:

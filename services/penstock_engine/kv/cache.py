@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from penstock.protocol.to_worker import Copy, Save
 from penstock_engine.kv.host import HostTier
 from penstock_engine.kv.pool import BlockPool, BrokenState
+from penstock_engine.kv.retention import KVSession, Retention
 
 FINDABLE = 4
 """A bit beside the owner classes of the pool, so that both make one number."""
@@ -35,7 +36,8 @@ class Match:
 class KVCache:
     """pool: device blocks.  host_blocks: of the host tier, 0 for none.
 
-    num_kept: free device blocks whose contents can be found.
+    num_kept: free device blocks whose contents can be found.  retention: which of them are kept for
+    sessions.
     """
 
     __slots__ = (
@@ -51,12 +53,21 @@ class KVCache:
         "num_swapped_in",
         "num_swapped_out",
         "pool",
+        "retention",
         "saves_to_disk",
     )
 
-    def __init__(self, num_blocks: int, block_size: int, host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        host_blocks: int = 0,
+        session_share: float = 0.0,
+    ) -> None:
+        """session_share: of the device blocks, that sessions may keep."""
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
+        self.retention = Retention(self.pool, int(session_share * num_blocks))
         self.host = HostTier(host_blocks) if host_blocks else None
         self.num_swapped_in = self.num_swapped_out = 0
         self.num_kept = 0
@@ -142,6 +153,7 @@ class KVCache:
             del self._block_of[key]
             self.num_kept -= 1
             self.findable[block] = 0
+            self.retention.lost(block)
             target = None if self.host is None else self.host.store(key, protected)
             if target is not None:
                 self._copies.append(Copy("out", block, target))
@@ -158,8 +170,10 @@ class KVCache:
         """The same to a block that was taken before."""
         self._copies.append(Copy("device", source, block))
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """An owner's leave. `blocks` is in token order."""
+    def release(self, blocks: Sequence[int], session: KVSession | None = None) -> None:
+        """An owner's leave. `blocks` is in token order. session: that may come back for them."""
+        if session is not None:
+            self.retention.keep(session, [block for block in blocks if block in self._key_of])
         self.num_kept += self.pool.give_back(blocks, self._key_of)
 
     # ---- contents
@@ -185,6 +199,7 @@ class KVCache:
                 del self._key_of[block]
                 del self._block_of[key]
                 self.findable[block] = 0
+                self.retention.lost(block)
                 if self.host is not None:
                     self.host.drop(key)
 
@@ -244,5 +259,6 @@ class KVCache:
         marked = self.findable.count(FINDABLE) == len(self._key_of)
         if not (marked and all(map(self.findable.__getitem__, self._key_of))):
             raise BrokenState("the blocks that are marked as findable aren't those with keys")
+        self.retention.check(self._key_of)
         if self.host is not None and not self.host.balances():
             raise BrokenState("a block of the host tier is lost, or held twice")

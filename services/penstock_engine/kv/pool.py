@@ -33,16 +33,17 @@ class BlockPool:
 
     Free blocks form a ring of links in flat arrays, oldest first, entered through an extra entry
     at index num_blocks.  Taking, giving back and reviving a block touch a fixed number of entries
-    whatever the pool's size; a block costs 12 bytes.
+    whatever the pool's size; a block costs 13 bytes.
 
         ring:  [num_blocks] -> oldest -> ... -> newest -> [num_blocks]
 
     Blocks are taken at the oldest end.  One whose contents may be asked for again is given back at
     the newest end, so that it keeps them for as long as possible (`share` revives it); any other at
-    the oldest.
+    the oldest.  Free blocks that are reserved form a second ring, entered at index num_blocks + 1:
+    they are free as all others, and taken when there are no others.
     """
 
-    __slots__ = ("_next", "_previous", "_references", "num_blocks", "num_free")
+    __slots__ = ("_next", "_previous", "_references", "_reserved", "num_blocks", "num_free")
 
     def __init__(self, num_blocks: int) -> None:
         if not 1 <= num_blocks <= MAX_BLOCKS:
@@ -50,10 +51,12 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
+        self._reserved = bytearray(num_blocks)
         self._next = array("i", range(1, num_blocks + 1))
-        self._next.append(0)
+        self._next.extend((0, num_blocks + 1))
         self._previous = array("i", [num_blocks])
         self._previous.extend(range(num_blocks))
+        self._previous.append(num_blocks + 1)
 
     @property
     def num_used(self) -> int:
@@ -63,26 +66,55 @@ class BlockPool:
         """`count` blocks for one owner, the least recently used first. Raises OutOfBlocks."""
         if count > self.num_free:
             raise OutOfBlocks(f"{count} KV blocks wanted; {self.num_free} are free")
-        following, head = self._next, self.num_blocks
-        taken = []
+        taken = self._take_from(self.num_blocks, count)
+        if len(taken) < count:
+            reserved = self._take_from(self.num_blocks + 1, count - len(taken))
+            for block in reserved:
+                self._reserved[block] = 0
+            taken += reserved
+        self.num_free -= count
+        return taken
+
+    def _take_from(self, head: int, most: int) -> list[int]:
+        """The oldest of a ring, at most so many."""
+        following, taken = self._next, []
         block = following[head]
-        for _ in range(count):
+        for _ in range(most):
+            if block == head:
+                break
             self._references[block] = 1
             taken.append(block)
             block = following[block]
         following[head] = block
         self._previous[block] = head
-        self.num_free -= count
         return taken
 
     def share(self, block: int) -> None:
         """One more owner for a block; a free one is revived, with the contents it still has."""
         if self._references[block] == 0:
-            before, after = self._previous[block], self._next[block]
-            self._next[before] = after
-            self._previous[after] = before
+            self._unlink(block)
             self.num_free -= 1
         self._references[block] += 1
+
+    def reserve(self, block: int) -> None:
+        """From now on it is taken only when no other is free, the least recently freed first."""
+        self._rank(block, reserved=1)
+
+    def unreserve(self, block: int) -> None:
+        """It is as all others again; a free one as if it had just been given back."""
+        self._rank(block, reserved=0)
+
+    def _rank(self, block: int, reserved: int) -> None:
+        if self._reserved[block] == reserved:
+            return
+        self._reserved[block] = reserved
+        if self._references[block] == 0:
+            self._unlink(block)
+            self._link(block, self._previous[self.num_blocks + reserved])
+
+    def is_reserved(self, block: int) -> bool:
+        """Whether it is taken only when no other is free."""
+        return bool(self._reserved[block])
 
     def num_owners(self, block: int) -> int:
         return self._references[block]
@@ -116,18 +148,24 @@ class BlockPool:
                 before = self.num_blocks
                 if block in kept:
                     freed_of_kept += 1
-                    before = self._previous[before]
+                    before = self._previous[before + self._reserved[block]]
                 self._link(block, before)
+                self.num_free += 1
         return freed_of_kept
 
+    def _unlink(self, block: int) -> None:
+        """Takes a free block out of its ring."""
+        before, after = self._previous[block], self._next[block]
+        self._next[before] = after
+        self._previous[after] = before
+
     def _link(self, block: int, before: int) -> None:
-        """Puts a free block into the ring, behind the entry `before`."""
+        """Puts a free block into a ring, behind the entry `before`."""
         after = self._next[before]
         self._next[before] = block
         self._previous[block] = before
         self._next[block] = after
         self._previous[after] = block
-        self.num_free += 1
 
     def balances(self, num_held: int) -> bool:
         """A cheap audit: as many free blocks as unreferenced ones, and `num_held` references."""
@@ -154,14 +192,24 @@ class BlockPool:
                 )
 
     def _walk_free(self) -> list[int]:
+        free = self._walk(self.num_blocks) + self._walk(self.num_blocks + 1)
+        if len(free) != self.num_free:
+            raise BrokenState(f"{len(free)} KV blocks are listed as free, {self.num_free} counted")
+        return free
+
+    def _walk(self, head: int) -> list[int]:
+        """The blocks of a ring."""
         free: list[int] = []
-        at, head = self._next[self.num_blocks], self.num_blocks
-        last = head
+        reserved = head - self.num_blocks
+        at, last = self._next[head], head
         while at != head:
-            if self._references[at] != 0 or self._previous[at] != last or len(free) >= head:
+            linked = at < self.num_blocks and self._previous[at] == last
+            if not linked or self._references[at] or len(free) >= self.num_blocks:
                 raise BrokenState(f"the free list is broken at KV block {at}")
+            if self._reserved[at] != reserved:
+                raise BrokenState(f"KV block {at} is in the wrong free list")
             free.append(at)
             last, at = at, self._next[at]
-        if len(free) != self.num_free or self._previous[head] != last:
-            raise BrokenState(f"{len(free)} KV blocks are listed as free, {self.num_free} counted")
+        if self._previous[head] != last:
+            raise BrokenState(f"the free list is broken at its end, KV block {last}")
         return free

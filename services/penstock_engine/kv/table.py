@@ -7,6 +7,7 @@ from itertools import chain
 from penstock.protocol.to_worker import NO_BLOCK
 from penstock_engine.kv.cache import KVCache
 from penstock_engine.kv.checkpoints import Checkpoints
+from penstock_engine.kv.retention import KVSession
 
 
 class BlockTable:
@@ -114,9 +115,9 @@ class BlockTable:
                 del self.held[group][:count]
                 self.first[group] = first
 
-    def release(self, cache: KVCache) -> None:
-        """Gives every block back."""
-        cache.release(self.blocks)
+    def release(self, cache: KVCache, session: KVSession | None = None) -> None:
+        """Gives every block back. session: whose they are, if it may come back for them."""
+        cache.release(self.blocks, session)
         self.held, self.first = [[] for _ in self.held], [0] * len(self.held)
         self.checkpoints = None
 

@@ -88,6 +88,20 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         ["result"],
         _keyed(state.disk_blocks),
     )
+    yield families.gauge(
+        "penstock:sessions",
+        "Sessions of which a request is open, or for which KV blocks are kept.",
+        state.sessions,
+    )
+    yield families.gauge(
+        "penstock:session_kv_blocks", "KV blocks that are kept for sessions.", state.session_blocks
+    )
+    yield families.counters(
+        "penstock:prefetched_kv_blocks",
+        "KV blocks that were brought back before their session came, by the tier they were in.",
+        ["tier"],
+        _keyed(state.prefetched),
+    )
     for name, words, value in (
         ("prefix_cache_queries", "Prompt tokens looked up in the KV cache.", state.cache_queries),
         ("prefix_cache_hits", "Prompt tokens found in the KV cache.", state.cache_hits),

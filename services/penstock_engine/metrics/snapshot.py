@@ -29,6 +29,8 @@ class MetricsSnapshot(NamedTuple):
     to workers; sequences that wait for media.  encoder_rows: of the encoder cache.
     adapters: that are loaded, and that wait for a place; sequences that wait for adapters.
     adapter_loads: by how they ended; adapter_seconds: that those took which went well.
+    sessions: that are live; session_blocks: that are kept for them.
+    prefetched: KV blocks that were brought back before their session came.
     parts: seconds of steps by what they went into.  fair: whether the policy keeps accounts.
     EngineCounts are since the process began."""
 
@@ -48,6 +50,9 @@ class MetricsSnapshot(NamedTuple):
     host_blocks: dict[str, int]
     swapped: dict[str, int]
     disk_blocks: dict[str, int]
+    sessions: int
+    session_blocks: int
+    prefetched: dict[str, int]
     steps: int
     step_budget: int
     preemptions: int
@@ -104,6 +109,9 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
             "out": counts.swapped_out + (0 if cache is None else cache.num_swapped_out),
             "in": counts.swapped_in + (0 if cache is None else cache.num_swapped_in),
         },
+        sessions=core.state.kv_sessions.num_live,
+        session_blocks=0 if cache is None else cache.retention.num_blocks,
+        prefetched=dict(counts.prefetched),
         disk_blocks={"read": counts.disk_blocks_read, "missed": counts.disk_blocks_missed},
         steps=scheduler.num_steps,
         step_budget=scheduler.budget,

@@ -1,7 +1,7 @@
-"""What must not be written: a cache salt is a secret.
+"""What must not be written: a cache salt is a secret, and a session's name may be a person's.
 
-Salts are replaced before the core sees them, not when they are written.  So its state, the keys of
-its prefix index included, never holds the originals, and a replay decides alike; equal salts stay
+They are replaced before the core sees them, not when they are written.  So its state, the keys of
+its prefix index included, never holds the originals, and a replay decides alike; equal ones stay
 equal, different ones different, which is all that the core wants of them.  A tenant's name stays:
 it is a digest of an API key already, and settings name tenants by it.
 """
@@ -46,7 +46,12 @@ class Redaction:
 
     def _submit(self, submit: Submit) -> Submit:
         secret = {name: getattr(submit, name) for name in FIELDS}
-        changed = {name: self.digest(value) for name, value in secret.items() if value}
+        changed: dict[str, Any] = {
+            name: self.digest(value) for name, value in secret.items() if value
+        }
+        if submit.session is not None:
+            told = self.digest(submit.session.id)
+            changed["session"] = msgspec.structs.replace(submit.session, id=told)
         return msgspec.structs.replace(submit, **changed) if changed else submit
 
     def digest(self, value: str | bytes) -> str | bytes:

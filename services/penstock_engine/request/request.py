@@ -7,6 +7,7 @@ from array import array
 from penstock.protocol.common import BACKGROUND_LEVELS, Stopping
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.kv.keys import block_key
+from penstock_engine.kv.retention import KVSession
 from penstock_engine.kv.table import BlockTable
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.progress import SequenceProgress
@@ -54,6 +55,7 @@ class Request:
         "gathered",
         "grammar",
         "grant",
+        "kv_session",
         "media",
         "name",
         "num_queued",
@@ -114,6 +116,7 @@ class Request:
         self.draft_scope = draft_scope  # see NewSequence
         self.adapter = submit.adapter  # None: the model's own weights alone
         self.media = media  # what placeholders of its prompt stand for; None: it has none
+        self.kv_session: KVSession | None = None  # of which it is a turn; KVSessions gives it
         self._prompt_keys: list[bytes] = []
         self.cached_tokens: int | None = None
         """Of the prompt, found in the KV cache when its first sequence started; None before."""

@@ -56,8 +56,11 @@ class SchedulerState:
         block_size: int,
         max_model_len: int,
         policy: Policy,
+        session_share: float = 0.0,
     ) -> None:
+        """session_share: of the pool, that sessions' blocks may take which nobody holds."""
         self.policy = policy
+        self._session_share = session_share
         self.block_size = block_size
         self.queue = self.policy.queue
         self.running: dict[int, Sequence] = {}
@@ -149,7 +152,7 @@ class SchedulerState:
         self, num_blocks: int, host_blocks: int, copy_seconds: float, groups: tuple[KVGroup, ...]
     ) -> None:
         """A worker is ready, with empty pools of that many blocks."""
-        self.cache = KVCache(num_blocks, self.block_size, host_blocks)
+        self.cache = KVCache(num_blocks, self.block_size, host_blocks, self._session_share)
         self.kv_groups = KVGroups(self.block_size, groups)
         self.prefix_reuse = PrefixReuse(
             self.cache, self.kv_groups, self.budget, whole_spans=self.limit.whole_spans
@@ -195,6 +198,8 @@ class SchedulerState:
         self.marked.clear()
         self.leaving.clear()
         self.suspect = None
+        if self.cache is not None:
+            self.cache.retention.forget_all()
         self.cache = self.prefix_reuse = None
         self.longest = self._max_model_len
         self._forget_worker()
@@ -329,7 +334,7 @@ class SchedulerState:
         """The one place where a slot and its blocks become free."""
         if sequence.table is None or sequence.slot is None or self.cache is None:
             raise ValueError(f"sequence {sequence.index} of {sequence.request.name} holds no slot")
-        sequence.table.release(self.cache)
+        sequence.table.release(self.cache, sequence.request.kv_session)
         self.free_slots.append(sequence.slot)
         self.released.append(sequence.slot)
         self.num_released += 1

@@ -30,4 +30,5 @@ def routing_request(submit: Submit) -> RoutingRequest:
         submit.tenant,
         submit.cache_salt,
         adapter="" if submit.adapter is None else submit.adapter.digest,
+        session="" if submit.session is None else submit.session.id,
     )

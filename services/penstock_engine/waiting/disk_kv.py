@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV
 from penstock_engine.kv.pool import BrokenState
+from penstock_engine.kv.retention import KVSession
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.policies.forecast import first_token_after
 from penstock_engine.request.request import Request, Sequence
@@ -42,13 +43,17 @@ class UnfitAnswer(Exception):
 
 @dataclass(slots=True, eq=False)
 class DiskFetch:
-    """request: of those who wait.  keys: of what is asked for.  reading: whether blocks belong to
+    """prefix: keys of all that is wanted, from its first block on.  keys: those of them that are
+    asked for.  until: when who waits for them goes on without.  requests: those that wait.
+    session: for whom it is read before there is a request.  reading: whether blocks belong to
     it."""
 
     number: int
-    request: Request
+    prefix: list[bytes]
     keys: list[bytes]
     until: float
+    requests: list[Request]
+    session: KVSession | None = None
     reading: bool = False
 
 
@@ -70,6 +75,7 @@ class DiskKV:
         self._last_number = 0
         self._fetches: dict[int, DiskFetch] = {}
         self._of_request: dict[Request, DiskFetch] = {}
+        self._of_session: dict[KVSession, DiskFetch] = {}
 
     @property
     def num_fetches(self) -> int:
@@ -84,34 +90,58 @@ class DiskKV:
 
     def worker_lost(self) -> list[Request]:
         """Whose fetches are over; the blocks went with the worker."""
-        requests = [fetch.request for fetch in self._fetches.values()]
+        requests = [request for fetch in self._fetches.values() for request in fetch.requests]
         self._fetches.clear()
         self._of_request.clear()
+        self._of_session.clear()
         self._enabled = False
         return requests
 
     def ask(self, sequence: Sequence, now: float) -> float | None:
         """Asks the worker for the part of the sequence that isn't in memory. Returns until when it
         should wait for that; None: not at all."""
-        known = self._of_request.get(sequence.request)
+        request, size = sequence.request, self._scheduling.block_size
+        known = self._of_request.get(request)
         if known is not None:
             return known.until
-        cache, size = self._scheduling.cache, self._scheduling.block_size
-        if not self._enabled or cache is None or len(self._fetches) >= MAX_FETCHES:
+        prefix = sequence.block_keys(0, sequence.first_wanted // size, size)
+        fetch = self._of_session.get(request.kv_session) if request.kv_session else None
+        # A key stands for all before it, too.
+        if fetch is None or fetch.keys[0] not in prefix:
+            fetch = self._begin(prefix, MAX_FETCHES)
+        if fetch is None:
             return None
-        wanted = sequence.first_wanted // size
-        keys = sequence.block_keys(0, wanted, size)
-        keys = keys[cache.match(keys).blocks :][:MAX_FETCHED_BLOCKS]
+        self._of_request[request] = fetch
+        fetch.requests.append(request)
+        fetch.until = now + self._patience(len(fetch.keys))
+        return fetch.until
+
+    def prefetch(self, session: KVSession, prefix: list[bytes]) -> None:
+        """Has read what of these blocks isn't in memory, for a session that is expected back. Half
+        of the fetches are requests' alone."""
+        if session in self._of_session:
+            return
+        fetch = self._begin(prefix, MAX_FETCHES // 2)
+        if fetch is not None:
+            fetch.session = session
+            self._of_session[session] = fetch
+
+    def _begin(self, prefix: list[bytes], most: int) -> DiskFetch | None:
+        """A fetch of what isn't in memory, as one of `most`; None: there is none, or it isn't worth
+        it."""
+        cache = self._scheduling.cache
+        if not self._enabled or cache is None or len(self._fetches) >= most:
+            return None
+        keys = prefix[cache.match(prefix).blocks :][:MAX_FETCHED_BLOCKS]
         if len(keys) < LEAST_FETCHED_BLOCKS:
             return None
         self._last_number += 1
-        until = now + self._patience(len(keys))
-        fetch = DiskFetch(self._last_number, sequence.request, keys, until)
-        self._fetches[fetch.number] = self._of_request[sequence.request] = fetch
+        fetch = DiskFetch(self._last_number, prefix, keys, 0.0, [])
+        self._fetches[fetch.number] = fetch
         self._workers.send(LookUpKV(fetch.number, keys))
-        return until
+        return fetch
 
-    def found(self, message: FoundKV) -> Request | None:
+    def found(self, message: FoundKV) -> list[Request]:
         """Has what was found read, if that pays. Returns whom to let go otherwise. Raises
         UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
@@ -119,21 +149,24 @@ class DiskKV:
             raise UnfitAnswer(f"KV was found for fetch {message.fetch}, which doesn't look for any")
         count = min(message.count, len(fetch.keys), cache.pool.num_free // 2)
         computing = self._computing(count)
-        pays = not 0.0 < computing <= count * message.block_seconds
-        waited_for = self._remote_kv.awaits(fetch.request)
+        # Nobody waits for what is read in advance.
+        early = fetch.session is not None
+        pays = early or not 0.0 < computing <= count * message.block_seconds
+        waited_for = early or any(map(self._remote_kv.awaits, fetch.requests))
         if count < LEAST_FETCHED_BLOCKS or not pays or not waited_for:
-            return self._forget(fetch)
+            self._forget(fetch)
+            return fetch.requests
         fetch.reading = True
         del fetch.keys[count:]
         blocks = cache.begin_fetch(fetch.number, count)
         self._workers.send(
             FetchKV(fetch.number, fetch.keys, blocks, cache.take_saves(), cache.take_copies())
         )
-        return None
+        return []
 
-    def fetched(self, message: FetchedKV) -> Request:
-        """The blocks can be found, as many as were read. Returns whom to let go. Raises
-        UnfitAnswer."""
+    def fetched(self, message: FetchedKV) -> DiskFetch:
+        """The blocks can be found, as many as were read. Returns the fetch, whose requests are to
+        be let go. Raises UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
         fits = fetch is not None and 0 <= message.count <= len(fetch.keys)
         if fetch is None or cache is None or not fetch.reading or not fits:
@@ -141,7 +174,8 @@ class DiskKV:
         cache.end_fetch(fetch.number, fetch.keys[: message.count])
         self._counts.disk_blocks_read += message.count
         self._counts.disk_blocks_missed += len(fetch.keys) - message.count
-        return self._forget(fetch)
+        self._forget(fetch)
+        return fetch
 
     def check(self) -> None:
         """Raises BrokenState where a fetch that reads has no blocks, or blocks have no fetch."""
@@ -151,10 +185,12 @@ class DiskKV:
         if held != reads:
             raise BrokenState(f"fetches from disk are {reads}; blocks are held for {held}")
 
-    def _forget(self, fetch: DiskFetch) -> Request:
+    def _forget(self, fetch: DiskFetch) -> None:
         del self._fetches[fetch.number]
-        del self._of_request[fetch.request]
-        return fetch.request
+        for request in fetch.requests:
+            del self._of_request[request]
+        if fetch.session is not None:
+            del self._of_session[fetch.session]
 
     def _computing(self, blocks: int) -> float:
         """Seconds that computing so many blocks takes at least; 0: unknown."""

@@ -35,6 +35,7 @@ from penstock_gateway.http.replies import send_json
 from penstock_gateway.models.backend import AskedModel, EngineInfo
 from penstock_gateway.request.endpoint import JsonEndpoint
 from penstock_gateway.request.fields import RequestFields, check_request_id
+from penstock_gateway.request.session import session_of
 from penstock_gateway.request.terms import request_terms, terms_headers
 from penstock_gateway.tracing import trace as tracing
 
@@ -102,7 +103,10 @@ class GenerateEndpoint(JsonEndpoint[Fields], Generic[Fields]):
         check_stream_options(request)
         check_request_id(request)
         self.check(request)
-        terms = request_terms(request, headers, arrived)
+        terms = msgspec.structs.replace(
+            request_terms(request, headers, arrived),
+            session=session_of(request, headers.session_id),
+        )
         with service.answering():
             if request.stream:
                 events = EventStream(

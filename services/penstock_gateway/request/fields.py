@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.request.prediction import Prediction
+from penstock_gateway.request.session import KVHint
 from penstock_gateway.request.structured_fields import ResponseFormat, StructuredFields
 
 Number = float | None
@@ -44,6 +45,12 @@ class RequestFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     priority: Whole = None
     deadline_ms: Whole = None
     """Milliseconds that the whole answer may take (Penstock's own)."""
+    session_id: Text = None
+    """The conversation whose turn this is: its KV blocks are kept for the next one."""
+    kv_retention_seconds: Number = None
+    """For how long, after this answer (Penstock's own)."""
+    kv_hint: KVHint | None = None
+    """When the next turn is expected (Penstock's own)."""
 
     # --- without effect on the output
     user: Text = None
@@ -103,7 +110,6 @@ class GenerateFields(RequestFields, frozen=True, kw_only=True, forbid_unknown_fi
     prediction: Prediction | None = None
 
     # --- without effect on the output
-    session_id: Text = None
     spaces_between_special_tokens: Flag = None
     guided_decoding_backend: Text = None
     guided_whitespace_pattern: Text = None

@@ -37,23 +37,27 @@ class TermFields(Protocol):
 
 class TermsHeaders(NamedTuple):
     """tenant: empty for nobody in particular.  grant: what it may have; None: as the engine core
-    was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer."""
+    was told.  deadline_ms: of x-deadline-ms.  background: nobody waits for the answer.
+    session_id: of x-session-id."""
 
     tenant: str
     grant: Grant | None
     deadline_ms: int | None
     background: bool = False
+    session_id: str | None = None
 
 
 def terms_headers(scope: Scope) -> TermsHeaders:
     """Raises InvalidRequest for a deadline that is none."""
-    deadline_ms = None
+    deadline_ms = session_id = None
     for name, value in scope["headers"]:
         if name == b"x-deadline-ms":
             deadline_ms = _milliseconds(value)
+        elif name == b"x-session-id":
+            session_id = value.decode("latin-1")
     caller = current.get()
     tenant, grant = tenant_of(scope), None if caller.key is None else caller.key.grant
-    return TermsHeaders(tenant, grant, deadline_ms, caller.background)
+    return TermsHeaders(tenant, grant, deadline_ms, caller.background, session_id)
 
 
 def tenant_of(scope: Scope) -> str:

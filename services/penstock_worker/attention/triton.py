@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import ClassVar
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from penstock.layer_spec import KVHeadsSpec
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
 from penstock_worker.attention.interface import BatchLayout, CacheShape
-from penstock_worker.attention.triton_encoded import EncodedRows
+from penstock_worker.attention.triton_encoded import EncodedRows, LayerCache
 from penstock_worker.attention.triton_step import TritonStep
 from penstock_worker.batch.block_tables import write_tables
 from penstock_worker.forward.uploads import Uploads
@@ -90,14 +91,18 @@ class TritonAttention:
         device: torch.device,
         choices: AttentionChoices,
         encoder_rows: int = 0,
+        scales: Sequence[KVScales] = (),
     ) -> None:
-        """`encoder_rows`: how many of a sequence's first tokens are an encoder's output."""
+        """`encoder_rows`: how many of a sequence's first tokens are an encoder's output.
+        `scales`: of each layer; none: all are 1. A layer that reads another one's keys and values
+        has its scales."""
         self.shape = shape
         self.num_blocks = num_blocks
         self.encoder_rows = encoder_rows
         self._uploads = Uploads(device)
         kinds = kinds_of_heads(shape)
         self._tiles = [(self._group(each, choices(each)), choices(each)) for each in kinds]
+        self._scales = [self._of_groups(each) for each in scales]
         heads = shape.heads_of_layers
         self._kinds = [kinds.index(each) for each in heads]
         slots = num_blocks * shape.block_size
@@ -220,16 +225,23 @@ class TritonAttention:
         """Returns where a step's rows of encoders are stored. `slots`: [n] int32."""
         return EncodedRows(self.of_layer, slots)
 
-    def of_layer(self, layer: int) -> tuple[Tensor, Tensor, int]:
-        """Returns a layer's keys and values, each [kv_heads, slots, head_dim], and which kind of
-        heads these are."""
+    def of_layer(self, layer: int) -> LayerCache:
         stored = self.cache[self.shape.place(layer)[1]]
+        scales = self._scales[layer] if self._scales else None
         if not self._kinds:
-            return stored[0], stored[-1], 0
+            return LayerCache(stored[0], stored[-1], 0, scales)
         heads = self.shape.heads_of_layers[layer]
         own = stored[..., : heads.count * heads.size].unflatten(-1, (heads.count, heads.size))
         keys, values = own.transpose(1, 2)
-        return keys, values, self._kinds[layer]
+        return LayerCache(keys, values, self._kinds[layer], scales)
+
+    def _of_groups(self, scales: KVScales) -> KVScales:
+        """Of latents, the kernels want a scale for each group of query heads."""
+        if self.shape.value_in_key is None:
+            return scales
+        group, _ = self._tiles[0]
+        one = scales.key.repeat(self.shape.num_heads // group)
+        return KVScales.of(one, one)
 
     def _group(self, heads: KVHeadsSpec, choice: AttentionChoice) -> int:
         """Query heads that are computed together."""

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged import paged_attention
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
 from penstock_kernels.triton.attention.rope_write import rope_write
 
-OfLayer = Callable[[int], tuple[Tensor, Tensor, int]]
-"""Gives a layer's keys and values, each [kv_heads, slots, head_dim], and its kind of heads."""
+
+class LayerCache(NamedTuple):
+    """A layer's part of the cache."""
+
+    keys: Tensor
+    """[kv_heads, slots, head_dim]."""
+    values: Tensor
+    """As `keys`."""
+    kind: int
+    """Which kind of heads these are."""
+    scales: KVScales | None
+    """None: all are 1."""
+
+
+OfLayer = Callable[[int], LayerCache]
 
 
 class EncodedRows:
@@ -25,8 +40,8 @@ class EncodedRows:
         self._slots = slots
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
-        keys, values, _ = self._of_layer(layer)
-        rope_write(key, key, value, None, self._slots, keys, values)
+        own = self._of_layer(layer)
+        rope_write(key, key, value, None, self._slots, own.keys, own.values, scales=own.scales)
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
         raise TypeError("rows of an encoder attend to nothing")
@@ -53,8 +68,8 @@ class EncodedKeys:
         raise TypeError("rows of a decoder are stored with their own keys and values")
 
     def attend(self, layer: int, query: Tensor) -> Tensor:
-        keys, values, _ = self._of_layer(layer)
-        return paged_attention(query, keys, values, self._plan, query.shape[-1] ** -0.5)
+        own, scale = self._of_layer(layer), query.shape[-1] ** -0.5
+        return paged_attention(query, own.keys, own.values, self._plan, scale, scales=own.scales)
 
 
 def _within(tiles: TileList | None, rows: int) -> TileList | None:

@@ -58,7 +58,7 @@ class TritonStep:
     ) -> Tensor:
         shape = self._shape
         (group, _), own = shape.place(layer), shape.value_in_key
-        keys, values, kind = self._of_layer(layer)
+        keys, values, kind, scales = self._of_layer(layer)
         slots, plans = self._groups[group]
         if len(slots) < len(query):
             slots = torch.nn.functional.pad(slots, (0, len(query) - len(slots)), value=-1)
@@ -73,13 +73,22 @@ class TritonStep:
             norms=None
             if norms is None
             else rope_write.QueryKeyNorms(norms.query, norms.key, norms.eps),
+            scales=scales,
         )
         scale = query.shape[2] ** -0.5 if rule.scale is None else rule.scale
         # A decoder's tokens are the chunk of positions behind the encoder's.
         reach = Reach(rule.window or 0, rule.soft_cap or 0.0, rule.chunk or self._encoder_rows)
         turning = 0 if own is None else query.shape[2] - own
         return paged_attention(
-            query, keys, values, plans[kind], scale, reach=reach, sinks=rule.sinks, turning=turning
+            query,
+            keys,
+            values,
+            plans[kind],
+            scale,
+            reach=reach,
+            scales=scales,
+            sinks=rule.sinks,
+            turning=turning,
         )
 
 

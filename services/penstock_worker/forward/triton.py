@@ -38,6 +38,7 @@ from penstock_worker.forward.interface import (
     require,
     require_adaptable,
 )
+from penstock_worker.forward.kv_scaling import with_scales
 from penstock_worker.forward.queued import RowsHead
 from penstock_worker.forward.rehearsal import MediaSteps
 from penstock_worker.forward.triton_build import TritonBuild
@@ -161,7 +162,7 @@ def recipe(
             states.allocate(device)
         if adapters is not None:
             adapters.allocate(device)
-        return TritonBuild(
+        built = TritonBuild(
             model,
             setup,
             dtype,
@@ -176,10 +177,13 @@ def recipe(
             adapters,
             None if held is None else MediaSteps(held.sections, held.whole_spans),
         )
+        return with_scales(built, weights)
 
     name, stored = (str(each).removeprefix("torch.") for each in (dtype, shape.dtype))
     if kept:
         name = f"{prepared.weights.dtype} x {name}"
+    if shape.dtype == torch.float8_e4m3fn:
+        stored += " calculated scales" if setup.calculate_kv_scales else " scaled"
     order = "batch invariant" if setup.batch_invariant else "any order"
     return DeviceRecipe(
         backend="triton",

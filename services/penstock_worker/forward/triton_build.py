@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.interface import CacheShape
@@ -55,6 +56,8 @@ class TritonBuild:
     adapters: DeviceAdapters | None = None
     media: MediaSteps | None = None
     """None: the model takes none."""
+    scales: tuple[KVScales, ...] = ()
+    """Of the KV cache, for each layer; none: all are 1."""
 
     def __call__(self, blocks: int) -> TritonForward:
         forward = self._forward(blocks)
@@ -106,9 +109,19 @@ class TritonBuild:
         with self.states.rehearsed([before] * len(counts)):
             return self._forward(1).logits(batch, rows)
 
+    def run_alone(self, batch: Batch, blocks: int) -> TritonAttention:
+        """Computes one step of new sequences, over a cache of so many blocks that is returned."""
+        forward, none = self._forward(blocks), np.empty(0, np.int64)
+        if self.states is None:
+            forward.logits(batch, none)
+        else:
+            with self.states.rehearsed([0] * len(batch.counts)):
+                forward.logits(batch, none)
+        return forward.attention
+
     def _forward(self, blocks: int) -> TritonForward:
-        rows = self.model.config.encoder_rows
-        attention = TritonAttention(self.shape, blocks, self.device, self.choices, rows)
+        rows, scales = self.model.config.encoder_rows, self.scales
+        attention = TritonAttention(self.shape, blocks, self.device, self.choices, rows, scales)
         return (EncoderDecoderOnDevice if rows else TritonForward)(
             self.model,
             attention,

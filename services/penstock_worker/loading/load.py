@@ -22,8 +22,7 @@ from penstock_worker.alignment.slots import can_align
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue, ReportedWhenQueued, queue_of
-from penstock_worker.disk.opening import open_disk, refuse_disk
-from penstock_worker.disk.tier import NO_DISK
+from penstock_worker.dtype import check_calculated
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
 from penstock_worker.grammar import SlotGrammars
@@ -47,6 +46,8 @@ from penstock_worker.steps.generate import Generate
 from penstock_worker.steps.runner import StepRunner
 from penstock_worker.steps.stage import EarlierStage
 from penstock_worker.steps.threads import ShareThreads
+from penstock_worker.stores.opening import open_store, refuse_store
+from penstock_worker.stores.tier import NO_STORE
 
 log = logs.get(__name__)
 
@@ -83,8 +84,9 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
             f"{setup.model_dir} holds another model ({prepared.name}, {prepared.digest[:12]}) than"
             f" the engine core serves ({setup.digest[:12]})"
         )
+    check_calculated(setup)
     if setup.pooling is not None:
-        refuse_disk(setup, "a pooling model keeps no KV there")
+        refuse_store(setup, "a pooling model keeps no KV there")
         return _load_pooling(text_only(prepared), setup, threads, begun, phases)
     check_media(prepared, setup)
     recipe = choose(prepared, setup, threads, ranks)
@@ -92,7 +94,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if draft is not None:
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
-        refuse_disk(setup, "it serves models on a CPU")
+        refuse_store(setup, "it serves models on a CPU")
         return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
@@ -105,7 +107,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         f"{recipe.fingerprint} sampler {sampler.fingerprint}",
         ranks.place.layout,
     )
-    disk = open_disk(
+    stored = open_store(
         setup,
         copies,
         named,
@@ -120,7 +122,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         num_kv_blocks=blocks,
         device="cpu",
         fingerprint=named,
-        disk_kv=disk is not NO_DISK,
+        disk_kv=stored is not NO_STORE,
         load_seconds=time.monotonic() - begun,
         num_host_blocks=host_blocks,
         copy_seconds=copies.seconds(),
@@ -179,7 +181,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         ),
         adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
-        disk=disk,
+        stored=stored,
     )
     runner = StepRunner(queue, generate, threads=ShareThreads(shares))
     return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)

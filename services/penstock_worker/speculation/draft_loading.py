@@ -79,6 +79,7 @@ class DraftLoader:
             max_model_len=self._positions,
             dtype="auto",
             kv_cache_dtype="auto",
+            calculate_kv_scales=False,
             quantization="none",
             load_format="auto",
             group=None,

@@ -88,6 +88,7 @@ class HeadLoader:
             setup,
             dtype=setup.dtype if self._method == "mtp" else "auto",
             kv_cache_dtype="auto",
+            calculate_kv_scales=False,
             quantization=setup.quantization if self._method == "mtp" else "none",
             max_loras=0,
             max_lora_rank=0,

@@ -28,7 +28,6 @@ from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.disk.tier import NO_DISK, StepDisk
 from penstock_worker.forward.interface import Forward
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
@@ -45,6 +44,7 @@ from penstock_worker.steps.newest import NewestTokens
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampling import sample_request, sampling_rows
+from penstock_worker.stores.tier import NO_STORE, StepStore
 
 log = logs.get(__name__)
 
@@ -69,7 +69,7 @@ class Generate(StepKind[Launch]):
         drafting: Drafting | None = None,
         adapters: StepAdapters = NO_ADAPTERS,
         alignment: Alignment | None = None,
-        disk: StepDisk = NO_DISK,
+        stored: StepStore = NO_STORE,
     ) -> None:
         """`forward`, `sampler`, `copies`, `states` and `media` work on the same queue, and agree on
         KV blocks and slots.
@@ -79,7 +79,7 @@ class Generate(StepKind[Launch]):
         its tokens are spoken.
         """
         super().__init__(
-            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters, disk
+            forward, slots, copies, grammars or SlotGrammars(), states, media, adapters, stored
         )
         self.together = together
         self._queue = queue

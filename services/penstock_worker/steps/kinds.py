@@ -12,12 +12,12 @@ from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.batch.block_copies import Copies
 from penstock_worker.batch.slots import Slots
-from penstock_worker.disk.tier import NO_DISK, StepDisk, Tell
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import NO_MEDIA, StepMedia
 from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.timeline import StepTimeline
+from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
 
 Queued = TypeVar("Queued")
 """What a kind keeps of the works that it has queued together, until their results are collected."""
@@ -59,16 +59,16 @@ class StepKind(ABC, Generic[Queued]):
         states: States = STATELESS,
         media: StepMedia = NO_MEDIA,
         adapters: StepAdapters = NO_ADAPTERS,
-        disk: StepDisk = NO_DISK,
+        stored: StepStore = NO_STORE,
     ) -> None:
         """`computer` and `copies` agree on the number and size of KV blocks. `states` are the ones
         that `computer` reads and changes, `media` are encoded by it, and `adapters` are held for
-        it. `disk` keeps blocks of `copies`."""
+        it. `stored` keeps blocks of `copies`."""
         self.slots = slots
         self.grammars = grammars
         self.media = media
         self.adapters = adapters
-        self.disk = disk
+        self.stored = stored
         self._computer = computer
         self._copies = copies
         self._states = states
@@ -85,7 +85,7 @@ class StepKind(ABC, Generic[Queued]):
 
     def reset(self) -> None:
         """Forgets all sequences, because a new session with the engine core begins."""
-        self.disk.reset()  # First: from here on blocks are others'.
+        self.stored.reset()  # First: from here on blocks are others'.
         self.slots.clear()
         self.grammars.reset()
         self._states.clear()
@@ -94,7 +94,7 @@ class StepKind(ABC, Generic[Queued]):
 
     def prepare(self, plan: Plan) -> None:
         """Copies KV blocks and applies the plan's changes to the slots. Raises PlanError."""
-        self.disk.save(plan.saves)
+        self.stored.save(plan.saves)
         self._copies.make(plan.copies)
         self.slots.apply(plan)
         self._states.take(plan)
@@ -103,9 +103,9 @@ class StepKind(ABC, Generic[Queued]):
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         """Has blocks read from disk, behind the saves and copies that come first. Raises
         PlanError."""
-        self.disk.save(message.saves)
+        self.stored.save(message.saves)
         self._copies.make(message.copies)
-        self.disk.fetch(message, tell)
+        self.stored.fetch(message, tell)
 
     @abstractmethod
     def launch(self, scheduled: list[SlotWork], start: StepStart) -> Queued:

@@ -27,7 +27,6 @@ from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.adapters.interface import StepAdapters
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.disk.tier import StepDisk, Tell
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.media.interface import StepMedia
 from penstock_worker.metrics.phases import UNWATCHED, Phases
@@ -38,6 +37,7 @@ from penstock_worker.steps.kinds import Queued, StepKind, StepStart
 from penstock_worker.steps.plans import StepOrder, answer, computable, failure
 from penstock_worker.steps.threads import ShareThreads
 from penstock_worker.steps.timeline import StepTimeline
+from penstock_worker.stores.tier import StepStore, Tell
 
 log = logs.get(__name__)
 
@@ -83,9 +83,9 @@ class StepRunner(Generic[Queued]):
         return self._kind.adapters
 
     @property
-    def disk(self) -> StepDisk:
-        """The tier on disk. The session asks it what there is."""
-        return self._kind.disk
+    def stored(self) -> StepStore:
+        """What keeps KV elsewhere. The session asks it what there is."""
+        return self._kind.stored
 
     def fetch(self, message: FetchKV, tell: Tell) -> None:
         """Has blocks read from disk, while steps continue. Raises PlanError."""
@@ -105,7 +105,7 @@ class StepRunner(Generic[Queued]):
         self.grammars.close()
         self.media.close()
         self.adapters.close()
-        self.disk.close()
+        self.stored.close()
 
     def reset(self) -> None:
         """Forgets all sequences and the steps in flight, because a new session with the engine core

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.errors import UnsupportedModel
 from penstock.formats.safetensors_file import SafetensorsFile, SafetensorsTensor
 from penstock.quantised_checkpoint import QuantisedCheckpoint
 from penstock_worker.quantisation.checkpoints.gather import gathered
+from penstock_worker.weights.cache_scales import cache_scale
 from penstock_worker.weights.checkpoint_tensor import CheckpointTensor
 from penstock_worker.weights.names import from_hub
 from penstock_worker.weights.stored import StoredTensor
@@ -55,6 +57,10 @@ def _named(
         name = name_of(tensor.name)
         if name is None:
             continue
+        scale = cache_scale(name)
+        if scale is not None:
+            # Of use for a cache of FP8 alone.
+            name, tensor = scale, replace(tensor, spare=True)
         if name in found:
             raise UnsupportedModel(
                 f"the tensors {tensor.name} and {found[name].name} have the same meaning"

@@ -104,6 +104,10 @@ class Weights:
         """Whether the checkpoint has the tensor."""
         return name in self._tensors
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape that the checkpoint has a tensor in. Raises KeyError if it doesn't have it."""
+        return self._tensors[name].shape
+
     def ignore(self, name: str) -> None:
         """Marks a tensor that the model doesn't need, so that `finish` accepts it."""
         self._taken.add(name)

@@ -119,6 +119,7 @@ class BeamRequest:
             beams=self._beams,
             adapter=self.terms.adapter,
             background=self.terms.background,
+            session=self.terms.session,
         )
 
     def take_accepted(self) -> None:

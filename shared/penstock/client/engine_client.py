@@ -346,9 +346,14 @@ class EngineClient(ClientView):
 
 
 def _placement(prompt_token_ids: list[int], terms: Terms, media: Media | None = None) -> Placement:
-    adapter = "" if terms.adapter is None else terms.adapter.digest
     return Placement(
         RoutingRequest(
-            prompt_token_ids, AFFINITY_TOKENS, terms.tenant, terms.cache_salt, media, adapter
+            prompt_token_ids,
+            AFFINITY_TOKENS,
+            terms.tenant,
+            terms.cache_salt,
+            media,
+            adapter="" if terms.adapter is None else terms.adapter.digest,
+            session="" if terms.session is None else terms.session.id,
         )
     )

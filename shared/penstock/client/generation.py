@@ -175,6 +175,7 @@ class Generation:
             prediction=list(self.prediction),
             adapter=self.terms.adapter,
             background=self.terms.background,
+            session=self.terms.session,
             gathered=_read_at_end(self.params),
         )
 

@@ -19,9 +19,9 @@ from penstock.errors import StartupError
 from penstock.plugins import ROUTING, named_plugin
 from penstock.protocol.common import Media
 
-Why = Literal["prefix", "load", "only", "turn"]
-"""prefix: it is the prompt's favourite.  load: the favourite was busy, or the prompt has none.
-only: there was no other.  turn: round robin."""
+Why = Literal["prefix", "session", "load", "only", "turn"]
+"""prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was
+busy, or there is none.  only: there was no other.  turn: round robin."""
 
 WHYS: tuple[Why, ...] = get_args(Why)
 
@@ -31,6 +31,9 @@ common system prompt's first lines, short enough that a conversation keeps its f
 
 LOAD_FACTOR = 1.25
 """How far above the mean load a favourite may be."""
+
+SESSION_LOAD_FACTOR = 2.0
+"""Likewise a session's favourite: what it has of a long conversation is worth some waiting."""
 
 
 class RoutableEngine(Protocol):
@@ -66,6 +69,8 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     """What placeholders of the prompt stand for."""
     adapter: str = ""
     """Digest of the adapter; empty for none."""
+    session: str = ""
+    """What the tenant calls the conversation; empty for none."""
 
 
 class Routing(Protocol):
@@ -76,7 +81,7 @@ class Routing(Protocol):
 
 class PrefixAffinity:
     """Prompts that begin alike go to the same engine, which has their KV blocks, unless that one is
-    busy.
+    busy.  So do a session's, by its name: sessions that begin alike are spread over the engines.
 
     Rendezvous hashing orders the engines for each prefix, so that an engine that comes or goes
     moves only the prefixes whose favourite it is.  Loads are bounded after V. Mirrokni, M. Thorup,
@@ -88,13 +93,15 @@ class PrefixAffinity:
     def choose(self, ask: RoutingRequest, engines: Sequence[AnEngine]) -> tuple[AnEngine, Why]:
         if len(engines) == 1:
             return engines[0], "only"
-        key = prefix_key(ask, max(engine.block_size for engine in engines))
+        session = session_key(ask)
+        key = session or prefix_key(ask, max(engine.block_size for engine in engines))
         if key is None:
             return least_loaded(ask, engines), "load"
-        bound = load_bound(engine.load for engine in engines)
+        factor = LOAD_FACTOR if session is None else SESSION_LOAD_FACTOR
+        bound = load_bound((engine.load for engine in engines), factor)
         favourite, *others = rendezvous(key, engines)
         if favourite.load < bound:
-            return favourite, "prefix"
+            return favourite, "prefix" if session is None else "session"
         # One is: the least loaded is not above the mean.
         return next(engine for engine in others if engine.load < bound), "load"
 
@@ -122,11 +129,11 @@ class RoundRobin:
         return chosen, "turn"
 
 
-def load_bound(loads: Iterable[int]) -> int:
+def load_bound(loads: Iterable[int], factor: float = LOAD_FACTOR) -> int:
     """An engine takes one more while its load is below this."""
     known = list(loads)
     # Whole numbers: every gateway rounds alike.
-    numerator = round(LOAD_FACTOR * 100) * (sum(known) + 1)
+    numerator = round(factor * 100) * (sum(known) + 1)
     return -(-numerator // (100 * len(known)))
 
 
@@ -152,6 +159,14 @@ def prefix_key(ask: RoutingRequest, block_size: int) -> bytes | None:
     while 2 * covered <= min(length, AFFINITY_TOKENS):
         covered *= 2
     return _digest(ask, ask.prompt_token_ids[:covered])
+
+
+def session_key(ask: RoutingRequest) -> bytes | None:
+    """Names the session; None where there is none."""
+    if not ask.session:
+        return None
+    whose = f"{len(ask.tenant)} {ask.tenant} {ask.session}".encode()
+    return hashlib.blake2b(whose, digest_size=16, person=b"session").digest()
 
 
 def rendezvous(key: bytes, engines: Sequence[AnEngine]) -> list[AnEngine]:

@@ -28,6 +28,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " a byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
         ),
     ] = "auto"
+    calculate_kv_scales: Annotated[
+        bool,
+        Meta(
+            description="With kv_cache_dtype fp8 and a checkpoint that has no scales for it: take"
+            " a scale for each layer and head from a trial step."
+        ),
+    ] = False
     enable_prefix_caching: Annotated[
         bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
     ] = True
@@ -69,6 +76,28 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " is computed faster than that is not all kept.",
         ),
     ] = 256.0
+    kv_retention_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Seconds for which a session's KV blocks are kept before others after its"
+            " latest request, where that says nothing else; 0: they are as all others.",
+        ),
+    ] = 120.0
+    max_kv_retention_seconds: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="The most that a request may ask for of that."),
+    ] = 3600.0
+    session_kv_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the KV pool that is kept for sessions at most. Who needs blocks"
+            " gets them in any case.",
+        ),
+    ] = 0.5
     kv_memory_fraction: Annotated[
         float,
         Meta(

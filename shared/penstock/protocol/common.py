@@ -45,6 +45,23 @@ WakeTag = Literal["weights", "kv_cache"]
 WAKE_TAGS: tuple[WakeTag, ...] = typing.get_args(WakeTag)
 
 
+MAX_SESSION_ID_CHARS = 256
+MAX_KV_RETENTION_S = 86_400.0
+
+
+class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
+    """Of which conversation a request is a turn, and what is expected of the next one. Nothing of
+    it changes an output."""
+
+    id: str
+    """Of the tenant's own choice, MAX_SESSION_ID_CHARS at most."""
+    retention_s: float | None = None
+    """Seconds for which its KV blocks are kept before others' after the request's end; None: as the
+    engine core's settings have it."""
+    resume_within_s: float | None = None
+    """Seconds after which the next turn is expected; None: nobody knows."""
+
+
 class Grant(msgspec.Struct, frozen=True, array_like=True):
     """What a tenant is granted."""
 

@@ -13,6 +13,7 @@ from penstock.protocol.common import (
     Media,
     NamedAdapter,
     Pooling,
+    SessionTerms,
     Stopping,
     TokenSampling,
     WakeTag,
@@ -103,6 +104,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     gathered: bool = False
     """Whether nobody reads its tokens as they come. Outputs may then bring several steps' at once;
     the first after each `entered` comes by itself."""
+    session: SessionTerms | None = None
+    """The conversation that it is a turn of; None: of none."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):

@@ -51,6 +51,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     numa_node: int | None = None
     """None for any."""
     kv_cache_dtype: str = "auto"
+    calculate_kv_scales: bool = False
+    """See CacheSettings."""
     quantization: str = "none"
     host_kv_bytes: int = 0
     """Size of the host tier; 0 for none."""

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock.config.settings import RecordSettings
+from penstock.protocol.common import SessionTerms
 from penstock_engine.core import EngineCore
 from penstock_engine.record import recorder, redaction, writer
 from penstock_engine.record.framing import MAGIC, Damaged, framed, log_files, payloads
@@ -253,14 +254,17 @@ class _Salted(msgspec.Struct, frozen=True, tag="submit"):
     request: int
     cache_salt: str | None = None
     tenant: str = ""
+    session: SessionTerms | None = None
 
 
 def test_salts_are_replaced_before_the_core_sees_them(monkeypatch: Any) -> None:
     monkeypatch.setattr(redaction, "Submit", _Salted)
     monkeypatch.setattr(redaction, "FIELDS", ("cache_salt",))
     redact = redaction.Redaction()
-    salted = _Salted(1, "secret", "acme")
+    salted = _Salted(1, "secret", "acme", SessionTerms("Jane Doe", 9.0))
     (one, now), (two, _) = redact.apply((salted, 1.0)), redact.apply((_Salted(2, "secret"), 2.0))
+    assert one.session.retention_s == 9.0
+    assert one.session.id != "Jane Doe"
     assert now == 1.0
     assert one.cache_salt == two.cache_salt
     assert len(one.cache_salt) == 32

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.client import SequenceDelta
 from penstock.errors import Limited, Overloaded
+from penstock.protocol.common import SessionTerms
 from tests.gateway.fake_engine import FakeEngineClient
 
 CHAT = "/v1/chat/completions"
@@ -176,3 +177,50 @@ async def test_a_refusal_says_when_to_come_back(
     assert response.headers["retry-after"] == after
     error = response.json()["error"]
     assert (error["message"], error["type"], error["code"]) == (str(refusal), kind, code)
+
+
+@pytest.mark.parametrize("url", BODIES)
+@pytest.mark.parametrize(
+    ("fields", "headers", "expected"),
+    [
+        ({}, {}, None),
+        ({"session_id": ""}, {}, None),
+        ({"session_id": "a"}, {}, SessionTerms("a")),
+        ({}, {"x-session-id": "b"}, SessionTerms("b")),
+        ({"session_id": "a"}, {"x-session-id": "b"}, SessionTerms("a")),
+        ({"session_id": "a", "kv_retention_seconds": 30}, {}, SessionTerms("a", 30.0)),
+        (
+            {"session_id": "a", "kv_hint": {"resume_within_s": 2.5}},
+            {},
+            SessionTerms("a", None, 2.5),
+        ),
+    ],
+)
+async def test_the_session_that_a_request_is_a_turn_of(
+    http, engine, url, fields, headers, expected
+):
+    assert (await post(http, url, headers, **fields)).status_code == 200
+    assert engine.terms[0].session == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "param"),
+    [
+        ({"session_id": "x" * 257}, {}, "session_id"),
+        ({}, {"x-session-id": "x" * 257}, "session_id"),
+        ({"session_id": 1}, {}, "session_id"),
+        ({"kv_retention_seconds": 5}, {}, "kv_retention_seconds"),
+        ({"session_id": "a", "kv_retention_seconds": -1}, {}, "kv_retention_seconds"),
+        ({"session_id": "a", "kv_retention_seconds": 86_401}, {}, "kv_retention_seconds"),
+        ({"kv_hint": {"resume_within_s": 5}}, {}, "kv_hint"),
+        ({"session_id": "a", "kv_hint": {"resume_within_s": -5}}, {}, "kv_hint"),
+        ({"session_id": "a", "kv_hint": {"resume_within_s": "soon"}}, {}, None),
+        ({"session_id": "a", "kv_hint": {}}, {}, None),
+        ({"session_id": "a", "kv_hint": {"keep": True}}, {}, None),
+    ],
+)
+async def test_sessions_that_cannot_be_are_named(http, engine, fields, headers, param):
+    response = await post(http, TEXT, headers, **fields)
+    assert response.status_code == 400
+    assert param is None or response.json()["error"]["param"] == param
+    assert engine.submitted == []

@@ -11,6 +11,7 @@ import torch
 from penstock_kernels.triton import tiles
 from penstock_kernels.triton.attention import block_copies, encoder, paged, rope_write
 from penstock_kernels.triton.attention import plan as plans
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.linear import (
     dense,
     dequantise,
@@ -66,8 +67,17 @@ def rank_sums() -> None:
     rank_sum.rank_sum(rows(2, 2, 4096, dtype=torch.float32))
 
 
+def scales() -> KVScales:
+    return KVScales.of(rows(8, dtype=torch.float32), rows(8, dtype=torch.float32))
+
+
 def rotary(
-    cache: torch.dtype = BF16, *, norm: bool = False, dims: int = 128, grows: bool = False
+    cache: torch.dtype = BF16,
+    *,
+    norm: bool = False,
+    dims: int = 128,
+    grows: bool = False,
+    scaled: bool = False,
 ) -> None:
     """dims: of a head, how many numbers rotate; 0: none."""
     qkv = rows(2, 48, 128)
@@ -84,6 +94,7 @@ def rotary(
         caches[0],
         caches[1].transpose(0, 1),
         norms=rope_write.QueryKeyNorms(rows(128), rows(128), 1e-6) if norm else None,
+        scales=scales() if scaled else None,
     )
 
 
@@ -97,6 +108,7 @@ def attend(
     invariant: bool = False,
     sinks: bool = False,
     spans: bool = False,
+    scaled: bool = False,
 ) -> None:
     choice = tiles.attention_choice(head_dim, dtype, batch_invariant=invariant)
     plan = plans.plan_attention(
@@ -116,6 +128,7 @@ def attend(
         plan,
         head_dim**-0.5,
         reach=reach,
+        scales=scales() if scaled else None,
         sinks=rows(8 * group, dtype=torch.float32) if sinks else None,
     )
 
@@ -257,13 +270,14 @@ CALLS: dict[str, Callable[[], object]] = {
     **RECURRENT_CALLS,
     "rank-sums": rank_sums,
     "rotary": rotary,
-    "rotary-fp8": partial(rotary, FP8, norm=True),
+    "rotary-fp8": partial(rotary, FP8, norm=True, scaled=True),
     "rotary-in-part": partial(rotary, norm=True, dims=64),
     "rotary-grown": partial(rotary, grows=True),
     "no-rotation": partial(rotary, dims=0),
     "attention": attend,
     "attention-sinks": partial(attend, reach=paged.Reach(window=128), sinks=True),
     "attention-fp8": partial(attend, cache=FP8),
+    "attention-fp8-scaled": partial(attend, cache=FP8, scaled=True),
     "attention-invariant": partial(attend, invariant=True),
     "attention-invariant-256": partial(attend, 256, invariant=True),
     "attention-float32": partial(attend, 64, torch.float32, dtype=torch.float32),

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged import FULL, Reach, paged_attention
 from penstock_kernels.triton.attention.plan import plan_attention
-from penstock_kernels.triton.attention.rope_write import UNSCALED, KVScales
 from penstock_kernels.triton.tiles import AttentionChoice
 
 
@@ -32,7 +32,8 @@ class Case:
     choice: AttentionChoice
     block_size: int = 16
     reach: Reach = FULL
-    scales: KVScales = UNSCALED
+    scales: KVScales | None = None
+    """On the CPU."""
     cache: torch.dtype | None = None
     sinks: Tensor | None = None
 
@@ -67,8 +68,7 @@ def run_step(
         used += need
         at = np.arange(start + count)
         place = torch.from_numpy(table[at // size] * size + at % size)
-        keys[place] = one.key[: start + count].float() / case.scales.key
-        values[place] = one.value[: start + count].float() / case.scales.value
+        keys[place], values[place] = stored(one, start + count, case.scales)
         tables.append(table)
     counts = np.array([count for _, _, count in work])
     query = torch.cat([one.query[start : start + count] for one, start, count in work])
@@ -100,11 +100,23 @@ def run_step(
         plan,
         query.shape[2] ** -0.5,
         reach=case.reach,
-        scales=case.scales,
+        scales=None if case.scales is None else on(device, case.scales),
         sinks=None if case.sinks is None else case.sinks.to(device),
     ).cpu()
     assert not out[len(query) :].any()
     return list(out[: len(query)].split(counts.tolist()))
+
+
+def stored(one: Sequence, length: int, scales: KVScales | None) -> tuple[Tensor, Tensor]:
+    """The first keys and values, as a cache with such scales holds them but for its dtype."""
+    key, value = one.key[:length].float(), one.value[:length].float()
+    if scales is None:
+        return key, value
+    return key / scales.key[:, None], value / scales.value[:, None]
+
+
+def on(device: torch.device, scales: KVScales) -> KVScales:
+    return KVScales.of(scales.key.to(device), scales.value.to(device))
 
 
 def dense(one: Sequence, reach: Reach = FULL, sinks: Tensor | None = None) -> Tensor:

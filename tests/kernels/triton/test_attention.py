@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.attention import paged
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged import FULL, Reach
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
-from penstock_kernels.triton.attention.rope_write import KVScales
 from penstock_kernels.triton.tiles import AttentionChoice, AttentionTiles, attention_choice
 from tests.kernels.triton.paged import Case, Sequence, dense, run_step, sequence
 
@@ -107,11 +107,12 @@ def test_all_keys_as_one_split(reach: Reach, device: torch.device) -> None:
 
 
 def test_fp8_cache(device: torch.device) -> None:
-    """Against dense attention over what an FP8 cache can hold."""
+    """Against dense attention over what an FP8 cache can hold. Each head has scales of its own."""
     one = sequence(4, 70, (6, 2, 64), torch.bfloat16)
-    scales = KVScales(0.5, 0.25)
+    scales = KVScales.of(torch.tensor([0.5, 4.0]), torch.tensor([0.25, 0.03125]))
     for rows, scale in ((one.key, scales.key), (one.value, scales.value)):
-        rows.copy_((rows.float() / scale).to(torch.float8_e4m3fn).float() * scale)
+        held = (rows.float() / scale[:, None]).to(torch.float8_e4m3fn)
+        rows.copy_(held.float() * scale[:, None])
     case = Case(WIDE, 16, FULL, scales, torch.float8_e4m3fn)
     parts = run_step([(one, 0, 40), (one, 69, 1)], case, device)
     assert error(parts[0], one, 0) < BOUNDS[torch.bfloat16]

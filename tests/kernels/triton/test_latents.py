@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged import paged_attention
 from penstock_kernels.triton.attention.plan import plan_attention
 from penstock_kernels.triton.linear.per_head import per_head
@@ -30,9 +31,16 @@ def drawn(seed: int, *shape: int) -> Tensor:
 
 
 def attended(
-    query: Tensor, keys: Tensor, start: int, count: int, choice: AttentionChoice, device: object
+    query: Tensor,
+    keys: Tensor,
+    start: int,
+    count: int,
+    choice: AttentionChoice,
+    device: object,
+    scale: float | None = None,
 ) -> Tensor:
-    """Of `count` queries from `start` on, over scattered blocks; not-a-number elsewhere."""
+    """Of `count` queries from `start` on, over scattered blocks; not-a-number elsewhere. `scale`:
+    of all keys."""
     table = np.array([3, 0, 6, 2, 5])
     cache = torch.full((7 * BLOCK, 1, TURNING + RANK), float("nan"), dtype=keys.dtype)
     at = np.arange(start + count)
@@ -47,8 +55,19 @@ def attended(
         choice=choice,
         device=torch.device("cpu") if device is None else there.device,
     )
-    own = query[start : start + count].to(device)
-    return paged_attention(own, there, there, plan, 0.2, turning=TURNING).cpu()
+    own, scales = query[start : start + count].to(device), None
+    if scale is not None:
+        of_groups = torch.full((HEADS // plan.group,), scale, device=there.device)
+        scales = KVScales.of(of_groups, of_groups)
+    return paged_attention(own, there, there, plan, 0.2, scales=scales, turning=TURNING).cpu()
+
+
+def test_latents_with_a_scale(device: torch.device) -> None:
+    """A power of two, which changes no bits: of a chunk, and of a decode."""
+    query, keys = drawn(1, LENGTH, HEADS, TURNING + RANK), drawn(2, LENGTH, TURNING + RANK)
+    for start, count in ((60, 10), (69, 1)):
+        plain = attended(query, keys, start, count, SAME, device)
+        assert torch.equal(attended(query, keys / 8, start, count, SAME, device, 8.0), plain)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from penstock_kernels import reference
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.rope_write import (
-    KVScales,
     QueryKeyNorms,
     RotaryTables,
     rope_write,
@@ -157,16 +157,18 @@ def test_heads_that_rotate_in_part_or_not(
 
 @pytest.mark.parametrize("kept", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
 def test_a_cache_of_another_dtype(kept: torch.dtype, device: torch.device) -> None:
-    """An FP8 cache holds value / scale, saturated."""
+    """An FP8 cache holds value / scale of the head, saturated."""
     heads = drawn(1, 4, 2, 96)
     heads[0, 0, 0] = 1e6
-    scales = KVScales(0.5, 0.25)
+    scales = KVScales.of(
+        torch.tensor([0.5, 2.0], device=device), torch.tensor([0.25, 0.125], device=device)
+    )
     caches = [torch.zeros(2, 4, 96).to(kept).to(device) for _ in range(2)]
     cos, sin = torch.ones(1, 48, device=device), torch.zeros(1, 48, device=device)
     tables = RotaryTables(cos, sin, torch.zeros(4, dtype=torch.int32, device=device))
     ours = heads.to(device)
     rope_write(ours, ours, ours, tables, torch.arange(4).to(device), *caches, scales=scales)
     for cache, scale in zip(caches, (scales.key, scales.value), strict=True):
-        wanted = heads.transpose(0, 1) / scale
+        wanted = heads.transpose(0, 1) / scale.cpu()[:, None, None]
         wanted = wanted.clamp(-448, 448) if kept == torch.float8_e4m3fn else wanted
         assert torch.equal(cache.cpu().float(), wanted.to(kept).float())

@@ -23,7 +23,7 @@ def combine(
     query_starts,
     query_lens,
     seq_lens,
-    value_scale,
+    value_scales,
     window,
     splits,
     GROUP: tl.constexpr,
@@ -36,6 +36,7 @@ def combine(
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
     SINKS: tl.constexpr,
+    SCALED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Folds the partial results of one row of a tile, in the order of its splits, with STAGES - 2
@@ -74,6 +75,9 @@ def combine(
             place += PARTIAL_ROWS
         if SINKS:
             total, mixed = with_sink(top, total, mixed, tl.load(sinks + head))
+        value_scale = 1.0
+        if SCALED:
+            value_scale = tl.load(value_scales + kv_head)
         result = round_to(mixed * (value_scale / total), out.dtype.element_ty)
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:

@@ -27,9 +27,10 @@ import triton
 from torch import Tensor
 
 from penstock_kernels.triton.attention.combining import combine
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged_kernels import attend
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
-from penstock_kernels.triton.attention.rope_write import UNSCALED, KVScales, check_caches
+from penstock_kernels.triton.attention.rope_write import check_caches
 from penstock_kernels.triton.rounding import LOG2_E
 from penstock_kernels.triton.tiles import (
     ATTENTION_PROGRAMS,
@@ -67,7 +68,7 @@ def paged_attention(
     scale: float,
     *,
     reach: Reach = FULL,
-    scales: KVScales = UNSCALED,
+    scales: KVScales | None = None,
     sinks: Tensor | None = None,
     turning: int = 0,
 ) -> Tensor:
@@ -78,6 +79,8 @@ def paged_attention(
     `key_cache`, `value_cache`: as written by rope_write, of any dtype that it supports; multiplied
     in the query's dtype and accumulated in float32. heads is a multiple of kv_heads, and query head
     h reads KV head h // (heads // kv_heads).
+    `scales`: those with which the cache was written, of latents one for each group of query heads;
+    None: all are 1.
     `sinks`: [heads] float32: a score of each head, which takes part in the softmax without a value.
     `turning`: if it isn't 0, a key is so many numbers and then its value (see LatentSpec), and
     `value_cache` isn't read. All heads share the one KV head, plan.group of them at a time.
@@ -124,7 +127,7 @@ class _Call:
     plan: DeviceAttentionPlan
     scale: float
     reach: Reach
-    scales: KVScales
+    scales: KVScales | None
     sinks: Tensor | None
     turning: int
 
@@ -180,8 +183,11 @@ class _Call:
             "CHUNKS": reach.chunk > 0,
             "SPANS": plan.last_seen is not None,
             "SINKS": self.sinks is not None,
+            "SCALED": self.scales is not None,
         }
         sinks = self.out if self.sinks is None else self.sinks
+        key_scales = self.out if self.scales is None else self.scales.key
+        value_scales = self.out if self.scales is None else self.scales.value
         scale, cap = self._score_scales()
         programs = count
         if rows:
@@ -199,7 +205,8 @@ class _Call:
             *where,
             scale,
             cap,
-            self.scales.value,
+            key_scales,
+            value_scales,
             self._limit,
             plan.tables.stride(0),
             self.query.stride(0),
@@ -226,7 +233,7 @@ class _Call:
                 self.out,
                 *tile,
                 *where,
-                self.scales.value,
+                value_scales,
                 self._limit,
                 splits,
                 QUERIES=shape.rows // plan.group,
@@ -253,7 +260,6 @@ class _Call:
     def _score_scales(self) -> tuple[float, float]:
         """Returns the factors of the product before and after the soft cap. They include log2(e),
         since the softmax computes powers of two."""
-        scale = self.scale * self.scales.key
         if self.reach.soft_cap:
-            return scale / self.reach.soft_cap, self.reach.soft_cap * LOG2_E.value
-        return scale * LOG2_E.value, 1.0
+            return self.scale / self.reach.soft_cap, self.reach.soft_cap * LOG2_E.value
+        return self.scale * LOG2_E.value, 1.0

@@ -115,7 +115,8 @@ def _attend_tile(
     seq_lens,
     scale,
     cap,
-    value_scale,
+    key_scales,
+    value_scales,
     window,
     table_stride,
     query_stride,
@@ -136,6 +137,7 @@ def _attend_tile(
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
     SINKS: tl.constexpr,
+    SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
     """A tile's keys: those of its nth split that any row sees, or all of them."""
@@ -169,6 +171,10 @@ def _attend_tile(
     key_head = key_cache + kv_head.to(tl.int64) * head_stride + TURNING
     value_head = value_cache + kv_head.to(tl.int64) * head_stride
     table = tables + sequence.to(tl.int64) * table_stride
+    value_scale = 1.0
+    if SCALED:
+        scale *= tl.load(key_scales + kv_head)
+        value_scale = tl.load(value_scales + kv_head)
     if PARTIAL_ROWS > 0:
         split = low // SPLIT + nth
         top, total, mixed = _attend_split(
@@ -229,7 +235,8 @@ def attend(
     seq_lens,
     scale,
     cap,
-    value_scale,
+    key_scales,
+    value_scales,
     window,
     table_stride,
     query_stride,
@@ -252,6 +259,7 @@ def attend(
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
     SINKS: tl.constexpr,
+    SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
@@ -276,18 +284,18 @@ def attend(
                 tile, nth, kv_head, query, key_cache, value_cache, out,
                 partial_values, partial_peaks, partial_weights, sinks, tables,
                 tile_sequences, tile_firsts, tile_ends, last_seen, query_starts,
-                query_lens, seq_lens, scale, cap, value_scale, window, table_stride,
+                query_lens, seq_lens, scale, cap, key_scales, value_scales, window, table_stride,
                 query_stride, head_stride, slot_stride, splits, GROUP, HEAD_DIM,
                 DIM_BLOCK, TURNING, TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                PARTIAL_ROWS, WINDOW, CHUNKS, SPANS, SINKS, SOFT_CAP,
+                PARTIAL_ROWS, WINDOW, CHUNKS, SPANS, SINKS, SCALED, SOFT_CAP,
             )  # fmt: skip
     else:
         _attend_tile(
             tl.program_id(0), 0, kv_head, query, key_cache, value_cache, out,
             partial_values, partial_peaks, partial_weights, sinks, tables,
             tile_sequences, tile_firsts, tile_ends, last_seen, query_starts, query_lens,
-            seq_lens, scale, cap, value_scale, window, table_stride, query_stride,
+            seq_lens, scale, cap, key_scales, value_scales, window, table_stride, query_stride,
             head_stride, slot_stride, splits, GROUP, HEAD_DIM, DIM_BLOCK, TURNING,
             TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT, PARTIAL_ROWS, WINDOW, CHUNKS,
-            SPANS, SINKS, SOFT_CAP,
+            SPANS, SINKS, SCALED, SOFT_CAP,
         )  # fmt: skip

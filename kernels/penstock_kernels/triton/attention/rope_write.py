@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.rotary_heads import heads_in_halves, turned_heads
 from penstock_kernels.triton.rounding import round_to, rounded
 from penstock_kernels.triton.tiles import ROTARY_HEADS
@@ -41,18 +42,6 @@ class RotaryTables:
     """[rows] int32 or int64."""
     growth: Tensor | None = None
     """[positions] float32: what rotated queries are multiplied by."""
-
-
-@dataclass(frozen=True)
-class KVScales:
-    """Factors by which stored keys and values are multiplied to get the true ones; for FP8
-    caches."""
-
-    key: float = 1.0
-    value: float = 1.0
-
-
-UNSCALED = KVScales()
 
 
 @triton.jit
@@ -85,6 +74,7 @@ def _rope_write(
     NORM: tl.constexpr,
     ROTATE: tl.constexpr,
     GROWTH: tl.constexpr,
+    SCALED: tl.constexpr,
     TILE: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     REST_BLOCK: tl.constexpr,
@@ -135,27 +125,31 @@ def _rope_write(
         rest_stored = stored + rest_column[None, :]
         stored = stored + column[None, :]
         kept: tl.constexpr = key_cache.dtype.element_ty
+        inverse = 1.0
+        if SCALED:
+            inverses = tl.where(of_keys, key_inverse, value_inverse)
+            inverse = tl.load(inverses + head, mask=head < KV_HEADS, other=1.0)[:, None]
         if of_keys:
             first, second, rest = turned_heads(
                 key + row * key_row, place, mask, rest_place, rest_mask, key_weight, cos, sin,
                 angle, column, inside, rest_column, rest_inside, eps, HEAD_DIM, HALF, NORM, ROTATE,
             )  # fmt: skip
-            first = rounded(first, dtype) * key_inverse
-            second = rounded(second, dtype) * key_inverse
+            first = rounded(first, dtype) * inverse
+            second = rounded(second, dtype) * inverse
             tl.store(key_cache + stored, round_to(first, kept), mask=mask)
             tl.store(key_cache + stored + HALF, round_to(second, kept), mask=mask)
             if REST > 0:
-                rest = rounded(rest, dtype) * key_inverse
+                rest = rounded(rest, dtype) * inverse
                 tl.store(key_cache + rest_stored, round_to(rest, kept), mask=rest_mask)
         else:
             values = value + row * value_row
             first, second = heads_in_halves(values, place, mask, HALF)
-            tl.store(value_cache + stored, round_to(first * value_inverse, kept), mask=mask)
-            second = second * value_inverse
+            tl.store(value_cache + stored, round_to(first * inverse, kept), mask=mask)
+            second = second * inverse
             tl.store(value_cache + stored + HALF, round_to(second, kept), mask=mask)
             if REST > 0:
                 tail = tl.load(values + rest_place, mask=rest_mask, other=0.0).to(tl.float32)
-                tail = round_to(tail * value_inverse, kept)
+                tail = round_to(tail * inverse, kept)
                 tl.store(value_cache + rest_stored, tail, mask=rest_mask)
 
 
@@ -169,7 +163,7 @@ def rope_write(
     value_cache: Tensor,
     *,
     norms: QueryKeyNorms | None = None,
-    scales: KVScales = UNSCALED,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """reference.apply_rope of queries and keys, then reference.write_kv, in one pass.
 
@@ -178,7 +172,9 @@ def rope_write(
     `rotation`: None: nothing rotates.
     `slots`: [rows] int32 or int64, distinct; -1 for padding, which is not written.
     `key_cache`, `value_cache`: [kv_heads, slots, head_dim] with equal strides, float32, bfloat16,
-    float16 or float8_e4m3fn. An FP8 cache stores value / scale, saturated. Both are modified.
+    float16 or float8_e4m3fn. Both are modified.
+    `scales`: a cache of FP8 stores numbers times their head's inverse scale, saturated; None: all
+    scales are 1.
 
     Returns the rotated queries, [rows, heads, head_dim].
     """
@@ -213,8 +209,8 @@ def rope_write(
         query if norms is None else norms.query,
         key if norms is None else norms.key,
         0.0 if norms is None else norms.eps,
-        1.0 / scales.key,
-        1.0 / scales.value,
+        key if scales is None else scales.key_inverse,
+        key if scales is None else scales.value_inverse,
         query.stride(0),
         key.stride(0),
         0 if value is None else value.stride(0),
@@ -227,6 +223,7 @@ def rope_write(
         NORM=norms is not None,
         ROTATE=rotation is not None,
         GROWTH=growth is not None,
+        SCALED=scales is not None,
         TILE=tile,
         HALF_BLOCK=triton.next_power_of_2(half),
         REST_BLOCK=triton.next_power_of_2(max(1, head_dim - 2 * half)),

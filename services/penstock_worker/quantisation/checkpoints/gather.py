@@ -13,8 +13,9 @@ from penstock_worker.quantisation.checkpoints.matrix import CheckpointMatrix
 from penstock_worker.quantisation.checkpoints.module import FLOATS, Module
 
 _PACKED_PARTS = ("qweight", "weight_packed")
-_OF_THE_CACHE = ("k_scale", "v_scale", "output_scale")
-"""Scales for a quantised KV cache or for outputs, which nothing here is quantised by."""
+_OF_ACTIVATIONS = ("q_scale", "prob_scale", "output_scale")
+"""Scales of what nothing here is quantised by; but a KV cache may be by those of outputs."""
+_STORED_OUTPUTS = (".k_proj.output_scale", ".v_proj.output_scale")
 
 
 @dataclass
@@ -36,7 +37,8 @@ def gathered(tensors: Mapping[str, SafetensorsTensor], quantised: QuantisedCheck
         module = Module(name, parts)
         matrix = _matrix(module, quantised)
         for part, tensor in parts.items():
-            if part in module.taken or part in _OF_THE_CACHE:
+            unused = part in _OF_ACTIVATIONS and not tensor.name.endswith(_STORED_OUTPUTS)
+            if part in module.taken or unused:
                 continue
             found.plain[tensor.name] = tensor
             if matrix is not None and part == "bias" and not tensor.data.any():

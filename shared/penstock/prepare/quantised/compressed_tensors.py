@@ -2,7 +2,8 @@
 
 Source of the keys: that library's QuantizationConfig, QuantizationScheme and QuantizationArgs. What
 they say of activations changes nothing but for FP8, whose kernels may take them in FP8 too. What
-they say of the KV cache changes nothing: its type is a setting of the server.
+they say of the KV cache changes nothing: its type is a setting of the server, and its scales are
+tensors.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ import pytest
 
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
-from penstock_worker.disk import tier
-from penstock_worker.disk.folder import SegmentFolder
-from penstock_worker.disk.tier import DiskTier
+from penstock_worker.stores import tier
+from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
-from tests.worker.disk.test_folder import PAYLOAD, contents, key
+from tests.worker.stores.test_folder import LAYOUT, PAYLOAD, contents, key
 
 
 class Blocks:
@@ -36,19 +36,19 @@ def blocks() -> Blocks:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, blocks: Blocks) -> Iterator[DiskTier]:
-    made = DiskTier(SegmentFolder(tmp_path, "model", PAYLOAD, 2**20), blocks, 2**40)
+def disk(tmp_path: Path, blocks: Blocks) -> Iterator[StoreTier]:
+    made = StoreTier(SegmentFolder(tmp_path, LAYOUT, 2**20), blocks, 2**40)
     yield made
     made.close()
 
 
-def saved(disk: DiskTier, *numbers: int) -> None:
+def saved(disk: StoreTier, *numbers: int) -> None:
     before = disk.num_written
     disk.save([Save(key(n), n) for n in numbers])
     wait_until(lambda: disk.num_written == before + len(numbers))
 
 
-def found(disk: DiskTier, *numbers: int) -> int:
+def found(disk: StoreTier, *numbers: int) -> int:
     answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
     disk.look_up(LookUpKV(7, [key(n) for n in numbers]), answers.put)
     answer = answers.get(timeout=60)
@@ -57,7 +57,7 @@ def found(disk: DiskTier, *numbers: int) -> int:
     return answer.count
 
 
-def fetched(disk: DiskTier, numbers: list[int], blocks: list[int]) -> int:
+def fetched(disk: StoreTier, numbers: list[int], blocks: list[int]) -> int:
     answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
     disk.fetch(FetchKV(8, [key(n) for n in numbers], blocks), answers.put)
     answer = answers.get(timeout=60)
@@ -65,7 +65,7 @@ def fetched(disk: DiskTier, numbers: list[int], blocks: list[int]) -> int:
     return answer.count
 
 
-def test_what_was_saved_is_read_into_other_blocks(disk: DiskTier, blocks: Blocks) -> None:
+def test_what_was_saved_is_read_into_other_blocks(disk: StoreTier, blocks: Blocks) -> None:
     saved(disk, 0, 1, 2)
     assert found(disk, 0, 1, 2, 3) == 3
     assert fetched(disk, [0, 1, 2], [11, 12, 10]) == 3
@@ -73,7 +73,7 @@ def test_what_was_saved_is_read_into_other_blocks(disk: DiskTier, blocks: Blocks
     assert disk.blocks() == {"written": 3, "left_out": 0, "damaged": 0}
 
 
-def test_blocks_of_a_session_that_is_over_are_not_written(disk: DiskTier, blocks: Blocks) -> None:
+def test_blocks_of_a_session_that_is_over_are_not_written(disk: StoreTier, blocks: Blocks) -> None:
     saved(disk, 0)
     with disk._filling:  # The disk is just about to fill the block.
         answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
@@ -88,7 +88,7 @@ def test_what_is_computed_faster_than_it_is_written_is_left_out(
     tmp_path: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tier, "MAX_UNWRITTEN_BYTES", 3 * PAYLOAD)
-    slow = DiskTier(SegmentFolder(tmp_path, "model", PAYLOAD, 2**20), blocks, 1)
+    slow = StoreTier(SegmentFolder(tmp_path, LAYOUT, 2**20), blocks, 1)
     try:
         slow.save([Save(key(n), n) for n in range(20)])
         assert slow.num_left_out >= 20 - 3 - 1
@@ -96,7 +96,7 @@ def test_what_is_computed_faster_than_it_is_written_is_left_out(
         slow.close()  # Without waiting for what it may write in hours.
 
 
-def test_after_a_change_of_the_model_nothing_is_kept_or_read(disk: DiskTier) -> None:
+def test_after_a_change_of_the_model_nothing_is_kept_or_read(disk: StoreTier) -> None:
     saved(disk, 0)
     disk.leave_alone()
     disk.save([Save(key(1), 1)])

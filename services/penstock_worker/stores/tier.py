@@ -1,6 +1,6 @@
-"""The tier on disk beside the steps: a thread that writes what is computed, and one that reads.
+"""A store of KV beside the steps: a thread that writes what is computed, and one that reads.
 
-Steps never wait for the disk. What is to be kept is copied out of the KV cache, and left out where
+Steps never wait for the store. What is to be kept is copied out of the KV cache, and left out where
 the writer is behind. What is read is checked before it is copied into blocks that belong to the
 fetch alone.
 """
@@ -17,7 +17,7 @@ from typing import Protocol
 from penstock import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
-from penstock_worker.disk.folder import SegmentFolder
+from penstock_worker.stores.interface import KVStore
 
 log = logs.get(__name__)
 
@@ -44,8 +44,8 @@ class BlockBytes(Protocol):
     def write(self, block: int, data: bytes) -> None: ...
 
 
-class StepDisk(Protocol):
-    """What steps and sessions know of it."""
+class StepStore(Protocol):
+    """What steps and sessions know of what keeps KV elsewhere."""
 
     def save(self, saves: Sequence[Save]) -> None:
         """Keeps these blocks, as they are now, where there is time and room. From the thread that
@@ -71,8 +71,8 @@ class StepDisk(Protocol):
         """Ends the threads."""
 
 
-class NoDisk:
-    """Without a tier on disk."""
+class NoStore:
+    """Without a store."""
 
     def save(self, saves: Sequence[Save]) -> None:
         """Plans ask for nothing."""
@@ -96,18 +96,18 @@ class NoDisk:
         """There are no threads."""
 
 
-NO_DISK: StepDisk = NoDisk()
+NO_STORE: StepStore = NoStore()
 
 
-class DiskTier:
+class StoreTier:
     """num_written, num_left_out: blocks."""
 
-    def __init__(self, folder: SegmentFolder, blocks: BlockBytes, bytes_per_second: int) -> None:
+    def __init__(self, store: KVStore, blocks: BlockBytes, bytes_per_second: int) -> None:
         self.num_written = self.num_left_out = 0
-        self._folder = folder
+        self._store = store
         self._blocks = blocks
-        self._seconds_per_block = folder.payload_bytes / bytes_per_second
-        self._most = max(1, MAX_UNWRITTEN_BYTES // folder.payload_bytes)
+        self._seconds_per_block = store.payload_bytes / bytes_per_second
+        self._most = max(1, MAX_UNWRITTEN_BYTES // store.payload_bytes)
         self._unwritten: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._filling = threading.Lock()
@@ -120,15 +120,15 @@ class DiskTier:
         self._last_write = math.inf
         """Until when it goes on at the end, by time.monotonic."""
         self._threads = [
-            threading.Thread(target=self._write, name="kv-to-disk", daemon=True),
-            threading.Thread(target=self._read, name="kv-from-disk", daemon=True),
+            threading.Thread(target=self._write, name="kv-to-store", daemon=True),
+            threading.Thread(target=self._read, name="kv-from-store", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
 
     def save(self, saves: Sequence[Save]) -> None:
         for save in [] if self._alone else saves:
-            if self._folder.has(save.key):
+            if self._store.has(save.key):
                 continue
             if self._unwritten.qsize() >= self._most:
                 self.num_left_out += 1
@@ -146,12 +146,12 @@ class DiskTier:
         return {
             "written": self.num_written,
             "left_out": self.num_left_out,
-            "damaged": self._folder.num_damaged,
+            "damaged": self._store.num_damaged,
         }
 
     def leave_alone(self) -> None:
         if not self._alone:
-            log.warning("KV on disk is left alone until this process ends")
+            log.warning("stored KV is left alone until this process ends")
             self._alone = True
             self.reset()
 
@@ -168,7 +168,7 @@ class DiskTier:
         for thread in self._threads:
             thread.join(CLOSE_SECONDS)
         if not any(thread.is_alive() for thread in self._threads):
-            self._folder.close()  # Else a disk doesn't answer, and nobody waits for it.
+            self._store.close()  # Else it doesn't answer, and nobody waits for it.
 
     # ---- threads
 
@@ -176,9 +176,9 @@ class DiskTier:
         while (item := self._unwritten.get()) is not None:
             if time.monotonic() > self._last_write:
                 return
-            if self._folder.has(item[0]):
+            if self._store.has(item[0]):
                 continue
-            if self._folder.write(*item):
+            if self._store.write(*item):
                 self.num_written += 1
                 self._closed.wait(self._seconds_per_block)
             else:
@@ -192,16 +192,16 @@ class DiskTier:
 
     def _look_up(self, message: LookUpKV, tell: Tell) -> None:
         try:
-            count = 0 if self._alone else self._folder.leading(message.keys)
+            count = 0 if self._alone else self._store.leading(message.keys)
         except OSError as error:
-            log.warning("the KV on disk can't be looked up", reason=str(error))
+            log.warning("stored KV can't be looked up", reason=str(error))
             count = 0
         tell(FoundKV(message.fetch, count, self._block_seconds))
 
     def _fetch(self, message: FetchKV, tell: Tell, epoch: int) -> None:
         begun, count = time.perf_counter(), 0
         for key, block in zip(message.keys, message.blocks, strict=True):
-            data = self._folder.read(key)
+            data = self._store.read(key)
             if data is None or not self._fill(block, data, epoch):
                 break
             count += 1

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.disk.folder import SegmentFolder
-from penstock_worker.disk.segment import HEADER_BYTES
+from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.disk.segment import HEADER_BYTES
+from penstock_worker.stores.interface import StoredLayout
 
 PAYLOAD = 5_000
 RECORD = HEADER_BYTES + PAYLOAD
+LAYOUT = StoredLayout("model", PAYLOAD)
 
 
 def key(number: int) -> bytes:
@@ -26,7 +28,7 @@ def contents(number: int) -> bytes:
 
 
 def opened(root: Path, limit: int = 64 * RECORD, name: str = "model") -> SegmentFolder:
-    return SegmentFolder(root, name, PAYLOAD, limit)
+    return SegmentFolder(root, StoredLayout(name, PAYLOAD), limit)
 
 
 def filled(root: Path, numbers: range, **more: int) -> SegmentFolder:
@@ -55,7 +57,7 @@ def test_another_life_finds_what_was_written_whether_the_first_ended_well_or_not
 
 
 def test_workers_read_what_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock_worker.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
     one, other = opened(tmp_path), opened(tmp_path)
     for number in range(9):
         writer, reader = (one, other) if number % 2 else (other, one)
@@ -89,13 +91,13 @@ def test_what_was_being_written_is_no_block(tmp_path: Path, length: int) -> None
 def test_other_models_and_other_sizes_find_nothing(tmp_path: Path) -> None:
     filled(tmp_path, range(4)).close()
     assert opened(tmp_path, name="other").leading([key(0)]) == 0
-    assert len(SegmentFolder(tmp_path, "model", PAYLOAD + 8, 64 * RECORD)) == 0
+    assert len(SegmentFolder(tmp_path, StoredLayout("model", PAYLOAD + 8), 64 * RECORD)) == 0
 
 
 def test_it_holds_no_more_than_it_may_and_forgets_what_was_used_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
     limit = 32 * RECORD  # Segments of two.
     one = filled(tmp_path, range(20), limit=limit)
     other = opened(tmp_path, limit, "other")
@@ -134,7 +136,7 @@ def test_settings_that_hold_nothing_are_refused(tmp_path: Path) -> None:
 def test_what_is_deleted_under_its_writer_is_closed_by_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock_worker.disk.folder.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_worker.stores.disk.folder.REFRESH_SECONDS", 0.0)
     folder = filled(tmp_path, range(2))
     (first,) = files(tmp_path)
     first.unlink()

@@ -1,7 +1,7 @@
 """The segments of one model in a folder that several workers may share, and an index of them.
 
     DIR/lock                       held while room is made
-    DIR/FINGERPRINT/*.kv           segments; their names are random
+    DIR/LAYOUT/*.kv                segments; their names are random
 
 Each worker writes segments of its own and reads everybody's. A segment's time of modification
 says when it was used last; the oldest one of all models is deleted where DIR would hold too much.
@@ -21,7 +21,8 @@ from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock_worker.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
+from penstock_worker.stores.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
+from penstock_worker.stores.interface import StoredLayout
 
 log = logs.get(__name__)
 
@@ -39,16 +40,13 @@ RETRY_SECONDS = 30.0
 
 
 class SegmentFolder:
-    """All but `has` may wait for the disk. From any thread.
+    """A KVStore."""
 
-    num_damaged: payloads that were found so.
-    """
-
-    def __init__(self, root: Path, fingerprint: str, payload_bytes: int, limit_bytes: int) -> None:
+    def __init__(self, root: Path, layout: StoredLayout, limit_bytes: int) -> None:
         """Makes the folders. limit_bytes: that all of `root` may hold. Raises StartupError."""
-        self._root, self._folder = root, root / fingerprint
-        self._payload_bytes, self._limit = payload_bytes, limit_bytes
-        each = HEADER_BYTES + payload_bytes
+        self._root, self._folder = root, root / layout.name
+        self._payload_bytes, self._limit = layout.payload_bytes, limit_bytes
+        each = HEADER_BYTES + layout.payload_bytes
         wanted = max(min(SEGMENT_BYTES, limit_bytes // 16), limit_bytes // MAX_SEGMENTS)
         self._places = max(1, wanted // each)
         self._segment_bytes = self._places * each

@@ -1,0 +1,195 @@
+"""The sessions that are live: whose requests are open, or for which blocks are kept."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from penstock.protocol.common import SessionTerms
+from penstock_engine.kv.expected import Expected, ExpectedSessions
+from penstock_engine.kv.pool import BrokenState
+from penstock_engine.kv.retention import KVSession
+from penstock_engine.request.request import Request
+from penstock_engine.request.timeline import Clock
+from penstock_engine.scheduler.state import SchedulerState
+
+LEAD_SECONDS = 2.0
+"""Before a session is expected, its blocks are brought back; or half of its absence before, if that
+is less."""
+
+
+class KVSessions:
+    """Sessions by tenant and name, and when their time is over.
+
+    One that says when it will be back is kept for twice as long as that, within its retention.  If
+    it will be away for longer than its retention, and there is a tier below the pool, it is not
+    kept: its blocks go down when room is needed, and are brought back in time.
+
+    The time is what the core is told at each event, so that a replay decides alike.  There are
+    never more of them than open requests and kept blocks, but for those that ended in the steps in
+    flight: a session that keeps nothing, and isn't expected, is forgotten.
+    """
+
+    def __init__(
+        self, scheduling: SchedulerState, clock: Clock, retention: float, longest: float
+    ) -> None:
+        """retention: seconds, of sessions that name none.  longest: that one may name."""
+        self._scheduling = scheduling
+        self._clock = clock
+        self._retention = retention
+        self._longest = longest
+        self._sessions: dict[tuple[str, str], KVSession] = {}
+        self._heap: list[tuple[float, int, KVSession]] = []
+        """(until, number, session) of sessions without open requests; outdated ones among them."""
+        self._ended: deque[tuple[int, KVSession]] = deque()
+        """(the latest step then, session) of those whose last request has ended."""
+        self._last_number = 0
+        self._expected = ExpectedSessions()
+        self.has_disk = False
+        """Whether the worker keeps blocks on disk, too."""
+
+    @property
+    def num_live(self) -> int:
+        return len(self._sessions)
+
+    def opened(self, request: Request, terms: SessionTerms, weight: int) -> None:
+        """A request of the session has been accepted."""
+        name = (request.tenant, terms.id)
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = KVSession(*name, weight)
+        session.num_open += 1
+        session.keeps = True
+        session.weight = weight
+        session.retention = self._seconds(terms)
+        session.resume_within = terms.resume_within_s
+        self._expected.drop(session)
+        session.until = self._clock.now + session.retention
+        request.kv_session = session
+        cache = self._scheduling.cache
+        if cache is not None:
+            cache.retention.touch(session)
+
+    def ended(self, request: Request) -> None:
+        """A request is over; steps in flight may still refer to its blocks."""
+        session = request.kv_session
+        if session is None:
+            return
+        session.num_open -= 1
+        session.until = self._clock.now + self._kept_for(session)
+        if not session.num_open:
+            session.keeps = session.until > self._clock.now
+            self._expect(session, request)
+            self._idle(session)
+            self._ended.append((self._scheduling.last_step, session))
+            self._prune()
+
+    def due(self, now: float) -> list[tuple[KVSession, list[bytes]]]:
+        """Those whose blocks are to be brought back by now, and the keys of these. They are kept
+        from now on, until they should have been back for as long as they were away, within their
+        retention."""
+        found = []
+        for session, expected in self._expected.due(now):
+            away = session.resume_within or 0.0
+            session.until = expected.back + min(session.retention, max(away, LEAD_SECONDS))
+            if session.until > now:
+                session.keeps = True
+                self._idle(session)
+                found.append((session, expected.keys))
+            else:
+                self._forget(session)
+        return found
+
+    def next_deadline(self) -> float:
+        """When the next one's blocks are to be brought back; infinite for never."""
+        return self._expected.next_deadline()
+
+    def expire(self, now: float) -> None:
+        """Sessions whose time is over keep nothing any more."""
+        while self._heap and self._heap[0][0] <= now:
+            until, _, session = heapq.heappop(self._heap)
+            if self._idles(session, until):
+                self._forget(session)
+        settled = self._scheduling.last_settled
+        while self._ended and self._ended[0][0] <= settled:
+            session = self._ended.popleft()[1]
+            if not session.num_open and not session.blocks:
+                self._forget(session)
+
+    def worker_lost(self) -> None:
+        """All that was kept is gone."""
+        self.has_disk = False
+        self._heap.clear()
+        self._ended.clear()
+        for session in list(self._sessions.values()):
+            if not session.num_open:
+                self._forget(session)
+
+    def check(self, requests: Iterable[Request]) -> None:
+        """Proves the books. Raises BrokenState."""
+        opened: Counter[KVSession] = Counter()
+        for request in requests:
+            if request.kv_session is not None:
+                opened[request.kv_session] += 1
+        for name, session in self._sessions.items():
+            if session.num_open != opened.pop(session, 0):
+                raise BrokenState(f"session {name} has {session.num_open} open requests")
+        if opened:
+            raise BrokenState(f"{len(opened)} sessions with open requests are forgotten")
+        self._expected.check(list(self._sessions.values()))
+        cache = self._scheduling.cache
+        for session in () if cache is None else cache.retention.sessions():
+            if self._sessions.get((session.tenant, session.name)) is not session:
+                raise BrokenState(f"blocks are kept for session {session.name}, which is forgotten")
+
+    def _seconds(self, terms: SessionTerms) -> float:
+        asked = self._retention if terms.retention_s is None else terms.retention_s
+        return min(asked, self._longest)
+
+    def _forget(self, session: KVSession) -> None:
+        cache, name = self._scheduling.cache, (session.tenant, session.name)
+        if cache is not None:
+            cache.retention.let_go(session)
+        session.keeps = False
+        if self._sessions.get(name) is session and session not in self._expected:
+            del self._sessions[name]
+
+    def _kept_for(self, session: KVSession) -> float:
+        """Seconds for which its blocks are kept once its latest request has ended."""
+        away = session.resume_within
+        if away is None:
+            return session.retention
+        if away > session.retention:
+            return 0.0 if self._has_tier_below else session.retention
+        return min(session.retention, 2 * away + LEAD_SECONDS)
+
+    @property
+    def _has_tier_below(self) -> bool:
+        cache = self._scheduling.cache
+        return cache is not None and (cache.host is not None or self.has_disk)
+
+    def _expect(self, session: KVSession, request: Request) -> None:
+        """Remembers what a session wants that says when it will be back, if that can be below."""
+        away, now = session.resume_within, self._clock.now
+        if away is None or not self._has_tier_below or not request.sequences:
+            return
+        longest = max(request.sequences.values(), key=lambda each: each.num_published)
+        keys = longest.block_keys(0, longest.num_published, self._scheduling.block_size)
+        back = now + away
+        self._expected.add(session, Expected(back - min(LEAD_SECONDS, away / 2), back, keys))
+
+    def _idle(self, session: KVSession) -> None:
+        self._last_number += 1
+        heapq.heappush(self._heap, (session.until, self._last_number, session))
+
+    @staticmethod
+    def _idles(session: KVSession, until: float) -> bool:
+        """Whether it has not come back since it was to be over then."""
+        return not session.num_open and session.until == until
+
+    def _prune(self) -> None:
+        """Keeps the heap as small as what it is for."""
+        if len(self._heap) > 2 * len(self._sessions) + 64:
+            self._heap = [entry for entry in self._heap if self._idles(entry[2], entry[0])]
+            heapq.heapify(self._heap)

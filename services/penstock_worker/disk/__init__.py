@@ -1,1 +1,0 @@
-"""The tier on disk: KV blocks in files, named by their contents."""

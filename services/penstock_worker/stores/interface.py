@@ -1,0 +1,52 @@
+"""What keeps the contents of KV blocks outside the worker's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayout:
+    """name: a digest, in hex, of all that contents depend on beside their key: model, numerics,
+    version, and how a block lies in memory.  payload_bytes: of a block's contents."""
+
+    name: str
+    payload_bytes: int
+
+
+class KVStore(Protocol):
+    """Contents of blocks by their keys, which say what was computed, and by whom it may be used.
+
+    A store is opened for one StoredLayout: what is kept for another one is never found. What can't
+    be read, is damaged, or comes too late, is missing, and is computed: nothing here raises for it.
+    All but `has` may wait for whatever holds the contents, and are called from threads that no step
+    waits for; any method may be called while another one runs.
+    Everything in a store is bounded: what was not used for longest leaves it.
+    """
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of a block's contents, the same for all."""
+
+    @property
+    def num_damaged(self) -> int:
+        """Contents that were found to be so since the store was opened."""
+
+    def has(self, key: bytes) -> bool:
+        """Whether the contents are known to be there. Doesn't wait; whoever asks saves the trouble
+        of writing them again."""
+
+    def leading(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys, from the first one on, are there. They count as used now."""
+
+    def read(self, key: bytes) -> bytes | None:
+        """The contents, after their digest was compared; None where there are none that are
+        whole."""
+
+    def write(self, key: bytes, payload: bytes) -> bool:
+        """Keeps the contents; whether they are there now."""
+
+    def close(self) -> None:
+        """The store isn't used any more. Idempotent."""
