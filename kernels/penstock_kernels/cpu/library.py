@@ -46,8 +46,8 @@ _SIGNATURES = {
 }
 _BRIEF = ("pk_forward_bytes", "pk_sample_bytes", "pk_uniform")
 """Functions that a step calls before its forward pass, and that take microseconds: they keep the
-interpreter's lock. Where a call lets go of it, a thread that has waited for it goes on, and the step
-begins when that thread is through."""
+interpreter's lock. Where a call lets go of it, a thread that has waited for it goes on, and the
+step begins when that thread is through."""
 
 
 @functools.cache

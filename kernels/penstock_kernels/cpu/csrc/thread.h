@@ -15,7 +15,7 @@ struct Thread {
   Barrier& barrier;
   const int number, threads;
   ThreadScratch own;
-  Patience patience;
+  Patience patience{number};
   Cursor* cursors = nullptr;  // of the present phase
   int64_t waited = 0;         // nanoseconds in barriers; where the batch has ticks
 
