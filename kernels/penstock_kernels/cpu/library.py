@@ -44,6 +44,10 @@ _SIGNATURES = {
     "pk_sample": (None, [POINTER(PkSampling), c_void_p]),
     "pk_uniform": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
 }
+_BRIEF = ("pk_forward_bytes", "pk_sample_bytes", "pk_uniform")
+"""Functions that a step calls before its forward pass, and that take microseconds: they keep the
+interpreter's lock. Where a call lets go of it, a thread that has waited for it goes on, and the
+step begins when that thread is through."""
 
 
 @functools.cache
@@ -59,7 +63,9 @@ def load() -> ctypes.CDLL:
             "install Penstock again"
         )
     try:
-        library = ctypes.CDLL(str(path))
+        library, keeping_lock = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        for name in _BRIEF:
+            setattr(library, name, getattr(keeping_lock, name))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments

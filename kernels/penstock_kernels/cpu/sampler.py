@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,7 +86,6 @@ def sample(
         raise ValueError(f"threads must be at least 1, not {threads}")
     vocab = logits.shape[1]
     draws, held_back = _packed(rows, vocab)
-    _check(draws)
     adjustments = pack([row.adjustments for row in rows if row.adjustments is not None], vocab)
     first = draws["first_top"]
     ends = first + np.maximum(draws["logprobs"], 0)
@@ -125,6 +125,7 @@ def _packed(rows: Sequence[Row], vocab: int) -> tuple[np.ndarray, np.ndarray]:
     packed, first_top, num_adjusted = [], 0, 0
     held_back = _HeldBack(vocab)
     for row in rows:
+        _check(row)
         first_held, num_held = held_back.add(row.held_back)
         logprobs = NO_LOGPROBS if row.logprobs is None else min(row.logprobs, vocab)
         if logprobs < 0 and row.logprobs is not None:
@@ -195,20 +196,18 @@ _RANGES = {
 }
 
 
-def _check(draws: np.ndarray) -> None:
-    """Raises ValueError for the first number out of range, which includes NaN."""
-    temperature, top_p = draws["temperature"], draws["top_p"]
-    min_p, draw = draws["min_p"], draws["draw"]
+def _check(row: Row) -> None:
+    """Raises ValueError for the first number out of range, which includes NaN. A few rows are
+    checked sooner one by one than as arrays."""
     fits = {
-        "temperature": (temperature >= 0) & (temperature < np.inf),
-        "top_p": (top_p > 0) & (top_p <= 1),
-        "min_p": (min_p >= 0) & (min_p <= 1),
-        "draw": (draw >= 0) & (draw < 1),
+        "temperature": 0 <= row.temperature < math.inf,
+        "top_p": 0 < row.top_p <= 1,
+        "min_p": 0 <= row.min_p <= 1,
+        "draw": 0 <= row.draw < 1,
     }
-    for name, good in fits.items():
-        if not good.all():
-            worst = float(draws[name][np.argmin(good)])
-            raise ValueError(f"{name} must be {_RANGES[name]}, not {worst}")
+    if not all(fits.values()):
+        name = next(name for name, good in fits.items() if not good)
+        raise ValueError(f"{name} must be {_RANGES[name]}, not {float(getattr(row, name))}")
 
 
 def uniform(seeds: Sequence[int], sequences: Sequence[int], tokens: Sequence[int]) -> np.ndarray:

@@ -36,15 +36,10 @@ class CPUSampler:
         self._memory = _ThreadMemory()
 
     def sample(self, logits: Tensor, requests: list[SampleRequest]) -> list[SampledToken]:
-        draws = uniform(
-            [request.sampling.seed for request in requests],
-            [request.index for request in requests],
-            [request.emitted for request in requests],
-        )
-        values = logits.numpy()
+        draws, values = _draws(requests), logits.numpy()
         rows = [
             _row(request, draw, row)
-            for request, draw, row in zip(requests, draws.tolist(), values, strict=True)
+            for request, draw, row in zip(requests, draws, values, strict=True)
         ]
         sampled = sample(values, rows, threads=self._threads, scratch=self._memory.scratch)
         return [
@@ -62,6 +57,17 @@ class CPUSampler:
         if (sampled.tokens < 0).any():
             return None
         return [_logprobs(sampled, row) for row in range(len(rows))]
+
+
+def _draws(requests: list[SampleRequest]) -> list[float]:
+    """Where all take the most likely token, nobody looks at a draw."""
+    if not any(request.sampling.temperature for request in requests):
+        return [0.0] * len(requests)
+    return uniform(
+        [request.sampling.seed for request in requests],
+        [request.index for request in requests],
+        [request.emitted for request in requests],
+    ).tolist()
 
 
 def _row(request: SampleRequest, draw: float, logits: np.ndarray) -> Row:

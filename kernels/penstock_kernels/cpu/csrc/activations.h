@@ -64,28 +64,21 @@ inline void store_half(Half* p, V x) { store_bf16(p, x); }
 inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
 #endif
 
-inline uint16_t to_bf16(float x) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 64);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
-}
-
 // Group g of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
 // scale NaN, so that they reach every output of the row.
 inline void quantise_group(const Activations& a, int row, int g, V low, V high) {
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
   const float peak = highest(max(abs(low), abs(high)));
-  const float poison = sum(fma(high, zero(), mul(low, zero())));
   // Of the smallest numbers, 127 / peak is more than there is.
   const float most = 3.4028234664e38f, levels_per_one = peak > 0.0f ? 127.0f / peak : 0.0f;
   const bool tiny = levels_per_one > most;
   const V inverse = set1(tiny ? most : levels_per_one);
-  int8_t* levels = a.levels + cell;
-  store_i8(levels, mul(low, inverse));
-  store_i8(levels + 16, mul(high, inverse));
-  const float scale = (tiny ? 1.0f / most : peak / 127.0f) + poison;
-  const int32_t first = sum_i8(levels), second = sum_i8(levels + 16), total = first + second;
+  // What isn't finite is NaN times zero.
+  const bool poisoned = any_nan(fma(high, zero(), mul(low, zero())));
+  const float scale = poisoned ? __builtin_nanf("") : tiny ? 1.0f / most : peak / 127.0f;
+  int32_t first, second;
+  store_levels(a.levels + cell, mul(low, inverse), mul(high, inverse), first, second);
+  const int32_t total = first + second;
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);

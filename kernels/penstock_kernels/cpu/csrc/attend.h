@@ -77,7 +77,7 @@ template <class Cache> class Attend {
 
 // Folds the splits of one head of a row, where threads have shared them. out: [value_dim].
 inline void fold_head(Thread& t, const PkAttention& a, int row, int head, float* out) {
-  const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
+  const int position = t.position_of(row);
   int tile = 0;
   while (t.scratch.tiles[tile].row + t.scratch.tiles[tile].count <= row) tile++;
   const int group = a.heads / a.kv_heads, dim = a.value_dim, size = partial_size(dim);

@@ -66,10 +66,19 @@ struct Bf16Cache : Halves16 {
   using Open = uint16_t;
   static constexpr size_t page_cells(int dim) { return static_cast<size_t>(16) * dim; }
   static inline void put_key(uint16_t* page, int token, const float* head, int dim) {
-    for (int d = 0; d < dim; d++) page[32 * (d / 2) + 2 * token + d % 2] = to_bf16(head[d]);
+    for (int d = 0; d < dim; d += 16) {
+      uint16_t cells[16];
+      store_rounded(cells, load(head + d));
+      for (int i = 0; i < 16; i += 2) __builtin_memcpy(page + 16 * (d + i) + 2 * token, cells + i, 2 * sizeof *cells);
+    }
   }
   static inline void put_value(uint16_t* page, int token, const float* head, int dim) {
-    for (int d = 0; d < dim; d++) page[(token / 2 * dim + d) * 2 + token % 2] = to_bf16(head[d]);
+    uint16_t* out = page + static_cast<size_t>(token / 2) * dim * 2 + token % 2;
+    for (int d = 0; d < dim; d += 16) {
+      uint16_t cells[16];
+      store_rounded(cells, load(head + d));
+      for (int i = 0; i < 16; i++) out[2 * (d + i)] = cells[i];
+    }
   }
   struct Reader {
     static inline const uint16_t* keys(const uint16_t* page, int) { return page; }

@@ -6,11 +6,14 @@
 
 namespace {
 
-// e^x for x <= 88; 0 below -87 (no subnormal results).  Relative error under 2e-7: range reduction
-// to |r| <= ln 2 / 2, and the series to the sixth power.
-__attribute__((always_inline)) inline V exponential(V x) {
-  const V n = round_even(mul(max(x, set1(-87.0f)), set1(1.44269504088896341f)));
-  V r = fma(n, set1(-0.693145751953125f), max(x, set1(-87.0f)));
+// 1.5 * 2^23. Added to a number between -2^22 and 2^22, it rounds that to a whole one, which is then in the lowest bits.
+constexpr float WHOLE = 12582912.0f;
+
+// e^x for x from -87 to 88.  Relative error under 2e-7: range reduction to |r| <= ln 2 / 2, and the series to the sixth
+// power.
+__attribute__((always_inline)) inline V bounded_exponential(V x) {
+  const V whole = add(mul(x, set1(1.44269504088896341f)), set1(WHOLE)), n = sub(whole, set1(WHOLE));
+  V r = fma(n, set1(-0.693145751953125f), x);
   r = fma(n, set1(-1.428606820309417232e-6f), r);
   V p = set1(1.0f / 720.0f);
   p = fma(p, r, set1(1.0f / 120.0f));
@@ -19,8 +22,12 @@ __attribute__((always_inline)) inline V exponential(V x) {
   p = fma(p, r, set1(0.5f));
   p = fma(p, r, set1(1.0f));
   p = fma(p, r, set1(1.0f));
-  // NaN: n is NaN and the conversion is not a number's; carry it over by hand.
-  return add(zero_below(scale2(p, n), x, -87.0f), sub(x, x));
+  return scale2(p, whole);
+}
+
+// e^x for x <= 88; 0 below -87 (no subnormal results), NaN for NaN.
+__attribute__((always_inline)) inline V exponential(V x) {
+  return add(zero_below(bounded_exponential(max(x, set1(-87.0f))), x, -87.0f), sub(x, x));
 }
 
 // The same for one x, which is finite: no peak is -1e30, not infinity.
@@ -35,7 +42,7 @@ inline float exponential(float x) {
 inline V logistic_divisor(V x) {
   const V negative = max(sub(zero(), x), set1(-87.0f));
   const V bounded = sub(zero(), max(sub(zero(), negative), set1(-87.0f)));
-  return add(set1(1.0f), exponential(bounded));
+  return add(set1(1.0f), bounded_exponential(bounded));
 }
 
 // The logistic function of one number.
@@ -135,7 +142,13 @@ inline void normalise(const float* x, const PkNorm& norm, int width, float* out)
 // cosines, sines: [dim / 2].
 inline void rotate(float* head, const float* cosines, const float* sines, int dim) {
   const int half = dim / 2;
-  for (int i = 0; i < half; i++) {
+  int i = 0;
+  for (; i + 16 <= half; i += 16) {
+    const V a = load(head + i), b = load(head + i + half), cosine = load(cosines + i), sine = load(sines + i);
+    store(head + i, sub(mul(a, cosine), mul(b, sine)));
+    store(head + i + half, add(mul(b, cosine), mul(a, sine)));
+  }
+  for (; i < half; i++) {
     const float a = head[i], b = head[i + half];
     head[i] = a * cosines[i] - b * sines[i];
     head[i + half] = b * cosines[i] + a * sines[i];

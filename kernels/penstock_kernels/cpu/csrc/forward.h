@@ -101,12 +101,11 @@ template <class Cache> void forward_with(const PkProgram& m, const PkBatch& b, S
   for (size_t i = 0; i < cursors; i++) s.cursors[i].next.store(0, std::memory_order_relaxed);
   std::atomic<int64_t> lost{0};
   const int threads = b.threads > 0 && b.threads < m.threads ? b.threads : m.threads;
+  barrier.processors.expect(threads);
 #pragma omp parallel num_threads(threads)
   {
-    // The runtime may give fewer threads than were asked for.
-#pragma omp single
-    barrier.expect(omp_get_num_threads());
     Thread thread(m, b, s, barrier, omp_get_thread_num(), omp_get_num_threads());
+    barrier.begin(thread.patience, thread.threads);
     run_program<Cache>(thread);
     lost.fetch_add(thread.patience.lost, std::memory_order_relaxed);
   }

@@ -120,7 +120,22 @@ void sleep_on(std::atomic<int>& variable, int value) {
 void wake_all(std::atomic<int>& variable) {
   syscall(SYS_futex, &variable, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
+
+int processor() { return sched_getcpu(); }
+
+int move_from(const int* taken, int count) {
+  cpu_set_t allowed, left;
+  // A machine with more processors than the set has room for is left alone.
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return processor();
+  left = allowed;
+  for (int i = 0; i < count; i++)
+    if (taken[i] >= 0 && taken[i] < CPU_SETSIZE) CPU_CLR(taken[i], &left);
+  if (CPU_COUNT(&left) && sched_setaffinity(0, sizeof left, &left) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+  return processor();
+}
 #else
+int processor() { return -1; }
+int move_from(const int*, int) { return -1; }
 void sleep_on(std::atomic<int>&, int) { sched_yield(); }
 void wake_all(std::atomic<int>&) {}
 #endif

@@ -10,7 +10,7 @@ template <class Cache> void place_latent(Thread& t, const PkPhase& p) {
   const PkAttention& a = *p.attention;
   const int turning = a.rotary_dims, rank = a.value_dim, dim = a.head_dim;
   t.share_out(t.batch.rows, [&](int row) {
-    const int sequence = t.sequence_of(row), position = t.batch.starts[sequence] + row - t.batch.first_row[sequence];
+    const int sequence = t.sequence_of(row), position = t.position_of(row);
     const Angles by = t.angles(a, row);
     const float* stored = t.row(p.source, row);
     float* key = t.own.row;

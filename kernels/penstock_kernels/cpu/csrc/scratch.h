@@ -16,6 +16,8 @@ constexpr int LOGITS_ROWS = 64;
 // Query positions of one sequence, and one KV head: what a thread attends with at a time.  end: tokens of
 // the sequence so far.
 struct QueryTile { int32_t sequence, row, count, position, end; };
+// Whose a row is, and where it stands in that sequence.
+struct RowPlace { int32_t sequence, position; };
 
 // Floats of partial results of attention that threads leave for each other: 256 MiB.
 constexpr size_t MOST_PARTIALS = size_t{64} << 20;
@@ -40,6 +42,7 @@ struct Scratch {
   Activations input, inner;
   float* low[3];               // [rows, low_rank]: what A of adapters gives, for the three matrices of a phase
   QueryTile* tiles;
+  RowPlace* rows;
   Cursor* cursors;             // of each phase and thread
   std::atomic<int>* given_up;  // GIVEN_UP or BROKEN_OFF
   char* threads;               // per thread
@@ -140,6 +143,7 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
   }
   s.max_splits = (longest + pk::KEY_SPLIT - 1) / pk::KEY_SPLIT;
   Activations::take(at, s.tiles, s.num_tiles);
+  Activations::take(at, s.rows, b.rows);
   Activations::take(at, s.cursors, static_cast<size_t>(m.num_phases) * m.threads);
   Activations::take(at, s.given_up, 1);
   // Few tiles and many keys: threads share the splits of a tile instead of whole tiles, where what they leave
@@ -157,11 +161,13 @@ inline Scratch plan(const PkProgram& m, const PkBatch& b, char* work) {
 
 inline void fill_tiles(const PkBatch& b, Scratch& s) {
   int n = 0;
-  for (int i = 0; i < b.sequences; i++)
+  for (int i = 0; i < b.sequences; i++) {
+    for (int row = b.first_row[i]; row < b.first_row[i + 1]; row++) s.rows[row] = {i, b.starts[i] + row - b.first_row[i]};
     for (int row = b.first_row[i]; row < b.first_row[i + 1]; row += pk::TILE_QUERIES) {
       const int left = b.first_row[i + 1] - row;
       s.tiles[n++] = {i, row, left < pk::TILE_QUERIES ? left : pk::TILE_QUERIES, b.starts[i] + row - b.first_row[i], b.starts[i] + b.first_row[i + 1] - b.first_row[i]};
     }
+  }
 }
 
 }  // namespace

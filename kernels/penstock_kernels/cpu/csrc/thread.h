@@ -15,7 +15,7 @@ struct Thread {
   Barrier& barrier;
   const int number, threads;
   ThreadScratch own;
-  Patience patience;
+  Patience patience{number};
   Cursor* cursors = nullptr;  // of the present phase
   int64_t waited = 0;         // nanoseconds in barriers; where the batch has ticks
 
@@ -67,20 +67,8 @@ struct Thread {
     return (buffer == PK_INNER ? scratch.inner : own_rows() ? own.own : scratch.input).of_width(width);
   }
 
-  int sequence_of(int row) const {
-    int low = 0, high = batch.sequences - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (batch.first_row[middle] <= row) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  }
-
-  int position_of(int row) const {
-    const int sequence = sequence_of(row);
-    return batch.starts[sequence] + row - batch.first_row[sequence];
-  }
+  int sequence_of(int row) const { return scratch.rows[row].sequence; }
+  int position_of(int row) const { return scratch.rows[row].position; }
 
   // What the batch says of the last position that the row sees, or null.
   const int32_t* last_seen(int row) const { return batch.last_seen ? batch.last_seen + row : nullptr; }

@@ -409,6 +409,13 @@ struct Kernels {
 // Lets another thread run while this one waits.
 void give_way();
 
+// The number of the processor that the calling thread runs on, or -1.
+int processor();
+
+// Moves the calling thread to a processor that is none of `taken`, [count], if it may use one; it may use those that it
+// might before. Returns the number of the one that it is on.
+int move_from(const int* taken, int count);
+
 // Of a clock that only goes on.
 int64_t nanoseconds();
 

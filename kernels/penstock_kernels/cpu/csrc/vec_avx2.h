@@ -64,15 +64,10 @@ inline __m256 i8_half(const int8_t* p) {
 }
 inline V load_i8(const int8_t* p) { return {i8_half(p), i8_half(p + 8)}; }
 
-inline __m256 scale2_half(__m256 x, __m256 n) {
-  const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return _mm256_mul_ps(x, _mm256_castsi256_ps(bits));
+inline __m256 scale2_half(__m256 x, __m256 whole) {
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_castps_si256(whole), 23)));
 }
-inline V scale2(V x, V n) { return {scale2_half(x.lo, n.lo), scale2_half(x.hi, n.hi)}; }
-inline V round_even(V x) {
-  constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  return {_mm256_round_ps(x.lo, mode), _mm256_round_ps(x.hi, mode)};
-}
+inline V scale2(V x, V whole) { return {scale2_half(x.lo, whole.lo), scale2_half(x.hi, whole.hi)}; }
 inline V zero_below(V y, V x, float limit) {
   const __m256 bound = _mm256_set1_ps(limit);
   return {_mm256_and_ps(y.lo, _mm256_cmp_ps(x.lo, bound, _CMP_NLT_UQ)),
@@ -173,17 +168,24 @@ template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t) {
 }
 #endif
 
-inline void store_i8(int8_t* p, V x) {
+inline __m128i to_i8(V x) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi));
   const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
-  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
-// Of bytes made unsigned, less what that added.
-inline int32_t sum_i8(const int8_t* p) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(128))), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
+inline void store_i8(int8_t* p, V x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_i8(x)); }
+// The same of 32, and the sums of the first and of the latter half of the bytes: of bytes made unsigned, less what that
+// added.
+inline void store_levels(int8_t* p, V low, V high, int32_t& first, int32_t& second) {
+  const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(to_i8(low)), to_i8(high), 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
+  __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(128))), _mm256_setzero_si256());
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  first = _mm256_cvtsi256_si32(sums) - 16 * 128;
+  second = _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1)) - 16 * 128;
+}
+inline bool any_nan(V x) {
+  return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.lo, x.lo, _CMP_UNORD_Q), _mm256_cmp_ps(x.hi, x.hi, _CMP_UNORD_Q))) != 0;
 }
 
 // 8 floats, rounded to nearest even, each in the high half of its lane; NaN stays NaN.
@@ -203,6 +205,7 @@ inline void store_bf16(uint16_t* p, V x) {
   const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(rounded_half(x.lo), 16), _mm256_srli_epi32(rounded_half(x.hi), 16));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+inline void store_rounded(uint16_t* p, V x) { store_bf16(p, x); }
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline void store_pairs_half(uint16_t* p, __m256 even, __m256 odd) {
   const __m256i pairs = _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(even), 16), _mm256_castps_si256(odd));

@@ -66,12 +66,10 @@ inline V load_i8(const int8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 
-// x * 2^n for whole n, without a table; n in [-126, 127].
-inline V scale2(V x, V n) {
-  const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
-  return mul(x, _mm512_castsi512_ps(bits));
+// x * 2^n, where both are normal numbers and the lowest 9 bits of `whole` are n.
+inline V scale2(V x, V whole) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(whole), 23)));
 }
-inline V round_even(V x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // y where x < limit, else 0 is not wanted: keeps y where x >= limit, 0 elsewhere (NaN kept).
 inline V zero_below(V y, V x, float limit) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), y);
@@ -114,14 +112,31 @@ inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return dot<N>(w, a, _mm512_set1_epi32(offset)); }
 
 // 16 floats, rounded to nearest even and clamped, as signed bytes.
-inline void store_i8(int8_t* p, V x) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+inline __m128i to_i8(V x) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)); }
+inline void store_i8(int8_t* p, V x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_i8(x)); }
+// The same of 32, and the sums of the first and of the latter half of the bytes.
+inline void store_levels(int8_t* p, V low, V high, int32_t& first, int32_t& second) {
+  const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(to_i8(low)), to_i8(high), 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bytes);
+  __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+  first = _mm256_cvtsi256_si32(sums);
+  second = _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1));
 }
-// Of bytes made unsigned, less what that added.
-inline int32_t sum_i8(const int8_t* p) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(128))), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
+inline bool any_nan(V x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0; }
+
+// 16 floats rounded to bfloat16, each in the high half of its lane; NaN stays NaN.
+inline __m512i rounded_bits(V x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(64 << 16));
+}
+// As the cache keeps them: subnormal numbers are not zero.
+inline void store_rounded(uint16_t* p, V x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(x), 16)));
 }
 
 // store_bf16: 16 floats, rounded to nearest even.
@@ -140,18 +155,8 @@ inline void store_bf16(uint16_t* p, V x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
 #else
-// 16 floats rounded to bfloat16, each in the high half of its lane.
-inline __m512i rounded_bits(V x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(64 << 16));
-}
 inline V round_bf16(V x) { return _mm512_castsi512_ps(_mm512_and_si512(rounded_bits(x), _mm512_set1_epi32(static_cast<int>(0xffff0000u)))); }
-inline void store_bf16(uint16_t* p, V x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(x), 16)));
-}
+inline void store_bf16(uint16_t* p, V x) { store_rounded(p, x); }
 #endif
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline void store_bf16_pairs(uint16_t* p, V even, V odd) {

@@ -37,6 +37,7 @@ inline float sum(V a) {
 inline float highest(V a) { float r = a.x[0]; PK_LANES r = a.x[i] > r ? a.x[i] : r; return r; }
 
 inline float bits_to_float(uint32_t bits) { float r; __builtin_memcpy(&r, &bits, 4); return r; }
+inline uint32_t float_to_bits(float x) { uint32_t r; __builtin_memcpy(&r, &x, 4); return r; }
 inline float f16_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
   if (exponent == 31) return bits_to_float(sign | 0x7f800000u | (mantissa << 13));
@@ -51,9 +52,8 @@ inline V load_even(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(sta
 inline V load_odd(const uint16_t* p) { V r; PK_LANES r.x[i] = bits_to_float(static_cast<uint32_t>(p[2 * i + 1]) << 16); return r; }
 inline V load_i8(const int8_t* p) { V r; PK_LANES r.x[i] = p[i]; return r; }
 
-inline V round_even(V a) { PK_LANES a.x[i] = std::nearbyint(a.x[i]); return a; }
-inline V scale2(V a, V n) {
-  PK_LANES a.x[i] *= bits_to_float(static_cast<uint32_t>(static_cast<int32_t>(n.x[i]) + 127) << 23);
+inline V scale2(V a, V whole) {
+  PK_LANES a.x[i] = bits_to_float(float_to_bits(a.x[i]) + (float_to_bits(whole.x[i]) << 23));
   return a;
 }
 inline V zero_below(V y, V a, float limit) { PK_LANES y.x[i] = a.x[i] < limit ? 0.0f : y.x[i]; return y; }
@@ -95,7 +95,14 @@ inline void store_i8(int8_t* p, V a) {
     p[i] = r >= -128.0f && r <= 127.0f ? static_cast<int8_t>(r) : (r > 127.0f ? 127 : -128);
   }
 }
-inline int32_t sum_i8(const int8_t* p) { int32_t r = 0; PK_LANES r += p[i]; return r; }
+// Of 32 floats, and the sums of the first and of the latter half of the bytes.
+inline void store_levels(int8_t* p, V low, V high, int32_t& first, int32_t& second) {
+  store_i8(p, low);
+  store_i8(p + 16, high);
+  first = second = 0;
+  PK_LANES first += p[i], second += p[16 + i];
+}
+inline bool any_nan(V a) { bool any = false; PK_LANES any |= a.x[i] != a.x[i]; return any; }
 
 // The bits of a float, rounded to the bfloat16 in their high half.
 inline uint32_t rounded_bits(float x) {
@@ -106,6 +113,7 @@ inline uint32_t rounded_bits(float x) {
 inline V round_bf16(V a) { PK_LANES a.x[i] = bits_to_float(rounded_bits(a.x[i]) & 0xffff0000u); return a; }
 // 16 floats, rounded to nearest even.
 inline void store_bf16(uint16_t* p, V a) { PK_LANES p[i] = static_cast<uint16_t>(rounded_bits(a.x[i]) >> 16); }
+inline void store_rounded(uint16_t* p, V a) { store_bf16(p, a); }
 // 16 pairs (even, odd) of numbers that are bfloat16 already.
 inline uint16_t upper_half(float x) { uint32_t bits; __builtin_memcpy(&bits, &x, 4); return static_cast<uint16_t>(bits >> 16); }
 inline void store_bf16_pairs(uint16_t* p, V even, V odd) {

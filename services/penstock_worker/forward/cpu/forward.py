@@ -67,7 +67,9 @@ class CPUForward:
             if not self._ends.ranks.place.last:
                 rows = rows[:0]
         with nullcontext() if self._states is None else self._states.moved_on(batch) as states:
-            logits = self._decoder.logits(replace(step, states=states), _int32(rows))
+            if states is not None:
+                step = replace(step, states=states)
+            logits = self._decoder.logits(step, _int32(rows))
             if self._decoder.cancelled:
                 raise StepCancelled
         if self._taps is not None:
