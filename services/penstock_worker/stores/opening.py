@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import penstock
@@ -11,14 +13,18 @@ from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.stores.disk.folder import SegmentFolder
-from penstock_worker.stores.interface import StoredLayout
+from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.plugged import open_plugged
+from penstock_worker.stores.sealed import DigestSeal, SealedStore
+from penstock_worker.stores.several import StoresInOrder
 from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
 
 
 def refuse_store(setup: Setup, why: str) -> None:
-    """Raises StartupError if there is to be a tier on disk."""
-    if setup.disk_kv_dir:
-        raise StartupError(f"disk_kv_dir is set: {why}")
+    """Raises StartupError if KV is to be kept anywhere."""
+    asked = "disk_kv_dir" if setup.disk_kv_dir else "kv_store"
+    if setup.disk_kv_dir or setup.kv_store:
+        raise StartupError(f"{asked} is set: {why}")
 
 
 def open_store(
@@ -32,18 +38,28 @@ def open_store(
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
     `drafts`: whether a draft model shares the blocks. Raises StartupError."""
-    if not setup.disk_kv_dir:
-        return NO_STORE
     if ranks > 1:
         refuse_store(setup, f"it serves models on one rank, and this one has {ranks}")
     if groups != ONE_GROUP:
         refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    layout = _layout_of(setup, copies, fingerprint)
-    root = Path(setup.disk_kv_dir).expanduser().absolute()
-    folder = SegmentFolder(root, layout, setup.disk_kv_bytes)
-    return StoreTier(folder, copies, setup.disk_kv_write_bytes)
+    stores = list(_stores(setup, _layout_of(setup, copies, fingerprint)))
+    if not stores:
+        return NO_STORE
+    store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
+    return StoreTier(store, copies, setup.disk_kv_write_bytes)
+
+
+def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
+    """The fastest first."""
+    if setup.disk_kv_dir:
+        root = Path(setup.disk_kv_dir).expanduser().absolute()
+        yield SegmentFolder(root, layout, setup.disk_kv_bytes)
+    if setup.kv_store:
+        seal = DigestSeal()
+        longer = replace(layout, payload_bytes=layout.payload_bytes + seal.extra_bytes)
+        yield SealedStore(open_plugged(setup.kv_store, setup.kv_store_address, longer), seal)
 
 
 def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str) -> StoredLayout:

@@ -72,10 +72,20 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="MiB that each engine core writes to disk_kv_dir per second, at most. What"
-            " is computed faster than that is not all kept.",
+            description="MiB that each engine core writes to disk_kv_dir, or to kv_store, per"
+            " second, at most. What is computed faster than that is not all kept.",
         ),
     ] = 256.0
+    kv_store: Annotated[
+        str | None,
+        Meta(
+            description="Plug-in that keeps KV blocks elsewhere, beside disk_kv_dir or without it;"
+            " default: none. For the same models as disk_kv_dir."
+        ),
+    ] = None
+    kv_store_address: Annotated[
+        str, Meta(description="What kv_store is opened with: where it keeps blocks.")
+    ] = ""
     kv_retention_seconds: Annotated[
         float,
         Meta(
