@@ -75,6 +75,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f"{kept[0]} is set, and enable_prefix_caching is off: blocks that are kept are "
                 "those of earlier requests"
             )
+        if cache.disk_kv_key_file is not None and not kept:
+            raise StartupError("disk_kv_key_file is set, and neither disk_kv_dir nor kv_store is")
         lora = self.config.lora
         if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
             raise StartupError(
@@ -264,6 +266,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             worker_extensions=config.worker.worker_extensions,
             kv_store=config.cache.kv_store or "",
             kv_store_address=config.cache.kv_store_address,
+            disk_kv_key_file=config.cache.disk_kv_key_file or "",
         )
 
 

@@ -154,6 +154,32 @@ def test_what_has_gone_from_the_disk_is_in_redis(
     assert (found, blocks_read(life)) == (alone(folder, FLOAT), ALL)
 
 
+def test_what_is_kept_is_encrypted(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+    shared_redis: RedisServer,
+    redis: Any,
+    example: ModuleType,
+) -> None:
+    """In both places. Who has another key, or none, finds nothing."""
+    pytest.importorskip(
+        "cryptography", reason="no cryptography: pip install 'penstock[encryption]'"
+    )
+    keys = [tmp_path / "key", tmp_path / "other"]
+    for number, path in enumerate(keys):
+        path.write_text(f"{number:064x}\n")
+    both = replace(WAY, disk=str(tmp_path / "disk"), store="redis", store_address=shared_redis.url)
+    way = replace(both, key_file=str(keys[0]))
+    first, _ = one_by_one(folder, FLOAT, way)
+    assert first == alone(folder, FLOAT)
+    for found_by, blocks in ((replace(way, store=""), ALL), (replace(way, disk=""), ALL)):
+        found, life = one_by_one(folder, FLOAT, found_by)
+        assert (found, blocks_read(life)) == (first, blocks)
+    for stranger in (both, replace(both, key_file=str(keys[1]))):
+        found, life = one_by_one(folder, FLOAT, stranger)
+        assert (found, blocks_read(life)) == (first, 0)
+
+
 def test_stores_that_will_not_do_are_refused(
     folder: Path,  # noqa: F811
     example: ModuleType,
@@ -164,6 +190,10 @@ def test_stores_that_will_not_do_are_refused(
         loaded(folder, replace(WAY, store="redis", store_address="http://here"))
     with pytest.raises(StartupError, match="kv_store is set, and enable_prefix_caching is off"):
         System(folder, FLOAT, replace(WAY, store="redis", prefix_caching=False))
+    with pytest.raises(StartupError, match="disk_kv_key_file is set, and neither"):
+        System(folder, FLOAT, replace(WAY, key_file="key"))
+    with pytest.raises(StartupError, match="disk_kv_key_file /no/key can't be read: No such file"):
+        loaded(folder, replace(WAY, store="redis", key_file="/no/key"))
 
 
 def loaded(folder: Path, way: Any) -> None:  # noqa: F811

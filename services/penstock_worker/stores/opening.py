@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import penstock
@@ -13,6 +12,7 @@ from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.stores.disk.folder import SegmentFolder
+from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
@@ -53,13 +53,27 @@ def open_store(
 
 def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
     """The fastest first."""
+    encryption = _encryption(setup, layout)
     if setup.disk_kv_dir:
-        root = Path(setup.disk_kv_dir).expanduser().absolute()
-        yield SegmentFolder(root, layout, setup.disk_kv_bytes)
+        yield _on_disk(setup, layout, encryption)
     if setup.kv_store:
-        seal = DigestSeal()
-        longer = replace(layout, payload_bytes=layout.payload_bytes + seal.extra_bytes)
-        yield SealedStore(open_plugged(setup.kv_store, setup.kv_store_address, longer), seal)
+        seal = encryption or DigestSeal()
+        below = open_plugged(setup.kv_store, setup.kv_store_address, seal.over(layout))
+        yield SealedStore(below, seal)
+
+
+def _on_disk(setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None) -> KVStore:
+    """Segments have digests of their own."""
+    root = Path(setup.disk_kv_dir).expanduser().absolute()
+    if seal is None:
+        return SegmentFolder(root, layout, setup.disk_kv_bytes)
+    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes), seal)
+
+
+def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
+    if not setup.disk_kv_key_file:
+        return None
+    return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
 
 
 def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str) -> StoredLayout:

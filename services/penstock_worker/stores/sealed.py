@@ -1,13 +1,14 @@
-"""Contents on their way to a store and back: with a digest, by which damage is known."""
+"""Contents on their way to a store and back: with a digest, or encrypted."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Protocol
 
-from penstock_worker.stores.interface import KVStore
+from penstock_worker.stores.interface import KVStore, StoredLayout
 
 DIGEST_BYTES = 32
 
@@ -18,6 +19,9 @@ class Seal(Protocol):
     @property
     def extra_bytes(self) -> int:
         """By how much what is stored is longer than the contents."""
+
+    def over(self, layout: StoredLayout) -> StoredLayout:
+        """What the store below is opened for."""
 
     def name(self, key: bytes) -> bytes:
         """Under which the store knows the key, 32 bytes."""
@@ -33,6 +37,9 @@ class DigestSeal:
     """The contents behind a digest of theirs and of their key."""
 
     extra_bytes = DIGEST_BYTES
+
+    def over(self, layout: StoredLayout) -> StoredLayout:
+        return replace(layout, payload_bytes=layout.payload_bytes + self.extra_bytes)
 
     def name(self, key: bytes) -> bytes:
         return key

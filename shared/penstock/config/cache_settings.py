@@ -76,6 +76,13 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " second, at most. What is computed faster than that is not all kept.",
         ),
     ] = 256.0
+    disk_kv_key_file: Annotated[
+        str | None,
+        Meta(
+            description="File with a key of 64 hexadecimal digits, by which blocks in disk_kv_dir"
+            " and kv_store are encrypted (needs the extra `encryption`); default: they aren't."
+        ),
+    ] = None
     kv_store: Annotated[
         str | None,
         Meta(

@@ -103,6 +103,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Name of the plug-in that keeps KV blocks, too; empty for none."""
     kv_store_address: str = ""
     """What that is opened with."""
+    disk_kv_key_file: str = ""
+    """File of the key that what is kept is encrypted with; empty: it isn't."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
