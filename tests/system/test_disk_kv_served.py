@@ -3,6 +3,7 @@ what others may not see they don't."""
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from penstock_worker.stores.disk.segment import MAGIC
 from testing.serving import Server, wait_until
+from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -60,10 +62,10 @@ def start(
     return lambda *flags: start_server(tiny_model, *disk, *PORTS, *flags)
 
 
-def kill_worker(server: Server) -> None:
-    first = server.child("worker 0")
+def kill(server: Server, child: str) -> None:
+    first = server.child(child)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: server.children().get("penstock: worker 0") not in (None, first))
+    wait_until(lambda: server.children().get(f"penstock: {child}") not in (None, first))
 
 
 def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -74,11 +76,11 @@ def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path)
     wait_until(lambda: blocks_on(folder) >= BLOCKS * len(PROMPTS))
     for path in [*files(folder), folder / "lock"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    for _ in range(3):
+    for child in ("worker 0", "engine", "worker 0"):
 
-        def kill_once() -> None:
+        def kill_once(child: str = child) -> None:
             time.sleep(chance.random() * 0.1)  # Anywhere: before, while, or after it is read.
-            kill_worker(server)
+            kill(server, child)
 
         assert all_asked(server, kill_once) == undisturbed
         wait_until(server.ready)
@@ -109,7 +111,54 @@ def test_a_worker_killed_while_it_writes(start: Callable[..., Server], tmp_path:
     for least in (2, 5, 8):
         wait_until(lambda least=least: blocks_on(tmp_path / "kv") >= least)
         assert blocks_on(tmp_path / "kv") < BLOCKS * len(PROMPTS)
-        kill_worker(server)
+        kill(server, "worker 0")
         wait_until(server.ready)
         assert all_asked(server) == undisturbed
     assert len(files(tmp_path / "kv")) == 1, "a later life goes on where one was killed"
+
+
+def test_two_engine_cores_share_a_folder(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Each writes a file of its own while it lives, and a later life reads both."""
+    server = start("--data-parallel-size", "2")
+    wait_until(lambda: sum(each["ready"] for each in server.get("/status")[1]["engines"]) == 2)
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(tmp_path / "kv") >= BLOCKS * len(PROMPTS))
+    assert len(files(tmp_path / "kv")) == 2
+    assert all_asked(server, lambda: kill(server, "engine 0")) == undisturbed
+    server.close()
+    server = start()
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+
+
+def test_a_slow_store_and_kills_while_it_is_read(
+    start_server: Callable[..., Server],
+    tiny_model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "slow"
+    install_slow_store(tmp_path)
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), known])))
+    flags = ("--kv-store", "slow", "--kv-store-address", f"0.05:{folder}", *PORTS)
+    server = start_server(tiny_model, *flags)
+    undisturbed = all_asked(server)
+    wait_until(lambda: len(list(folder.glob("*/*"))) >= BLOCKS * len(PROMPTS))
+    server.close()
+    assert reads(folder) == 0
+    for child in ("engine", "worker 0"):
+        # A new life each time: one that has computed knows that this store is slower.
+        server = start_server(tiny_model, *flags)
+        before = reads(folder)
+
+        def kill_in_mid_read(server: Server, child: str, before: int) -> None:
+            wait_until(lambda: reads(folder) > before)
+            kill(server, child)
+
+        meanwhile = functools.partial(kill_in_mid_read, server, child, before)
+        assert all_asked(server, meanwhile) == undisturbed
+        server.close()
+    server = start_server(tiny_model, *flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS
