@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock_worker.stores.disk.segment import MAGIC
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page
 
@@ -38,6 +39,15 @@ def all_asked(server: Server, meanwhile: Callable[[], None] = lambda: None) -> l
         answers = [pool.submit(asked, server, prompt) for prompt in PROMPTS]
         meanwhile()
         return [answer.result() for answer in answers]
+
+
+def timeline(server: Server, prompt: list[int]) -> dict[str, Any]:
+    """Of the only sequence."""
+    body = {"model": server.model, "prompt": prompt, "max_tokens": 1}
+    headers = {"x-penstock-timeline": "1"}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE)
+    (told,) = reply.json()["penstock_timeline"]["sequences"]
+    return dict(told)
 
 
 def files(folder: Path) -> list[Path]:
@@ -87,8 +97,12 @@ def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path)
     server.close()
 
     server = start()
+    told = timeline(server, PROMPTS[0])
+    assert told["stored_tokens"] == told["cached_tokens"] == 16 * BLOCKS
+    assert 0 < told["stored"] <= told["queue"]
     assert all_asked(server) == undisturbed
     assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert timeline(server, PROMPTS[0])["stored_tokens"] == 0, "it is in memory"
     # Neither another salt nor another tenant finds it.
     before = read_by(server)
     assert asked(server, PROMPTS[0], cache_salt="mine") == undisturbed[0]

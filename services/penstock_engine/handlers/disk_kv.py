@@ -26,13 +26,16 @@ class DiskKVHandler:
         if fetch.session is not None:
             self._state.counts.prefetched["disk"] += message.count
             self._prefetcher.hold(fetch.session, fetch.prefix)
-        self._let_go(fetch.requests)
+        self._let_go(fetch.requests, message.count * self._state.scheduling.block_size)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""
         self._let_go(self._state.disk_kv.worker_lost())
 
-    def _let_go(self, requests: list[Request]) -> None:
+    def _let_go(self, requests: list[Request], tokens: int = 0) -> None:
+        """tokens: of the prompt, whose KV has come."""
         for request in requests:
             for sequence in self._state.remote_kv.arrived(request):
+                if sequence.timeline is not None:
+                    sequence.timeline.stored_tokens += tokens
                 enter(self._state, sequence)
