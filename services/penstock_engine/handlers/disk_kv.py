@@ -16,17 +16,20 @@ class DiskKVHandler:
         self._state = state
         self._prefetcher = Prefetcher(state)
 
-    def answered(self, message: FoundKV | FetchedKV) -> None:
+    def answered(self, message: FoundKV | FetchedKV, rank: int) -> None:
         """Raises UnfitAnswer for one that nobody asked for."""
         disk = self._state.disk_kv
         if isinstance(message, FoundKV):
-            self._let_go(disk.found(message))
+            self._let_go(disk.found(message, rank))
             return
-        fetch = disk.fetched(message)
+        fetch = disk.fetched(message, rank)
+        if fetch is None:
+            return
+        count = len(fetch.keys)
         if fetch.session is not None:
-            self._state.counts.prefetched["disk"] += message.count
+            self._state.counts.prefetched["disk"] += count
             self._prefetcher.hold(fetch.session, fetch.prefix)
-        self._let_go(fetch.requests, message.count * self._state.scheduling.block_size)
+        self._let_go(fetch.requests, count * self._state.scheduling.block_size)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""

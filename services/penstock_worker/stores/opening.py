@@ -11,6 +11,7 @@ from penstock.errors import StartupError
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -33,22 +34,21 @@ def open_store(
     fingerprint: str,
     groups: tuple[KVGroup, ...],
     *,
-    ranks: int,
+    place: RankPlace,
     drafts: bool,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `drafts`: whether a draft model shares the blocks. Raises StartupError."""
-    if ranks > 1:
-        refuse_store(setup, f"it serves models on one rank, and this one has {ranks}")
+    `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
+    shares the blocks. Raises StartupError."""
     if groups != ONE_GROUP:
         refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    stores = list(_stores(setup, _layout_of(setup, copies, fingerprint)))
+    stores = list(_stores(setup, _layout_of(setup, copies, fingerprint, place.rank)))
     if not stores:
         return NO_STORE
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
-    return StoreTier(store, copies, setup.disk_kv_write_bytes)
+    return StoreTier(store, copies, max(1, setup.disk_kv_write_bytes // place.ranks))
 
 
 def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
@@ -76,7 +76,8 @@ def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
     return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
 
 
-def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str) -> StoredLayout:
-    parts = (fingerprint, penstock.__version__, str(setup.block_size), *map(str, copies.widths))
+def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str, rank: int) -> StoredLayout:
+    sizes = (rank, setup.block_size, *copies.widths)
+    parts = (fingerprint, penstock.__version__, *map(str, sizes))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return StoredLayout(name, sum(copies.widths))
