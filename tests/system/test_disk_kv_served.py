@@ -21,6 +21,7 @@ from penstock_worker.stores.disk.segment import MAGIC
 from testing.serving import PATIENCE, Server, wait_until
 from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -176,3 +177,38 @@ def test_a_slow_store_and_kills_while_it_is_read(
     server = start_server(tiny_model, *flags)
     assert all_asked(server) == undisturbed
     assert read_by(server) >= BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)]
+)
+def test_each_rank_keeps_its_part(
+    start_server: Callable[..., Server], tmp_path: Path, tensor: int, pipeline: int
+) -> None:
+    """A block that one of them has lost is computed."""
+    folder = tmp_path / "kv"
+    model = str(write_gguf(tmp_path / "tiny.gguf", heads=4, kv_heads=2))
+    if pipeline > 1:  # It has one layer.
+        model = "smollm2-135m"
+    server_flags = (
+        *("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline)),
+        *("--max-model-len", "128", "--num-kv-blocks", "256", "--dtype", "float32"),
+        *("--disk-kv-dir", str(folder), "--disk-kv-gib", "0.5", *PORTS),
+    )
+    server = start_server(model, *server_flags)
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(folder) >= 2 * BLOCKS * len(PROMPTS))
+    server.close()
+    first, _ = sorted(path for path in folder.glob("*") if path.is_dir())
+
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert all_asked(server, lambda: kill(server, "worker 1")) == undisturbed
+    server.close()
+
+    for path in first.glob("*.kv"):
+        path.unlink()
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) == 0
