@@ -41,15 +41,16 @@ class ExpectedSessions:
     def num_keys(self) -> int:
         return sum(self._counts.values())
 
-    def add(self, session: KVSession, expected: Expected) -> None:
-        """In the place of what was expected of it before."""
+    def add(self, session: KVSession, expected: Expected) -> list[KVSession]:
+        """In the place of what was expected of it before. Returns those that gave way."""
         self.drop(session)
-        count = len(expected.keys)
+        count, displaced = len(expected.keys), list[KVSession]()
         if not 0 < count <= MAX_EXPECTED_KEYS:
-            return
+            return displaced
         while self.num_keys + count > MAX_EXPECTED_KEYS:
             most = max(self._counts, key=self._counts.__getitem__)
-            self.drop(next(each for each in self._sessions if each.tenant == most))
+            displaced.append(next(each for each in self._sessions if each.tenant == most))
+            self.drop(displaced[-1])
         self._sessions[session] = expected
         self._counts[session.tenant] = self._counts.get(session.tenant, 0) + count
         self._last_number += 1
@@ -57,6 +58,7 @@ class ExpectedSessions:
         if len(self._heap) > 2 * len(self._sessions) + 64:
             self._heap = [entry for entry in self._heap if self._counts_still(entry)]
             heapq.heapify(self._heap)
+        return displaced
 
     def drop(self, session: KVSession) -> None:
         """It is back, or nothing is to be done for it."""

@@ -137,6 +137,11 @@ class KVSessions:
                 raise BrokenState(f"session {name} has {session.num_open} open requests")
         if opened:
             raise BrokenState(f"{len(opened)} sessions with open requests are forgotten")
+        over = {each for until, _, each in self._heap if self._idles(each, until)}
+        over.update(each for _, each in self._ended)
+        for name, session in self._sessions.items():
+            if not session.num_open and session not in self._expected and session not in over:
+                raise BrokenState(f"session {name} is live, and nothing ends it")
         self._expected.check(list(self._sessions.values()))
         cache = self._scheduling.cache
         for session in () if cache is None else cache.retention.sessions():
@@ -177,7 +182,10 @@ class KVSessions:
         longest = max(request.sequences.values(), key=lambda each: each.num_published)
         keys = longest.block_keys(0, longest.num_published, self._scheduling.block_size)
         back = now + away
-        self._expected.add(session, Expected(back - min(LEAD_SECONDS, away / 2), back, keys))
+        expected = Expected(back - min(LEAD_SECONDS, away / 2), back, keys)
+        for other in self._expected.add(session, expected):
+            if not other.num_open and not other.blocks:
+                self._forget(other)
 
     def _idle(self, session: KVSession) -> None:
         self._last_number += 1

@@ -11,6 +11,7 @@ from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.replay import Replayed, replay
+from penstock_engine.simulate.agents import agents, parse_agents
 from penstock_engine.simulate.chart import draw
 from penstock_engine.simulate.fit import fit_cost, measured_steps
 from penstock_engine.simulate.metrics import Slo
@@ -20,8 +21,8 @@ from penstock_engine.simulate.simulation import Progress, Simulation, Simulation
 from penstock_engine.simulate.synthetic import parse, synthetic
 from penstock_engine.simulate.trace import read_trace, write_trace
 
-SYNTHETIC = "synthetic:"
-"""A trace of that prefix is made, not read."""
+SYNTHETIC, AGENTS = "synthetic:", "agents:"
+"""A trace of such a prefix is made, not read."""
 
 
 def replay_all(names: list[str], show: Callable[[str], None]) -> bool:
@@ -68,9 +69,11 @@ def run_simulation(
     chart: Path | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Simulates a trace file, or `synthetic:FIELD=VALUE,…`. Raises InvalidRequest."""
+    """Simulates a trace file, `synthetic:FIELD=VALUE,…`, or `agents:…`. Raises InvalidRequest."""
     if trace.startswith(SYNTHETIC):
         requests = synthetic(parse(trace.removeprefix(SYNTHETIC)))
+    elif trace.startswith(AGENTS):
+        requests = agents(parse_agents(trace.removeprefix(AGENTS)))
     else:
         requests = read_trace(trace)
     simulation = Simulation(config, options)

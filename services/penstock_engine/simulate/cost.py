@@ -16,7 +16,8 @@ TERMS = ("base_ms", "token_ms", "sequence_ms", "context_ms")
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds: of every step, of each token, of each sequence, of each pair of a token and a
     token that it attends to, and of what a step costs outside the model's computation; of each
-    adapter whose factors a step reads, and of each token that has one."""
+    adapter whose factors a step reads, and of each token that has one; of each KV block that is
+    copied to the host tier, or back."""
 
     base_ms: float = 5.0
     token_ms: float = 0.1
@@ -25,6 +26,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     overhead_ms: float = 0.0
     adapter_ms: float = 0.0
     adapted_ms: float = 0.0
+    copy_ms: float = 0.0
+
+    def copying(self, blocks: int) -> float:
+        """Time that a step's copies of blocks take."""
+        return 0.001 * self.copy_ms * blocks
 
     def seconds(
         self, tokens: int, sequences: int, pairs: int, adapters: int = 0, adapted: int = 0
@@ -67,8 +73,8 @@ def parse(text: str) -> StepCost:
     known = set(values) <= set(StepCost.__struct_fields__)
     if not known or not all(math.isfinite(value) and value >= 0 for value in values.values()):
         raise InvalidRequest(
-            f"step cost {text!r}; it takes base, token, sequence, context, overhead, adapter and "
-            "adapted, each a number of milliseconds ≥ 0, as in base=5,token=0.1"
+            f"step cost {text!r}; it takes base, token, sequence, context, overhead, adapter, "
+            "adapted and copy, each a number of milliseconds ≥ 0, as in base=5,token=0.1"
         )
     return StepCost(**{**dict.fromkeys(StepCost.__struct_fields__, 0.0), **values})
 

@@ -34,13 +34,26 @@ class Slo:
 class Open:
     """A request that is under way. first, last: times of its first and latest token."""
 
-    __slots__ = ("arrival", "cached", "first", "last", "priority", "prompt", "tenant", "tokens")
+    __slots__ = (
+        "arrival",
+        "cached",
+        "first",
+        "last",
+        "priority",
+        "prompt",
+        "session",
+        "tenant",
+        "tokens",
+    )
 
-    def __init__(self, arrival: float, prompt: int, tenant: str, priority: int = 0) -> None:
+    def __init__(
+        self, arrival: float, prompt: int, tenant: str, priority: int = 0, session: str = ""
+    ) -> None:
         self.arrival = arrival
         self.prompt = prompt
         self.tenant = tenant
         self.priority = priority
+        self.session = session
         self.first = self.last = 0.0
         self.tokens = 0
         self.cached = 0
@@ -49,10 +62,11 @@ class Open:
 class TenantLatencies:
     """One tenant's part."""
 
-    __slots__ = ("completed", "e2e", "output_tokens", "ttft")
+    __slots__ = ("cached_tokens", "completed", "e2e", "output_tokens", "prompt_tokens", "ttft")
 
     def __init__(self) -> None:
         self.completed = 0
+        self.prompt_tokens = self.cached_tokens = 0
         self.output_tokens = 0
         self.ttft = LatencyHistogram()
         self.e2e = LatencyHistogram()
@@ -134,6 +148,8 @@ class Metrics:
         if tenant is None:
             tenant = self.tenants[name] = TenantLatencies()
         tenant.completed += 1
+        tenant.prompt_tokens += request.prompt
+        tenant.cached_tokens += request.cached
         tenant.output_tokens += request.tokens
         tenant.ttft.add(request.first - request.arrival)
         tenant.e2e.add(now - request.arrival)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from typing import Literal
 
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import AdapterFile, Stopping, TokenSampling
+from penstock.protocol.common import AdapterFile, SessionTerms, Stopping, TokenSampling
 from penstock.protocol.from_frontend import OpenSequence, Submit
 from penstock_engine.simulate.adapters import adapter_of
 from penstock_engine.simulate.trace import TraceRequest
 
 VOCAB = 32_768
 _FILLER = 3
+ANSWER = 5
+"""The token that every answer is made of."""
+
+Told = Literal["nothing", "sessions", "hints"]
+"""What the core is told of sessions: nothing, their names, or also when they will be back."""
 _ALONE = [OpenSequence(0)]
 _GREEDY = TokenSampling(seed=0, temperature=0.0)
 _OPTIONAL = tuple(
@@ -26,9 +33,9 @@ _OPTIONAL = tuple(
 """What a Submit of this version can say of a request besides its tokens: (trace's, Submit's)."""
 
 
-def submit_of(request: TraceRequest, number: int) -> Submit:
+def submit_of(request: TraceRequest, number: int, told: Told = "sessions") -> Submit:
     """The message. Tokens that nobody shares begin with the number, so that no two prompts have a
-    block in common but those that the trace says."""
+    block in common but those that the trace says. told: of the request's session."""
     extra = {theirs: getattr(request, ours) for ours, theirs in _OPTIONAL if getattr(request, ours)}
     return Submit(
         number,
@@ -38,8 +45,16 @@ def submit_of(request: TraceRequest, number: int) -> Submit:
         _GREEDY,
         _stopping(request.output_tokens),
         adapter=_adapter(request.adapter) if request.adapter else None,
+        session=_session(request, told),
         **extra,
     )
+
+
+def _session(request: TraceRequest, told: Told) -> SessionTerms | None:
+    if not request.session or told == "nothing":
+        return None
+    within = request.resume_within if told == "hints" else None
+    return SessionTerms(request.session, resume_within_s=within)
 
 
 def prompt_of(request: TraceRequest, number: int) -> list[int]:
@@ -50,11 +65,17 @@ def prompt_of(request: TraceRequest, number: int) -> list[int]:
             raise InvalidRequest(f"a trace's token ids lie in 0 to {VOCAB - 1}")
         return given
     name = [number % VOCAB, number // VOCAB % VOCAB, number // VOCAB**2]
+    if request.session:
+        # All that follows the session's name looks like answers, so that a turn begins with what
+        # the one before it ended with.
+        named = hashlib.blake2b(request.session.encode(), digest_size=6).digest()
+        name = [int.from_bytes(named[at : at + 2], "big") % VOCAB for at in (0, 2, 4)]
+    filler = ANSWER if request.session else _FILLER
     if request.prefix_group is None or not request.prefix_tokens:
-        return name[:given] if given < 3 else name + [_FILLER] * (given - 3)
+        return name[:given] if given < 3 else name + [filler] * (given - 3)
     shared = _prefix(request.prefix_group, min(request.prefix_tokens, given))
     own = given - len(shared)
-    return shared + name[:own] + [_FILLER] * (own - 3)
+    return shared + name[:own] + [filler] * (own - 3)
 
 
 @functools.lru_cache(maxsize=1024)

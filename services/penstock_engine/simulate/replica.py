@@ -34,6 +34,7 @@ class SimulatedReplica:
         "_blocks",
         "_cost",
         "_drafts",
+        "_host_blocks",
         "_kv_groups",
         "_metrics",
         "_result",
@@ -42,6 +43,7 @@ class SimulatedReplica:
         "block_size",
         "busy_until",
         "core",
+        "ended_sessions",
         "endpoint",
         "index",
         "life",
@@ -60,8 +62,10 @@ class SimulatedReplica:
         kv_groups: tuple[KVGroup, ...] = ONE_GROUP,
         drafts: SimulatedDrafts | None = None,
         adapter_load: float = 0.0,
+        host_blocks: int = 0,
     ) -> None:
-        """adapter_load: seconds until a worker has loaded an adapter."""
+        """adapter_load: seconds until a worker has loaded an adapter.  host_blocks: of the host
+        tier, 0 for none."""
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
             raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
@@ -73,7 +77,9 @@ class SimulatedReplica:
         self.life = 0  # counts the worker's lives
         # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
+        self.ended_sessions: list[str] = []  # whose turn is over, since somebody looked
         self._adapter_load = adapter_load
+        self._host_blocks = host_blocks
         self._blocks = blocks
         self._kv_groups = kv_groups
         self._cost = cost
@@ -103,6 +109,8 @@ class SimulatedReplica:
             fingerprint="",
             load_seconds=0.0,
             kv_groups=self._kv_groups,
+            num_host_blocks=self._host_blocks,
+            copy_seconds=2 * self._cost.copying(1) if self._host_blocks else 0.0,
         )
         self.core.worker_opened(self._session, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), now)
         self.core.worker_received(self._session, ready, now)
@@ -166,7 +174,12 @@ class SimulatedReplica:
             if type(message) is Outputs:
                 ended = self._metrics.outputs(message, requests, now)
                 for number in ended:
-                    del requests[number]
+                    self._forget(number)
             elif type(message) is Rejected:
                 self._metrics.refuse(message.request, now)
-                del requests[message.request]
+                self._forget(message.request)
+
+    def _forget(self, number: int) -> None:
+        session = self.requests.pop(number).session
+        if session:
+            self.ended_sessions.append(session)

@@ -24,6 +24,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 class TenantReport(msgspec.Struct, frozen=True, kw_only=True):
     completed: int
+    prompt_tokens: int
+    cached_tokens: int
     output_tokens: int
     ttft: Latency
     e2e: Latency
@@ -32,7 +34,9 @@ class TenantReport(msgspec.Struct, frozen=True, kw_only=True):
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: simulated, from the first arrival's clock to the last end. Rates are per simulated
     second, simulated_requests_per_wall_second aside.  slo_attainment: share of all requests,
-    refused ones included, that met both bounds.  digest: equal for equal runs."""
+    refused ones included, that met both bounds.  swapped_out, swapped_in: blocks that went to the
+    host tier and came back; prefetched: of the latter, those that came before their session.
+    digest: equal for equal runs."""
 
     requests: int
     completed: int
@@ -55,6 +59,9 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens: int
     kept_tokens: int
     adapter_loads: int
+    swapped_out: int
+    swapped_in: int
+    prefetched: int
     worker_deaths: int
     replicas: int
     checks: int
@@ -93,12 +100,17 @@ def report_of(simulation: Simulation) -> SimulationReport:
         drafted_tokens=sum(each.drafted_tokens for each in counts),
         kept_tokens=sum(each.kept_tokens for each in counts),
         adapter_loads=sum(each.adapters_loaded for each in counts),
+        swapped_out=sum(core.cache.num_swapped_out for core in cores if core.cache is not None),
+        swapped_in=sum(core.cache.num_swapped_in for core in cores if core.cache is not None),
+        prefetched=sum(each.prefetched["host"] for each in counts),
         worker_deaths=simulation.deaths,
         replicas=len(cores),
         checks=simulation.checks,
         tenants={
             name: TenantReport(
                 completed=tenant.completed,
+                prompt_tokens=tenant.prompt_tokens,
+                cached_tokens=tenant.cached_tokens,
                 output_tokens=tenant.output_tokens,
                 ttft=latency(tenant.ttft),
                 e2e=latency(tenant.e2e),
@@ -145,6 +157,12 @@ def as_text(report: SimulationReport) -> str:
         lines.insert(4, f"drafted tokens: {report.drafted_tokens:,}, {kept:.1f} % of them kept")
     if report.adapter_loads:
         lines.insert(4, f"adapters loaded: {report.adapter_loads:,} times")
+    if report.swapped_out:
+        lines.insert(
+            4,
+            f"blocks that went to the host: {report.swapped_out:,}; that came back: "
+            f"{report.swapped_in:,}, of these ahead of their session: {report.prefetched:,}",
+        )
     for name, tenant in report.tenants.items():
         lines.append(_row(f"{name}: to the first token ({tenant.completed:,})", tenant.ttft))
     others = {name: n for name, n in report.finishes.items() if name not in ("stop", "length")}

@@ -21,17 +21,18 @@ from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.groups import check_groups
 from penstock_engine.simulate.metrics import Metrics, Open, Slo
 from penstock_engine.simulate.model import facts
-from penstock_engine.simulate.prompts import submit_of
+from penstock_engine.simulate.prompts import Told, submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
 from penstock_engine.simulate.trace import TraceRequest
+from penstock_engine.simulate.turns import SessionTurns
 
 MAX_REPLICAS = 100_000
 
 BEAT_INTERVAL = 60.0
 """Seconds between reports of the core's state, which nobody here reads."""
 
-_RESULT, _WAKE, _DEATH, _LOADED = 0, 1, 2, 3
+_RESULT, _WAKE, _DEATH, _LOADED, _TURN = 0, 1, 2, 3, 4
 
 Progress = Callable[[float, Metrics], None]
 
@@ -44,7 +45,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
     kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts.  adapter_load: seconds
-    until a worker has loaded an adapter."""
+    until a worker has loaded an adapter.  host_blocks: of the host tier.  told: see Told."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -58,6 +59,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int = 0
     acceptance: float = 0.7
     adapter_load: float = 0.5
+    host_blocks: int = 0
+    told: Told = "sessions"
 
 
 class Simulation:
@@ -93,6 +96,7 @@ class Simulation:
                 options.kv_groups,
                 SimulatedDrafts(options.draft_tokens, options.acceptance, options.seed + index),
                 options.adapter_load,
+                options.host_blocks,
             )
             for index in range(options.replicas)
         ]
@@ -102,7 +106,11 @@ class Simulation:
         self.deaths = 0
         self.wall_seconds = self.cpu_seconds = 0.0
         self._heap: list[tuple[float, int, int, int]] = []
-        """(time, kind, replica, life of its worker)"""
+        """(time, kind, replica, life of its worker); of a turn: its number in place of these"""
+        self._turns = SessionTurns()
+        self._next_turns: dict[int, TraceRequest] = {}
+        """Those whose pause has begun, by number."""
+        self._number = self._last_turn = 0
         self._rng = random.Random(options.seed)
         if options.deaths_per_hour > 0:
             for replica in self.replicas:
@@ -119,28 +127,29 @@ class Simulation:
 
     def _run(self, trace: Iterator[TraceRequest], progress: Progress | None) -> None:
         heap, check_every = self._heap, self.options.check_every
-        number = 0
         arrival = next(trace, None)
         while True:
             if arrival is not None and (not heap or arrival.at <= heap[0][0]):
-                number += 1
-                self.now = arrival.at
-                replica = self._arrive(arrival, number)
-                arrival = next(trace, None)
-                if progress is not None and number % 1_000 == 0:
-                    progress(self.now, self.metrics)
-            elif heap and (arrival is not None or self._open):
+                self.now = max(self.now, arrival.at)
+                comes, arrival = arrival, next(trace, None)
+                if self._turns.waits(comes):
+                    continue
+                replica = self._arrive(comes, progress)
+            elif heap and (arrival is not None or self._open or self._next_turns):
                 at, kind, index, life = heapq.heappop(heap)
                 self.now = at
-                replica = self.replicas[index]
-                self._happen(replica, kind, life)
+                if kind == _TURN:
+                    replica = self._arrive(self._next_turns.pop(index), progress)
+                else:
+                    replica = self.replicas[index]
+                    self._happen(replica, kind, life)
             else:
                 break
             self.events += 1
             if check_every and self.events % check_every == 0:
                 replica.core.check()
                 self.checks += 1
-        if self._open:
+        if self._open or self._turns.num_waiting:
             raise Stuck(f"at {self.now:g} s there are open requests, and nothing will happen")
         self._check_all()
 
@@ -149,12 +158,16 @@ class Simulation:
         metrics = self.metrics
         return metrics.submitted > metrics.rejected + metrics.finishes.total()
 
-    def _arrive(self, arrival: TraceRequest, number: int) -> SimulatedReplica:
-        submit = submit_of(arrival, number)
+    def _arrive(self, arrival: TraceRequest, progress: Progress | None) -> SimulatedReplica:
+        self._number += 1
+        if progress is not None and self._number % 1_000 == 0:
+            progress(self.now, self.metrics)
+        submit = submit_of(arrival, self._number, self.options.told)
         replica, _ = self.router.choose(routing_request(submit), self.replicas)
         self.metrics.submitted += 1
         busy_until = replica.busy_until
-        replica.submit(submit, Open(arrival.at, arrival.num_prompt, arrival.tenant), self.now)
+        request = Open(self.now, arrival.num_prompt, arrival.tenant, session=arrival.session)
+        replica.submit(submit, request, self.now)
         self._after(replica, busy_until)
         return replica
 
@@ -182,7 +195,10 @@ class Simulation:
         self._after(replica, busy_until)
 
     def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
-        """Notes what the replica will do next. busy_until: as it was before."""
+        """Notes what the replica will do next, and who comes when some have their answers.
+        busy_until: as it was before."""
+        if replica.ended_sessions:
+            self._let_pause(replica)
         for at in replica.loads.begun():
             heapq.heappush(self._heap, (at, _LOADED, replica.index, replica.life))
         if replica.busy_until != busy_until and replica.busy_until != math.inf:
@@ -193,6 +209,15 @@ class Simulation:
                 # A deadline that has passed already is met by the next moment's step.
                 replica.wake_at = max(due, self.now + 0.001)
                 heapq.heappush(self._heap, (replica.wake_at, _WAKE, replica.index, 0))
+
+    def _let_pause(self, replica: SimulatedReplica) -> None:
+        ended, replica.ended_sessions = replica.ended_sessions, []
+        for session in ended:
+            turn = self._turns.ended(session)
+            if turn is not None:
+                self._last_turn += 1
+                self._next_turns[self._last_turn] = turn
+                heapq.heappush(self._heap, (self.now + turn.pause, _TURN, self._last_turn, 0))
 
     def _plan_death(self, replica: SimulatedReplica) -> None:
         after = self._rng.expovariate(self.options.deaths_per_hour / 3600)

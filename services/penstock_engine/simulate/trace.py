@@ -25,6 +25,9 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_group: requests of the same group begin with the same `prefix_tokens` tokens.
     deadline_ms: after its arrival; the engine ends it then.
     adapter: any name; requests of the same one have the same adapter.
+    session: any name; of the same one, each request is a turn that begins with the turn before and
+    its answer. It comes `pause` seconds after that has ended, and not before `at`.
+    resume_within: seconds after its own end in which the next turn is expected.
     """
 
     at: Annotated[float, Meta(ge=0)]
@@ -36,6 +39,9 @@ class TraceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
     deadline_ms: Annotated[int, Meta(ge=1)] | None = None
     adapter: Annotated[str, Meta(max_length=256)] = ""
+    session: Annotated[str, Meta(max_length=256)] = ""
+    pause: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    resume_within: Annotated[float, Meta(ge=0, le=86_400)] | None = None
 
     @property
     def num_prompt(self) -> int:

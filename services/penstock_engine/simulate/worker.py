@@ -9,14 +9,12 @@ from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_engine.simulate.adapters import SlotsWithAdapters
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
-
-TOKEN = 5
-"""What every sequence says."""
+from penstock_engine.simulate.prompts import ANSWER
 
 
 class SimulatedWorker:
-    """Knows how many tokens each slot has, and nothing else of a plan: copies of blocks, swaps and
-    whatever else a plan may bring change no answer.
+    """Knows how many tokens each slot has, and how many blocks are copied; whatever else a plan may
+    bring changes nothing.
 
     plans: sent and not finished, the first of them being computed.
     """
@@ -42,7 +40,7 @@ class SimulatedWorker:
         self._held: dict[int, int] = {}
         self._prompts: dict[int, int] = {}
         # Answers are values, and there are few different ones.
-        self._sampled = [SlotResult(slot, TOKEN) for slot in range(max_num_seqs)]
+        self._sampled = [SlotResult(slot, ANSWER) for slot in range(max_num_seqs)]
         self._partial = [SlotResult(slot) for slot in range(max_num_seqs)]
 
     def execute(self, plan: Plan) -> tuple[Result, float]:
@@ -64,7 +62,7 @@ class SimulatedWorker:
             tokens += count
             pairs += count * (start + end + 1)
             if end == held[slot]:
-                answer = sampled[slot] if not drafts.tokens else drafts.answer(work, TOKEN)
+                answer = sampled[slot] if not drafts.tokens else drafts.answer(work, ANSWER)
                 held[slot] = end + 1 + len(answer.more)
                 tokens += answer.drafted
                 pairs += answer.drafted * (2 * end + answer.drafted + 1)
@@ -72,6 +70,7 @@ class SimulatedWorker:
             else:
                 answers.append(partial[slot])
         seconds = self._cost.seconds(tokens, len(answers), pairs // 2, *self._adapters.extent(plan))
+        seconds += self._cost.copying(len(plan.copies))
         return Result(plan.step, answers, seconds), seconds
 
     def _admit(self, new: NewSequence) -> None:

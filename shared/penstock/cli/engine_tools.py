@@ -20,6 +20,7 @@ from penstock.errors import InvalidRequest
 
 DIFFERENT = 1
 
+TOLD = ("nothing", "sessions", "hints")
 ROUTING = ("round-robin", "least-loaded", "prefix-aware")
 
 
@@ -39,7 +40,9 @@ def add_simulate(parser: Parser) -> None:
     parser.usage = "penstock simulate TRACE [--flag VALUE ...]"
     parser.description = (
         "TRACE is a file of JSON lines, {at, prompt_tokens, output_tokens, tenant, "
-        "priority, prefix_group, prefix_tokens, deadline_ms}, or "
+        "priority, prefix_group, prefix_tokens, deadline_ms, adapter, session, pause, "
+        "resume_within}; agents:sessions=40,turns=43,… (sessions of agents, with tools that run "
+        "between their turns); or "
         "synthetic:rate=2,requests=1000,prompt=128,… (Poisson arrivals, log-normal lengths; also "
         "seed, prompt_sigma, max_prompt, output, output_sigma, max_output, shared, groups, prefix, "
         "tenants=a:3+b:1, burst, period)."
@@ -68,7 +71,8 @@ def add_simulate(parser: Parser) -> None:
         metavar="COST",
         help="Milliseconds of a step: base, token, sequence, context (each pair of a token and one "
         "that it attends to), overhead, adapter (each that it reads), adapted (each token that has "
-        "one); or a file that fit-cost wrote. Default: %(default)s.",
+        "one), copy (each block to or from the host tier); or a file that fit-cost wrote. Default:"
+        " %(default)s.",
     )
     add(
         "--draft-tokens",
@@ -91,6 +95,21 @@ def add_simulate(parser: Parser) -> None:
         default=500.0,
         metavar="MS",
         help="Until a worker has loaded an adapter that a request names. Default: %(default)g.",
+    )
+    add(
+        "--host-blocks",
+        type=int,
+        default=0,
+        metavar="BLOCKS",
+        help="Blocks of the host tier of each replica; copy in --step-cost is what each takes that"
+        " goes there or comes back. Default: none.",
+    )
+    add(
+        "--told",
+        choices=TOLD,
+        default="sessions",
+        help="What the engine core is told of a trace's sessions: nothing, their names, or also"
+        " when they will be back. Default: %(default)s.",
     )
     add("--replicas", type=int, default=1, metavar="N", help="Engines behind the router.")
     add("--routing", choices=ROUTING, default=ROUTING[0], help="Default: %(default)s.")
@@ -167,6 +186,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         draft_tokens=arguments.draft_tokens,
         acceptance=arguments.acceptance,
         adapter_load=arguments.adapter_load_ms / 1000,
+        host_blocks=arguments.host_blocks,
+        told=arguments.told,
     )
     text = run_simulation(
         arguments.trace,

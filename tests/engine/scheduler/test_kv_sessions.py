@@ -241,3 +241,17 @@ def test_what_is_expected_is_bounded_and_the_tenant_with_most_gives_way(
     assert book.next_deadline() == 6.0
     assert [session.name for session, _ in book.due(7.0)] == ["3", "2"]
     assert book.num_keys == 3
+
+
+def test_nothing_is_left_of_a_session_that_is_expected_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expected, "MAX_EXPECTED_KEYS", 10)
+    h = Harness(max_model_len=64, max_num_batched_tokens=64)
+    front = h.connect()
+    h.start_worker(BLOCKS, host_blocks=200)
+    for at in range(3):
+        ask(h, front, [at + 3] * 30, session=SessionTerms(str(at), resume_within_s=200.0))
+        h.now += 1.0
+    h.settle()
+    assert h.core.state.kv_sessions.num_live == 1

@@ -1,0 +1,113 @@
+"""A shortened trace of agents, served: their prompts are found beside traffic that fills the pool
+again and again, and what they are told is the same bytes as without sessions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
+from penstock_engine.simulate.trace import TraceRequest
+from testing.serving import Server
+from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
+
+TRAFFIC = AgentTraffic(
+    sessions=2,
+    kinds=1,
+    system=640,
+    turns=30,
+    turns_sigma=0.0,
+    task=10,
+    step=22,
+    step_sigma=0.3,
+    output=5,
+    output_sigma=0.3,
+    tool=3.0,
+)
+POOL = ("--num-kv-blocks", "1000", "--kv-block-size", "4", "--session-kv-share", "0.8")
+OTHERS, OTHER_TOKENS = 2, 1300
+"""Requests between two turns of a session, which together take most of the pool."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """With a context that is long enough."""
+    path = tmp_path / "long.gguf"
+    without = ("context_length",)
+    write_gguf(path, adjust=lambda writer: writer.add_context_length(4096), without=without)
+    return str(path)
+
+
+def served(server: Server, trace: list[TraceRequest], told: str) -> tuple[float, list[list[int]]]:
+    """(share of the sessions' prompt tokens that was found, what each turn was told)."""
+    numbers = itertools.count()
+    said: dict[str, list[int]] = {}
+    found = asked = 0
+    answers = []
+    sessions = {request.session: [] for request in trace}  # type: ignore[var-annotated]
+    for request in trace:
+        sessions[request.session].append(request)
+    for turns in itertools.zip_longest(*sessions.values()):
+        for number, turn in enumerate(turns):
+            if turn is None:
+                continue
+            prompt = said.setdefault(turn.session, system_prompt())
+            prompt += fresh(turn.num_prompt - len(prompt), 7 * number)
+            reply = completed(server, prompt, turn, told)
+            usage, answer = reply["usage"], reply["choices"][0]["token_ids"]
+            found += usage["prompt_tokens_details"]["cached_tokens"]
+            asked += usage["prompt_tokens"]
+            prompt += answer
+            answers.append(answer)
+        for _ in range(OTHERS):
+            other = fresh(OTHER_TOKENS, 1000 + next(numbers))
+            server.complete(other, max_tokens=1, cache_salt=told)  # type: ignore[arg-type]
+    return found / asked, answers
+
+
+def completed(server: Server, prompt: list[int], turn: TraceRequest, told: str) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "prompt": prompt,
+        "max_tokens": turn.output_tokens,
+        "ignore_eos": True,
+        "temperature": 0.8,
+        "seed": len(prompt),
+        "cache_salt": told,
+        "return_token_ids": True,
+    }
+    if told == "sessions":
+        body["session_id"] = turn.session
+        if turn.resume_within is not None:
+            body["kv_hint"] = {"resume_within_s": turn.resume_within}
+    status, reply = server.post("/v1/completions", body)
+    assert status == 200, reply
+    return reply
+
+
+def system_prompt() -> list[int]:
+    return [3 + at * 31 % 200 for at in range(TRAFFIC.system)]
+
+
+def fresh(count: int, seed: int) -> list[int]:
+    """Tokens that nobody has asked with."""
+    return [3 + (seed * 97 + at * (seed % 13 + 1) + at // 7) % 240 for at in range(count)]
+
+
+def test_what_agents_said_before_is_found(start_server: Callable[..., Server], model: str) -> None:
+    trace = list(agents(TRAFFIC))
+    assert seen_before(trace) >= 0.96
+    server = start_server(model, *POOL, *PORTS)
+    shares, answers = {}, {}
+    for told in ("nothing", "sessions"):
+        shares[told], answers[told] = served(server, trace, told)
+    assert answers["nothing"] == answers["sessions"]
+    assert shares["sessions"] >= 0.95, shares
+    assert shares["nothing"] < 0.9, shares
+    page = read_page(port_of(server, "engine"))
+    assert page.value("penstock:sessions") == TRAFFIC.sessions
+    assert 0 < page.value("penstock:session_kv_blocks") <= 800
