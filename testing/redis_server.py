@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -35,6 +36,10 @@ class RedisServer:
                     self.kill()
                     raise
                 time.sleep(0.05)
+
+    def hang(self) -> None:
+        """It takes connections, and answers nothing any more."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """With SIGKILL. Idempotent."""

@@ -110,6 +110,25 @@ def test_redis_is_killed_while_it_is_read(
     assert blocks_read(life) == 0
 
 
+def test_redis_hangs(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+    example: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(example, "SECONDS", 0.2)
+    server = RedisServer(tmp_path)
+    try:
+        way = replace(WAY, store="redis", store_address=server.url)
+        one_by_one(folder, FLOAT, way)
+        server.hang()
+        found, life = one_by_one(folder, FLOAT, way)
+    finally:
+        server.kill()
+    assert found == alone(folder, FLOAT)
+    assert blocks_read(life) == 0
+
+
 def test_what_was_changed_in_redis_is_computed(
     folder: Path,  # noqa: F811
     shared_redis: RedisServer,
@@ -178,6 +197,11 @@ def test_what_is_kept_is_encrypted(
     for stranger in (both, replace(both, key_file=str(keys[1]))):
         found, life = one_by_one(folder, FLOAT, stranger)
         assert (found, blocks_read(life)) == (first, 0)
+
+
+def test_without_any_plug_in_the_start_says_so(folder: Path) -> None:  # noqa: F811
+    with pytest.raises(StartupError, match=r"no plug-in of the group penstock\.kv_stores is"):
+        loaded(folder, replace(WAY, store="redis"))
 
 
 def test_stores_that_will_not_do_are_refused(

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from penstock import logs
 from penstock.errors import StartupError
-from penstock.plugins import KV_STORES, named_plugin
+from penstock.plugins import KV_STORES, named_plugin, plugin_names
 from penstock_worker.stores.interface import KVStore, OpenStore, StoredLayout
 
 log = logs.get(__name__)
@@ -27,6 +27,8 @@ AnAnswer = TypeVar("AnAnswer")
 def open_plugged(name: str, address: str, layout: StoredLayout) -> KVStore:
     """The store that the setting names. Raises StartupError where there is none, or it can't be
     opened."""
+    if not plugin_names(KV_STORES):
+        raise StartupError(f"{FLAG} is {name}; no plug-in of the group {KV_STORES} is installed")
     plugin = named_plugin(KV_STORES, name, FLAG, ())
     whose = f"{FLAG} {name}: {plugin.package}"
     if not callable(plugin.value):

@@ -9,7 +9,7 @@ import pytest
 from penstock_engine.waiting.disk_kv import DiskFetch, UnfitAnswer
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_what_all_ranks_have_counts(order: tuple[int, ...]) -> None:
     fetch = DiskFetch(1, [], [], 0.0, [])
     for counts in ((7, 5, 9), (0, 5, 9), (4, 4, 4)):  # Of a look-up, of what was read, and so on.
