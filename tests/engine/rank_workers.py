@@ -141,7 +141,7 @@ class RankHarness(Harness):
         if rank is None:
             # The group isn't over yet, though this one is.
             assert session in self._failed_and_gone, "a message to a session that is over"
-            assert isinstance(message, DropGrammar)
+            assert isinstance(message, DropGrammar | LookUpKV | FetchKV)
             return
         if isinstance(message, Setup):
             self._gets_setup(rank, message)
