@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Protocol
 
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -89,6 +89,6 @@ class SealedStore:
 
 
 def _digest(key: bytes, payload: bytes) -> bytes:
-    digest = blake2b(key, digest_size=DIGEST_BYTES)
+    digest = sha256(key)
     digest.update(payload)
     return digest.digest()
