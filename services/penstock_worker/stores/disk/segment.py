@@ -93,10 +93,11 @@ class SegmentFile:
 
     def read(self, key: bytes, place: int) -> bytes | None:
         """The payload; None if it is damaged, or another one's. Raises OSError."""
-        record = os.pread(self._fd, self._stride, place * self._stride)
-        header, payload = record[:HEADER_BYTES], record[HEADER_BYTES:]
-        if len(record) < self._stride or self._key_of(header) != key:
+        at = place * self._stride
+        header = os.pread(self._fd, HEADER_BYTES, at)
+        if len(header) < HEADER_BYTES or self._key_of(header) != key:
             return None
+        payload = os.pread(self._fd, self._payload_bytes, at + HEADER_BYTES)  # Without a copy.
         return payload if _FIELDS.unpack_from(header)[3] == _digest(key, payload) else None
 
     def append(self, key: bytes, payload: bytes) -> int:
