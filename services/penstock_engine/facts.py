@@ -69,11 +69,14 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         self.tenants()
         self._check_messages()
         cache = self.config.cache
-        if cache.disk_kv_dir is not None and not cache.enable_prefix_caching:
+        kept = [name for name in ("disk_kv_dir", "kv_store") if getattr(cache, name) is not None]
+        if kept and not cache.enable_prefix_caching:
             raise StartupError(
-                "disk_kv_dir is set, and enable_prefix_caching is off: blocks on disk are those of "
-                "earlier requests"
+                f"{kept[0]} is set, and enable_prefix_caching is off: blocks that are kept are "
+                "those of earlier requests"
             )
+        if cache.disk_kv_key_file is not None and not kept:
+            raise StartupError("disk_kv_key_file is set, and neither disk_kv_dir nor kv_store is")
         lora = self.config.lora
         if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
             raise StartupError(
@@ -261,6 +264,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             disk_kv_bytes=round(config.cache.disk_kv_gib * 2**30),
             disk_kv_write_bytes=round(config.cache.disk_kv_write_mib * 2**20),
             worker_extensions=config.worker.worker_extensions,
+            kv_store=config.cache.kv_store or "",
+            kv_store_address=config.cache.kv_store_address,
+            disk_kv_key_file=config.cache.disk_kv_key_file or "",
         )
 
 

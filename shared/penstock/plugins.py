@@ -28,6 +28,7 @@ ENDPOINTS = "penstock.endpoints"
 LOGGERS = "penstock.loggers"
 METRICS = "penstock.metrics"
 WORKER_EXTENSIONS = "penstock.worker_extensions"
+KV_STORES = "penstock.kv_stores"
 
 LISTED = (ENDPOINTS, LOGGERS, METRICS)
 """Groups whose plug-ins no other setting names: `--plugins` does."""

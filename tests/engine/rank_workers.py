@@ -21,11 +21,14 @@ from penstock.protocol.from_worker import (
 from penstock.protocol.to_worker import (
     CompileGrammar,
     DropGrammar,
+    FetchKV,
+    LookUpKV,
     Plan,
     RankGroup,
     Setup,
     ToWorker,
 )
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.fake_worker import FakeWorker
 from tests.engine.harness import Harness, over_the_wire
 
@@ -102,7 +105,8 @@ class Rank:
 class RankHarness(Harness):
     """`worker` and what the Harness does with it are the leading rank's.
 
-    ranks: those with a session.  ends: what each whose session the core ended was told.
+    ranks: those with a session.  disks: of each rank, where they keep blocks.  ends: what each
+    whose session the core ended was told.
     """
 
     def __init__(self, tensor: int = 1, pipeline: int = 1, **options: Any) -> None:
@@ -111,6 +115,7 @@ class RankHarness(Harness):
         self.size = tensor * pipeline
         self.lead = tensor * (pipeline - 1)
         self.ranks: dict[int, Rank] = {}
+        self.disks: dict[int, FakeDisk] = {}
         self.lives: dict[int, str] = {}
         """Of the ranks' processes; one that isn't named here has another life each time."""
         self.ends: list[tuple[int, str]] = []
@@ -136,12 +141,14 @@ class RankHarness(Harness):
         if rank is None:
             # The group isn't over yet, though this one is.
             assert session in self._failed_and_gone, "a message to a session that is over"
-            assert isinstance(message, DropGrammar)
+            assert isinstance(message, DropGrammar | LookUpKV | FetchKV)
             return
         if isinstance(message, Setup):
             self._gets_setup(rank, message)
         elif isinstance(message, Plan):
             self._gets_plan(rank, message)
+        elif isinstance(message, LookUpKV | FetchKV):
+            self._asks_disk(rank, message)
         else:
             assert isinstance(message, (CompileGrammar, DropGrammar))
             assert rank.worker is not None
@@ -177,6 +184,14 @@ class RankHarness(Harness):
         assert plan == self.plans[-1][0], "ranks are sent different plans"
         assert self.pipeline > 1 or not any(work.sampled for work in plan.work)
         rank.plans.append(plan)
+
+    def _asks_disk(self, rank: Rank, message: LookUpKV | FetchKV) -> None:
+        assert isinstance(rank.worker, LastStage)
+        if rank.rank == 0 and isinstance(message, FetchKV):
+            self._salts.fetch(message)
+        sent = self.plans[-1][0].step if self.plans else rank.worker.last_step
+        rank.worker.reader.hears(message, sent)
+        rank.worker.begin_fetches()
 
     def _check_company(self, plan: Plan) -> None:
         """Over stages, nothing follows what samples a token that only the last one will know."""
@@ -231,7 +246,11 @@ class RankHarness(Harness):
             mine.worker = FirstStage()
         else:
             mine.worker = LastStage(
-                mine.setup, num_blocks, self.fail_prompts, num_host_blocks=host_blocks
+                mine.setup,
+                num_blocks,
+                self.fail_prompts,
+                num_host_blocks=host_blocks,
+                disk=self.disks.get(rank),
             )
             mine.worker.late = self._agreed_lates()
             mine.worker.proposes = lambda: self.proposes()
@@ -247,6 +266,7 @@ class RankHarness(Harness):
             load_seconds=0.1,
             num_host_blocks=host_blocks,
             copy_seconds=0.001 if host_blocks else 0.0,
+            disk_kv=bool(self.disks),
         )
         self.rank_says(rank, ready)
 
@@ -296,6 +316,24 @@ class RankHarness(Harness):
             self.plans.popleft()  # It was the last of them.
         self.rank_says(rank, msgspec.structs.replace(result, **lies))
         return result
+
+    def disks_due(self) -> list[int]:
+        """Ranks whose disks have something to answer."""
+        return [
+            rank
+            for rank, one in sorted(self.ranks.items())
+            if isinstance(one.worker, LastStage) and one.worker.reader.due and not one.failed
+        ]
+
+    def answer_disk(self, at: int = 0, lost: bytes | None = None, rank: int | None = None) -> bool:
+        """As the Harness; rank: whose, else the first that has anything to answer."""
+        due = self.disks_due() if rank is None else [rank]
+        if not due or self.worker is None:
+            return False
+        worker = self.ranks[due[0]].worker
+        assert isinstance(worker, LastStage)
+        self.rank_says(due[0], worker.reader.answer(at, lost))
+        return True
 
     def kill_rank(self, rank: int) -> None:
         mine = self.ranks.pop(rank, None)

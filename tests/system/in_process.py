@@ -83,6 +83,11 @@ class Way:
     disk: str = ""
     """Folder of the tier on disk; empty for none."""
     disk_kib: int = 2**20
+    store: str = ""
+    """Name of the plug-in that keeps blocks; empty for none."""
+    store_address: str = ""
+    key_file: str = ""
+    """By which blocks are encrypted; empty: they aren't."""
 
 
 class System:
@@ -205,6 +210,9 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             state_checkpoint_tokens=way.checkpoints,
             disk_kv_dir=way.disk or None,
             disk_kv_gib=way.disk_kib / 2**20,
+            kv_store=way.store or None,
+            kv_store_address=way.store_address,
+            disk_kv_key_file=way.key_file or None,
         ),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(

@@ -3,6 +3,7 @@ what others may not see they don't."""
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -13,11 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock_worker.stores.disk.segment import MAGIC
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
+from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -36,6 +40,15 @@ def all_asked(server: Server, meanwhile: Callable[[], None] = lambda: None) -> l
         answers = [pool.submit(asked, server, prompt) for prompt in PROMPTS]
         meanwhile()
         return [answer.result() for answer in answers]
+
+
+def timeline(server: Server, prompt: list[int]) -> dict[str, Any]:
+    """Of the only sequence."""
+    body = {"model": server.model, "prompt": prompt, "max_tokens": 1}
+    headers = {"x-penstock-timeline": "1"}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE)
+    (told,) = reply.json()["penstock_timeline"]["sequences"]
+    return dict(told)
 
 
 def files(folder: Path) -> list[Path]:
@@ -60,10 +73,10 @@ def start(
     return lambda *flags: start_server(tiny_model, *disk, *PORTS, *flags)
 
 
-def kill_worker(server: Server) -> None:
-    first = server.child("worker 0")
+def kill(server: Server, child: str) -> None:
+    first = server.child(child)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: server.children().get("penstock: worker 0") not in (None, first))
+    wait_until(lambda: server.children().get(f"penstock: {child}") not in (None, first))
 
 
 def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -74,19 +87,23 @@ def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path)
     wait_until(lambda: blocks_on(folder) >= BLOCKS * len(PROMPTS))
     for path in [*files(folder), folder / "lock"]:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    for _ in range(3):
+    for child in ("worker 0", "engine", "worker 0"):
 
-        def kill_once() -> None:
+        def kill_once(child: str = child) -> None:
             time.sleep(chance.random() * 0.1)  # Anywhere: before, while, or after it is read.
-            kill_worker(server)
+            kill(server, child)
 
         assert all_asked(server, kill_once) == undisturbed
         wait_until(server.ready)
     server.close()
 
     server = start()
+    told = timeline(server, PROMPTS[0])
+    assert told["stored_tokens"] == told["cached_tokens"] == 16 * BLOCKS
+    assert 0 < told["stored"] <= told["queue"]
     assert all_asked(server) == undisturbed
     assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert timeline(server, PROMPTS[0])["stored_tokens"] == 0, "it is in memory"
     # Neither another salt nor another tenant finds it.
     before = read_by(server)
     assert asked(server, PROMPTS[0], cache_salt="mine") == undisturbed[0]
@@ -109,7 +126,89 @@ def test_a_worker_killed_while_it_writes(start: Callable[..., Server], tmp_path:
     for least in (2, 5, 8):
         wait_until(lambda least=least: blocks_on(tmp_path / "kv") >= least)
         assert blocks_on(tmp_path / "kv") < BLOCKS * len(PROMPTS)
-        kill_worker(server)
+        kill(server, "worker 0")
         wait_until(server.ready)
         assert all_asked(server) == undisturbed
     assert len(files(tmp_path / "kv")) == 1, "a later life goes on where one was killed"
+
+
+def test_two_engine_cores_share_a_folder(start: Callable[..., Server], tmp_path: Path) -> None:
+    """Each writes a file of its own while it lives, and a later life reads both."""
+    server = start("--data-parallel-size", "2")
+    wait_until(lambda: sum(each["ready"] for each in server.get("/status")[1]["engines"]) == 2)
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(tmp_path / "kv") >= BLOCKS * len(PROMPTS))
+    assert len(files(tmp_path / "kv")) == 2
+    assert all_asked(server, lambda: kill(server, "engine 0")) == undisturbed
+    server.close()
+    server = start()
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+
+
+def test_a_slow_store_and_kills_while_it_is_read(
+    start_server: Callable[..., Server],
+    tiny_model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "slow"
+    install_slow_store(tmp_path)
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), known])))
+    flags = ("--kv-store", "slow", "--kv-store-address", f"0.05:{folder}", *PORTS)
+    server = start_server(tiny_model, *flags)
+    undisturbed = all_asked(server)
+    wait_until(lambda: len(list(folder.glob("*/*"))) >= BLOCKS * len(PROMPTS))
+    server.close()
+    assert reads(folder) == 0
+    for child in ("engine", "worker 0"):
+        # A new life each time: one that has computed knows that this store is slower.
+        server = start_server(tiny_model, *flags)
+        before = reads(folder)
+
+        def kill_in_mid_read(server: Server, child: str, before: int) -> None:
+            wait_until(lambda: reads(folder) > before)
+            kill(server, child)
+
+        meanwhile = functools.partial(kill_in_mid_read, server, child, before)
+        assert all_asked(server, meanwhile) == undisturbed
+        server.close()
+    server = start_server(tiny_model, *flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)]
+)
+def test_each_rank_keeps_its_part(
+    start_server: Callable[..., Server], tmp_path: Path, tensor: int, pipeline: int
+) -> None:
+    """A block that one of them has lost is computed."""
+    folder = tmp_path / "kv"
+    model = str(write_gguf(tmp_path / "tiny.gguf", heads=4, kv_heads=2))
+    if pipeline > 1:  # It has one layer.
+        model = "smollm2-135m"
+    server_flags = (
+        *("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline)),
+        *("--max-model-len", "128", "--num-kv-blocks", "256", "--dtype", "float32"),
+        *("--disk-kv-dir", str(folder), "--disk-kv-gib", "0.5", *PORTS),
+    )
+    server = start_server(model, *server_flags)
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(folder) >= 2 * BLOCKS * len(PROMPTS))
+    server.close()
+    first, _ = sorted(path for path in folder.glob("*") if path.is_dir())
+
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert all_asked(server, lambda: kill(server, "worker 1")) == undisturbed
+    server.close()
+
+    for path in first.glob("*.kv"):
+        path.unlink()
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) == 0

@@ -10,7 +10,7 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import LoadAdapter, Plan
+from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
@@ -18,6 +18,7 @@ from penstock_engine.simulate.adapters import AdapterLoads
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.metrics import Metrics, Open
+from penstock_engine.simulate.store import SimulatedStore
 from penstock_engine.simulate.worker import SimulatedWorker
 
 FRONTEND = b"f" * 16
@@ -49,6 +50,7 @@ class SimulatedReplica:
         "life",
         "loads",
         "requests",
+        "store",
         "wake_at",
         "worker",
     )
@@ -63,9 +65,10 @@ class SimulatedReplica:
         drafts: SimulatedDrafts | None = None,
         adapter_load: float = 0.0,
         host_blocks: int = 0,
+        store: SimulatedStore | None = None,
     ) -> None:
         """adapter_load: seconds until a worker has loaded an adapter.  host_blocks: of the host
-        tier, 0 for none."""
+        tier, 0 for none.  store: what is kept on disk."""
         blocks = facts.config.cache.num_kv_blocks
         if blocks is None:
             raise InvalidRequest("a simulation needs to be told the number of KV blocks: --blocks")
@@ -78,6 +81,7 @@ class SimulatedReplica:
         # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
         self.ended_sessions: list[str] = []  # whose turn is over, since somebody looked
+        self.store = store or SimulatedStore(0, 0.0)
         self._adapter_load = adapter_load
         self._host_blocks = host_blocks
         self._blocks = blocks
@@ -102,6 +106,7 @@ class SimulatedReplica:
         self.busy_until = math.inf
         self.worker = SimulatedWorker(self._cost, settings.max_num_seqs, self._drafts)
         self.loads = AdapterLoads(self._adapter_load)
+        self.store.forget_asked()
         self._session = self.life.to_bytes(16, "big")
         ready = Ready(
             num_kv_blocks=self._blocks,
@@ -110,6 +115,7 @@ class SimulatedReplica:
             load_seconds=0.0,
             kv_groups=self._kv_groups,
             num_host_blocks=self._host_blocks,
+            disk_kv=bool(self.store),
             copy_seconds=2 * self._cost.copying(1) if self._host_blocks else 0.0,
         )
         self.core.worker_opened(self._session, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), now)
@@ -142,6 +148,11 @@ class SimulatedReplica:
         self.core.worker_received(self._session, ready, now)
         self.step(now)
 
+    def finish_read(self, now: float) -> None:
+        """The store answers the first question that is open."""
+        self.core.worker_received(self._session, self.store.due.popleft(), now)
+        self.step(now)
+
     def step(self, now: float) -> None:
         """Lets the core decide, and hands out what it wants sent."""
         effects = self.core.step(now)
@@ -152,8 +163,11 @@ class SimulatedReplica:
                     continue
                 if type(to_worker) is Plan:
                     plans.append(to_worker)
+                    self.store.save(to_worker.saves)
                 elif type(to_worker) is LoadAdapter:
                     self.loads.add(to_worker.adapter, now)
+                elif isinstance(to_worker, LookUpKV | FetchKV):
+                    self.store.ask(to_worker, now)
             if self.busy_until == math.inf:
                 self._begin(now)
         if effects.to_frontends:

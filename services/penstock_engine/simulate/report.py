@@ -36,6 +36,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     second, simulated_requests_per_wall_second aside.  slo_attainment: share of all requests,
     refused ones included, that met both bounds.  swapped_out, swapped_in: blocks that went to the
     host tier and came back; prefetched: of the latter, those that came before their session.
+    disk_blocks_read, disk_blocks_prefetched: the same of those that were read from disk.
     digest: equal for equal runs."""
 
     requests: int
@@ -62,6 +63,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     swapped_out: int
     swapped_in: int
     prefetched: int
+    disk_blocks_read: int
+    disk_blocks_prefetched: int
     worker_deaths: int
     replicas: int
     checks: int
@@ -103,6 +106,8 @@ def report_of(simulation: Simulation) -> SimulationReport:
         swapped_out=sum(core.cache.num_swapped_out for core in cores if core.cache is not None),
         swapped_in=sum(core.cache.num_swapped_in for core in cores if core.cache is not None),
         prefetched=sum(each.prefetched["host"] for each in counts),
+        disk_blocks_read=sum(each.disk_blocks_read for each in counts),
+        disk_blocks_prefetched=sum(each.prefetched["disk"] for each in counts),
         worker_deaths=simulation.deaths,
         replicas=len(cores),
         checks=simulation.checks,
@@ -157,6 +162,12 @@ def as_text(report: SimulationReport) -> str:
         lines.insert(4, f"drafted tokens: {report.drafted_tokens:,}, {kept:.1f} % of them kept")
     if report.adapter_loads:
         lines.insert(4, f"adapters loaded: {report.adapter_loads:,} times")
+    if report.disk_blocks_read:
+        lines.insert(
+            4,
+            f"blocks that were read from disk: {report.disk_blocks_read:,}, "
+            f"of these ahead of their session: {report.disk_blocks_prefetched:,}",
+        )
     if report.swapped_out:
         lines.insert(
             4,

@@ -24,6 +24,7 @@ from penstock_engine.simulate.model import facts
 from penstock_engine.simulate.prompts import Told, submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
+from penstock_engine.simulate.store import SimulatedStore, check_store
 from penstock_engine.simulate.trace import TraceRequest
 from penstock_engine.simulate.turns import SessionTurns
 
@@ -32,7 +33,7 @@ MAX_REPLICAS = 100_000
 BEAT_INTERVAL = 60.0
 """Seconds between reports of the core's state, which nobody here reads."""
 
-_RESULT, _WAKE, _DEATH, _LOADED, _TURN = 0, 1, 2, 3, 4
+_RESULT, _WAKE, _DEATH, _LOADED, _TURN, _READ = 0, 1, 2, 3, 4, 5
 
 Progress = Callable[[float, Metrics], None]
 
@@ -45,7 +46,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """cost: of a step.  check_every: events between two proofs of a replica's books (0: none).
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
     kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts.  adapter_load: seconds
-    until a worker has loaded an adapter.  host_blocks: of the host tier.  told: see Told."""
+    until a worker has loaded an adapter.  host_blocks: of the host tier.  told: see Told.
+    disk_blocks: kept on disk, of each replica.  disk_block: seconds until one is read."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -61,6 +63,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     adapter_load: float = 0.5
     host_blocks: int = 0
     told: Told = "sessions"
+    disk_blocks: int = 0
+    disk_block: float = 0.0005
 
 
 class Simulation:
@@ -77,6 +81,7 @@ class Simulation:
             raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
         check_groups(options.kv_groups, config.cache.kv_block_size)
         check_load(options.adapter_load)
+        check_store(options.disk_blocks, options.disk_block, options.kv_groups)
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing)
@@ -97,6 +102,7 @@ class Simulation:
                 SimulatedDrafts(options.draft_tokens, options.acceptance, options.seed + index),
                 options.adapter_load,
                 options.host_blocks,
+                SimulatedStore(options.disk_blocks, options.disk_block),
             )
             for index in range(options.replicas)
         ]
@@ -177,6 +183,10 @@ class Simulation:
             if life != replica.life:
                 return
             replica.finish_load(now)
+        elif kind == _READ:
+            if life != replica.life:
+                return
+            replica.finish_read(now)
         elif kind == _RESULT:
             if life != replica.life:
                 return
@@ -201,6 +211,8 @@ class Simulation:
             self._let_pause(replica)
         for at in replica.loads.begun():
             heapq.heappush(self._heap, (at, _LOADED, replica.index, replica.life))
+        for at in replica.store.begun():
+            heapq.heappush(self._heap, (at, _READ, replica.index, replica.life))
         if replica.busy_until != busy_until and replica.busy_until != math.inf:
             heapq.heappush(self._heap, (replica.busy_until, _RESULT, replica.index, replica.life))
         if replica.requests:

@@ -112,7 +112,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         copies,
         named,
         recipe.kv_groups,
-        ranks=ranks.place.ranks,
+        place=ranks.place,
         drafts=draft is not None,
     )
     rows = prepared.decoder.encoder_rows
@@ -155,7 +155,13 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
     if not ranks.place.last:
         states = recipe.states or STATELESS
         stage = EarlierStage(
-            forward, slots, timed, media, states, step_adapters(recipe.adapters, prepared, setup)
+            forward,
+            slots,
+            timed,
+            media,
+            states,
+            step_adapters(recipe.adapters, prepared, setup),
+            stored,
         )
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)

@@ -1,8 +1,11 @@
-"""What keeps the contents of KV blocks outside the worker's memory."""
+"""What keeps the contents of KV blocks outside the worker's memory.
+
+The folder on disk is one KVStore; a plug-in may bring another one (docs/guides/kv-on-disk.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,3 +53,10 @@ class KVStore(Protocol):
 
     def close(self) -> None:
         """The store isn't used any more. Idempotent."""
+
+
+OpenStore = Callable[[StoredLayout, str], KVStore]
+"""What a plug-in brings under an entry point of the group `penstock.kv_stores`: called with the
+layout and the setting `kv_store_address`. May raise whatever says why the store can't be used; one
+that doesn't answer now is none of that. Of what it opens, `payload_bytes` and `num_damaged` aren't
+asked, contents have a digest already, and a method that raises has found or kept nothing."""

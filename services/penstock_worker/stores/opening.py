@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import penstock
@@ -10,15 +11,21 @@ from penstock.errors import StartupError
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.disk.folder import SegmentFolder
-from penstock_worker.stores.interface import StoredLayout
+from penstock_worker.stores.encryption import EncryptingSeal, read_secret
+from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.plugged import open_plugged
+from penstock_worker.stores.sealed import DigestSeal, SealedStore
+from penstock_worker.stores.several import StoresInOrder
 from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
 
 
 def refuse_store(setup: Setup, why: str) -> None:
-    """Raises StartupError if there is to be a tier on disk."""
-    if setup.disk_kv_dir:
-        raise StartupError(f"disk_kv_dir is set: {why}")
+    """Raises StartupError if KV is to be kept anywhere."""
+    asked = "disk_kv_dir" if setup.disk_kv_dir else "kv_store"
+    if setup.disk_kv_dir or setup.kv_store:
+        raise StartupError(f"{asked} is set: {why}")
 
 
 def open_store(
@@ -27,26 +34,50 @@ def open_store(
     fingerprint: str,
     groups: tuple[KVGroup, ...],
     *,
-    ranks: int,
+    place: RankPlace,
     drafts: bool,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `drafts`: whether a draft model shares the blocks. Raises StartupError."""
-    if not setup.disk_kv_dir:
-        return NO_STORE
-    if ranks > 1:
-        refuse_store(setup, f"it serves models on one rank, and this one has {ranks}")
+    `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
+    shares the blocks. Raises StartupError."""
     if groups != ONE_GROUP:
         refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    layout = _layout_of(setup, copies, fingerprint)
+    stores = list(_stores(setup, _layout_of(setup, copies, fingerprint, place.rank)))
+    if not stores:
+        return NO_STORE
+    store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
+    return StoreTier(store, copies, max(1, setup.disk_kv_write_bytes // place.ranks))
+
+
+def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
+    """The fastest first."""
+    encryption = _encryption(setup, layout)
+    if setup.disk_kv_dir:
+        yield _on_disk(setup, layout, encryption)
+    if setup.kv_store:
+        seal = encryption or DigestSeal()
+        below = open_plugged(setup.kv_store, setup.kv_store_address, seal.over(layout))
+        yield SealedStore(below, seal)
+
+
+def _on_disk(setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None) -> KVStore:
+    """Segments have digests of their own."""
     root = Path(setup.disk_kv_dir).expanduser().absolute()
-    folder = SegmentFolder(root, layout, setup.disk_kv_bytes)
-    return StoreTier(folder, copies, setup.disk_kv_write_bytes)
+    if seal is None:
+        return SegmentFolder(root, layout, setup.disk_kv_bytes)
+    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes), seal)
 
 
-def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str) -> StoredLayout:
-    parts = (fingerprint, penstock.__version__, str(setup.block_size), *map(str, copies.widths))
+def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
+    if not setup.disk_kv_key_file:
+        return None
+    return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
+
+
+def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str, rank: int) -> StoredLayout:
+    sizes = (rank, setup.block_size, *copies.widths)
+    parts = (fingerprint, penstock.__version__, *map(str, sizes))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return StoredLayout(name, sum(copies.widths))

@@ -105,6 +105,20 @@ def add_simulate(parser: Parser) -> None:
         " goes there or comes back. Default: none.",
     )
     add(
+        "--disk-blocks",
+        type=int,
+        default=0,
+        metavar="BLOCKS",
+        help="Blocks that each replica keeps on disk. Default: none.",
+    )
+    add(
+        "--disk-block-ms",
+        type=float,
+        default=0.5,
+        metavar="MS",
+        help="Until one of them is read. Default: %(default)g.",
+    )
+    add(
         "--told",
         choices=TOLD,
         default="sessions",
@@ -188,6 +202,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
         adapter_load=arguments.adapter_load_ms / 1000,
         host_blocks=arguments.host_blocks,
         told=arguments.told,
+        disk_blocks=arguments.disk_blocks,
+        disk_block=arguments.disk_block_ms / 1000,
     )
     text = run_simulation(
         arguments.trace,

@@ -55,7 +55,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="Folder in which KV blocks are kept on disk, and found again after a"
             " restart; default: none. Several engine cores of one host may share it. On a CPU, for"
-            " models with one KV group and one rank."
+            " models with one KV group."
         ),
     ] = None
     disk_kv_gib: Annotated[
@@ -72,10 +72,27 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             gt=0,
             le=1_048_576,
-            description="MiB that each engine core writes to disk_kv_dir per second, at most. What"
-            " is computed faster than that is not all kept.",
+            description="MiB that each engine core writes to disk_kv_dir, or to kv_store, per"
+            " second, at most. What is computed faster than that is not all kept.",
         ),
     ] = 256.0
+    disk_kv_key_file: Annotated[
+        str | None,
+        Meta(
+            description="File with a key of 64 hexadecimal digits, by which blocks in disk_kv_dir"
+            " and kv_store are encrypted (needs the extra `encryption`); default: they aren't."
+        ),
+    ] = None
+    kv_store: Annotated[
+        str | None,
+        Meta(
+            description="Plug-in that keeps KV blocks elsewhere, beside disk_kv_dir or without it;"
+            " default: none. For the same models as disk_kv_dir."
+        ),
+    ] = None
+    kv_store_address: Annotated[
+        str, Meta(description="What kv_store is opened with: where it keeps blocks.")
+    ] = ""
     kv_retention_seconds: Annotated[
         float,
         Meta(

@@ -96,9 +96,15 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     disk_kv_bytes: int = 0
     """The most that the folder may hold."""
     disk_kv_write_bytes: int = 0
-    """The most that is written to it in a second."""
+    """The most that is written in a second, to the folder and to `kv_store`."""
     worker_extensions: str = "all"
     """Which are loaded, see WorkerSettings."""
+    kv_store: str = ""
+    """Name of the plug-in that keeps KV blocks, too; empty for none."""
+    kv_store_address: str = ""
+    """What that is opened with."""
+    disk_kv_key_file: str = ""
+    """File of the key that what is kept is encrypted with; empty: it isn't."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -112,7 +118,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Save(msgspec.Struct, frozen=True, array_like=True):
-    """Keeps a KV block's contents in the tier on disk."""
+    """Keeps a KV block's contents on disk, or where else KV is kept."""
 
     key: bytes
     """The contents' name."""
@@ -321,7 +327,7 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
 
 
 class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
-    """Asks what the tier on disk has. Answered by FoundKV, while steps continue."""
+    """Asks what is kept on disk, or elsewhere. Answered by FoundKV, while steps continue."""
 
     fetch: int
     """A number that the engine core has not used before in this session."""
@@ -330,8 +336,8 @@ class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
 
 
 class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
-    """Reads blocks from the tier on disk. Answered by FetchedKV, while steps continue. Until then
-    the blocks belong to this message, and no plan touches them."""
+    """Reads blocks that are kept on disk, or elsewhere. Answered by FetchedKV, while steps
+    continue. Until then the blocks belong to this message, and no plan touches them."""
 
     fetch: int
     """Of the LookUpKV before."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_gateway.keys import rate_limits
 from penstock_gateway.keys.rate_limits import MINUTE, Window
+from testing.redis_server import RedisServer
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.keyring import ALICE, BOB, OTHER, bearer, key, write
 
@@ -35,28 +34,9 @@ HEADERS = {
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URI of a redis-server of our own."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("redis")
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    server = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.kill()
-        server.wait()
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server.url
+    server.kill()
 
 
 @pytest.fixture(params=["memory", "redis"])

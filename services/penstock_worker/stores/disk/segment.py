@@ -15,10 +15,10 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 
-MAGIC = b"PSTKKV01"
+MAGIC = b"PSTKKV02"
 _FIELDS = struct.Struct("<8s32sQ32s")
 """Magic, the contents' key, bytes of the payload, digest of key and payload."""
 _CHECKSUM = struct.Struct("<I")
@@ -93,10 +93,11 @@ class SegmentFile:
 
     def read(self, key: bytes, place: int) -> bytes | None:
         """The payload; None if it is damaged, or another one's. Raises OSError."""
-        record = os.pread(self._fd, self._stride, place * self._stride)
-        header, payload = record[:HEADER_BYTES], record[HEADER_BYTES:]
-        if len(record) < self._stride or self._key_of(header) != key:
+        at = place * self._stride
+        header = os.pread(self._fd, HEADER_BYTES, at)
+        if len(header) < HEADER_BYTES or self._key_of(header) != key:
             return None
+        payload = os.pread(self._fd, self._payload_bytes, at + HEADER_BYTES)  # Without a copy.
         return payload if _FIELDS.unpack_from(header)[3] == _digest(key, payload) else None
 
     def append(self, key: bytes, payload: bytes) -> int:
@@ -125,7 +126,7 @@ class SegmentFile:
 
 
 def _digest(key: bytes, payload: bytes) -> bytes:
-    digest = blake2b(key, digest_size=32)
+    digest = sha256(key)  # Twice as fast as BLAKE2b where there are instructions for it.
     digest.update(payload)
     return digest.digest()
 

@@ -1,0 +1,92 @@
+"""KV blocks that a simulated worker keeps on disk: which ones, and how long they take to read."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+
+from penstock.errors import InvalidRequest
+from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.protocol.from_worker import FetchedKV, FoundKV
+from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+
+MAX_BLOCK_SECONDS = 100.0
+
+
+def check_store(blocks: int, block_seconds: float, groups: tuple[KVGroup, ...]) -> None:
+    """Raises InvalidRequest for no size, no time, or a model that has no such tier."""
+    if blocks < 0:
+        raise InvalidRequest(f"0 blocks on disk or more, not {blocks}")
+    if not (math.isfinite(block_seconds) and 0.0 <= block_seconds <= MAX_BLOCK_SECONDS):
+        raise InvalidRequest(
+            f"a block is read in 0 to {MAX_BLOCK_SECONDS:g} seconds, not {block_seconds:g}"
+        )
+    if blocks and groups != ONE_GROUP:
+        raise InvalidRequest("blocks are kept on disk for models with one KV group, full")
+
+
+class SimulatedStore:
+    """Outlives its workers. Writing takes no time; reading takes its time beside the steps, one
+    question after another. What was not used for longest goes first.
+
+    due: answers, the first of which comes next.
+    """
+
+    __slots__ = ("_added", "_block_seconds", "_blocks", "_free_at", "_kept", "due")
+
+    def __init__(self, blocks: int, block_seconds: float) -> None:
+        """blocks: that there is room for; 0: there is no such store."""
+        self.due: deque[FoundKV | FetchedKV] = deque()
+        self._blocks = blocks
+        self._block_seconds = block_seconds
+        self._kept: OrderedDict[bytes, None] = OrderedDict()
+        self._added: list[float] = []
+        self._free_at = 0.0
+
+    def __bool__(self) -> bool:
+        return self._blocks > 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def save(self, saves: list[Save]) -> None:
+        for save in saves:
+            self._kept[save.key] = None
+            self._kept.move_to_end(save.key)
+            if len(self._kept) > self._blocks:
+                self._kept.popitem(last=False)
+
+    def ask(self, message: LookUpKV | FetchKV, now: float) -> None:
+        """Its answer is due when those before it, and its own blocks, have been read."""
+        count = self._leading(message.keys)
+        answer: FoundKV | FetchedKV
+        if isinstance(message, LookUpKV):
+            answer, seconds = FoundKV(message.fetch, count, self._block_seconds), 0.0
+        else:
+            self.save(message.saves)
+            answer, seconds = FetchedKV(message.fetch, count), count * self._block_seconds
+        self._free_at = max(now, self._free_at) + seconds
+        self.due.append(answer)
+        self._added.append(self._free_at)
+
+    def begun(self) -> list[float]:
+        """When the answers come to what was asked since the last call."""
+        found = self._added
+        if found:
+            self._added = []
+        return found
+
+    def forget_asked(self) -> None:
+        """The worker has died, and answers nothing."""
+        self.due.clear()
+        self._added.clear()
+        self._free_at = 0.0
+
+    def _leading(self, keys: list[bytes]) -> int:
+        count = 0
+        for key in keys:
+            if key not in self._kept:
+                break
+            self._kept.move_to_end(key)
+            count += 1
+        return count

@@ -1,0 +1,47 @@
+"""A redis-server of a test's own."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+class RedisServer:
+    """Keeps nothing on disk. url: of its first database."""
+
+    def __init__(self, folder: Path) -> None:
+        """Skips the test where there is none on this machine."""
+        binary = shutil.which("redis-server")
+        if binary is None:
+            pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{port}/0"
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        self._process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise
+                time.sleep(0.05)
+
+    def hang(self) -> None:
+        """It takes connections, and answers nothing any more."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """With SIGKILL. Idempotent."""
+        self._process.kill()
+        self._process.wait()

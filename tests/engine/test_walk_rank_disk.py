@@ -1,0 +1,90 @@
+"""Random histories of several ranks, each of which keeps its own part of every block, and loses
+others than the rest do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock_engine.record.restore import restore
+from penstock_engine.record.snapshot import snapshot
+from penstock_engine.waiting import disk_kv
+from tests.engine.fake_disk import FakeDisk
+from tests.engine.rank_walker import RankWalker
+from tests.engine.rank_workers import RankHarness
+from tests.engine.record.twins import Twins
+from tests.engine.test_walk import Seeded
+from tests.engine.walker import Choices, drawn_options
+
+
+@pytest.fixture(autouse=True, scope="module")
+def single_blocks_are_worth_it() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk_kv, "LEAST_FETCHED_BLOCKS", 1)
+        yield
+
+
+class RankDiskWalker(RankWalker):
+    def __init__(self, choose: Choices, ranks: int) -> None:
+        options = drawn_options(choose) | {"prefix_caching": True}
+        super().__init__(RankHarness(ranks, 1, **options), choose)
+        self.h.disks = {rank: FakeDisk() for rank in range(ranks)}
+        self.h.disk_at_once = False
+        self._wheel += ["disk"] * 60 * ranks + ["worker"] * 30
+        self.walks["disk"] = (60, self.disk)
+
+    def disk(self) -> None:
+        """One rank's answers something, not always the first; sometimes it has lost a block."""
+        due, whole = self.h.disks_due(), self.choose.whole
+        if not due or self.h.worker is None:
+            return
+        rank = due[whole(0, len(due) - 1)]
+        asked = self.h.ranks[rank].worker.reader.due  # type: ignore[union-attr]
+        at = whole(0, len(asked) - 1)
+        keys = asked[at].keys
+        lost = keys[whole(0, len(keys) - 1)] if whole(0, 4) == 0 else None
+        self.met["lost"] += lost is not None
+        self.met["answered before others"] += len(due) > 1
+        self.h.answer_disk(at, lost, rank)
+
+    def end(self) -> None:
+        self.h.disk_at_once = True
+        super().end()
+        cache = self.h.core.state.scheduling.cache
+        assert cache is not None
+        assert not cache.num_fetching
+
+
+def walked(seed: int, operations: int) -> RankDiskWalker:
+    walker = RankDiskWalker(Seeded(seed), 2 + seed % 2)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    return walker
+
+
+def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
+    met = Counter[str]()
+    for seed in range(20):
+        walker = walked(seed, 500)
+        walker.end()
+        met += walker.met
+        counts = walker.h.core.state.counts
+        met["read"] += counts.disk_blocks_read
+        met["missed"] += counts.disk_blocks_missed
+    for what in ("lost", "answered before others", "missed", "killed"):
+        assert met[what], (what, met)
+    assert met["read"] > 20, met
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
+    walker = walked(seed, 200)
+    twins = Twins(walker.h.core, restore(snapshot(walker.h.core)))
+    walker.h.core = twins  # type: ignore[assignment]
+    for _ in range(200):
+        walker.walk()
+    walker.end()
+    assert twins.steps > 30
