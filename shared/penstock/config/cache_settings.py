@@ -93,6 +93,30 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_store_address: Annotated[
         str, Meta(description="What kv_store is opened with: where it keeps blocks.")
     ] = ""
+    kv_endpoint: Annotated[
+        str | None,
+        Meta(
+            description="Where this engine core's worker gives other engine cores' workers the KV"
+            " blocks that it computes (tcp://HOST:PORT or ipc://PATH); default: nowhere. For the"
+            " same models as disk_kv_dir."
+        ),
+    ] = None
+    kv_peers: Annotated[
+        str,
+        Meta(
+            description="The kv_endpoint of up to 16 other engine cores of the same model, with"
+            " commas: what they have isn't computed here."
+        ),
+    ] = ""
+    kv_transfer_gib: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1_048_576,
+            description="GiB of host memory in which blocks are kept at kv_endpoint; what was not"
+            " used for longest goes first.",
+        ),
+    ] = 1.0
     kv_retention_seconds: Annotated[
         float,
         Meta(
