@@ -11,7 +11,7 @@ import zmq
 
 from penstock.protocol.between_workers import MAX_ASKED_KEYS
 from penstock_worker.stores.interface import StoredLayout
-from penstock_worker.stores.peers.peer import KVPeer, UnfitAnswer
+from penstock_worker.stores.peers.peer import KVPeer, PeerFault
 
 ASK_SECONDS = 0.25
 """For which answers are waited for. Who hasn't answered by then isn't asked for a while."""
@@ -61,7 +61,7 @@ class OtherWorkers:
                 return None
             try:
                 contents = peer.pull(key)
-            except UnfitAnswer as error:
+            except PeerFault as error:
                 self._put_off(peer, error)
                 return None
             self.num_pulled += contents is not None
@@ -90,7 +90,7 @@ class OtherWorkers:
                 peer = asked[socket]
                 try:
                     count = peer.counted()
-                except UnfitAnswer as error:
+                except PeerFault as error:
                     count = 0
                     self._put_off(peer, error)
                 if count is not None:
@@ -98,10 +98,10 @@ class OtherWorkers:
                     poller.unregister(socket)
                     del asked[socket]
         for peer in asked.values():
-            self._put_off(peer, UnfitAnswer(f"it did not answer in {ASK_SECONDS:g} s"))
+            self._put_off(peer, PeerFault(f"it did not answer in {ASK_SECONDS:g} s"))
         return counts
 
-    def _put_off(self, peer: KVPeer, error: UnfitAnswer) -> None:
+    def _put_off(self, peer: KVPeer, error: PeerFault) -> None:
         self.num_damaged += 1
         for key in [key for key, who in self._who.items() if who is peer]:
             del self._who[key]

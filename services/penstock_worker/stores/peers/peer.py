@@ -39,7 +39,7 @@ _decoder = msgspec.msgpack.Decoder(FromPeer)
 _encoder = msgspec.msgpack.Encoder()
 
 
-class UnfitAnswer(Exception):
+class PeerFault(Exception):
     """It was silent, or said what no sound worker says."""
 
 
@@ -68,16 +68,16 @@ class KVPeer:
 
     def counted(self) -> int | None:
         """Its answer, once its socket can be read; None: that was none to the latest question.
-        Raises UnfitAnswer."""
+        Raises PeerFault."""
         message = self._receive()
         if not isinstance(message, HasKV) or message.number != self._number:
             return None
         if not 0 <= message.count <= self._asked:
-            raise UnfitAnswer(f"it has {message.count} of {self._asked} blocks")
+            raise PeerFault(f"it has {message.count} of {self._asked} blocks")
         return message.count
 
     def pull(self, key: bytes) -> bytes | None:
-        """A block's contents; None where it has them no more. Raises UnfitAnswer."""
+        """A block's contents; None where it has them no more. Raises PeerFault."""
         total = self._layout.payload_bytes
         offsets = range(0, total, MAX_PART_BYTES)
         contents = bytearray(total)
@@ -91,7 +91,7 @@ class KVPeer:
                 return None
             begin = offsets[come]
             if len(data) != min(MAX_PART_BYTES, total - begin):
-                raise UnfitAnswer(f"{len(data)} bytes came in place of a part")
+                raise PeerFault(f"{len(data)} bytes came in place of a part")
             contents[begin : begin + len(data)] = data
             come += 1
         return bytes(contents)
@@ -126,10 +126,10 @@ class KVPeer:
         self._number += 1
         size = min(MAX_PART_BYTES, self._layout.payload_bytes - offset)
         if not self._send(SendKV(self._number, self._layout.name, key, offset, size)):
-            raise UnfitAnswer("it is gone")
+            raise PeerFault("it is gone")
 
     def _part(self, number: int) -> bytes | None:
-        """What answers that question. Raises UnfitAnswer."""
+        """What answers that question. Raises PeerFault."""
         until = time.monotonic() + PART_SECONDS
         while (left := until - time.monotonic()) > 0:
             if not self.socket.poll(round(1000 * left) + 1):
@@ -138,8 +138,8 @@ class KVPeer:
             if isinstance(message, KVPart) and message.number == number:
                 return message.data
             if message.number >= number:
-                raise UnfitAnswer("it answers what it was not asked")
-        raise UnfitAnswer(f"nothing came for {PART_SECONDS:g} s")
+                raise PeerFault("it answers what it was not asked")
+        raise PeerFault(f"nothing came for {PART_SECONDS:g} s")
 
     def _send(self, message: AskKV | SendKV) -> bool:
         try:
@@ -149,11 +149,11 @@ class KVPeer:
         return True
 
     def _receive(self) -> HasKV | KVPart:
-        """Raises UnfitAnswer."""
+        """Raises PeerFault."""
         parts = self.socket.recv_multipart()
         if len(parts) != 1:
-            raise UnfitAnswer(f"an answer of {len(parts)} parts")
+            raise PeerFault(f"an answer of {len(parts)} parts")
         try:
             return _decoder.decode(parts[0])
         except msgspec.DecodeError as error:
-            raise UnfitAnswer(f"its answer can't be read: {error}") from None
+            raise PeerFault(f"its answer can't be read: {error}") from None
