@@ -25,7 +25,11 @@ def check_kept(cache: CacheSettings) -> None:
         raise StartupError("disk_kv_key_file is set, and neither disk_kv_dir nor kv_store is")
     if cache.kv_endpoint:
         _check_endpoint("kv_endpoint", cache.kv_endpoint)
-    kv_peers(cache)
+    peers = kv_peers(cache)
+    if cache.kv_role == "prefill" and not cache.kv_endpoint:
+        raise StartupError("kv_role is prefill, and nobody can fetch the KV: kv_endpoint isn't set")
+    if cache.kv_role == "decode" and not peers:
+        raise StartupError("kv_role is decode, and there is nobody to fetch KV from: set kv_peers")
 
 
 def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
@@ -40,6 +44,11 @@ def kv_peers(cache: CacheSettings) -> tuple[str, ...]:
     if len(others) > MAX_KV_PEERS:
         raise StartupError(f"kv_peers: {len(others)} are there; at most {MAX_KV_PEERS} are allowed")
     return others
+
+
+def prefills_from(cache: CacheSettings) -> int:
+    """See Welcome."""
+    return cache.kv_prefill_tokens if cache.kv_role == "prefill" else 0
 
 
 def _check_endpoint(setting: str, endpoint: str) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+KVRole = Literal["both", "prefill", "decode"]
+
 CacheDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 
 
@@ -117,6 +119,23 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " used for longest goes first.",
         ),
     ] = 1.0
+    kv_role: Annotated[
+        KVRole,
+        Meta(
+            description="What this engine core is for. prefill: prompts of at least"
+            " kv_prefill_tokens, which another one goes on with. decode: the rest, with the KV that"
+            " it fetches from kv_peers. both: everything."
+        ),
+    ] = "both"
+    kv_prefill_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="With kv_role prefill: shorter prompts don't come here; whoever generates"
+            " computes them.",
+        ),
+    ] = 512
     kv_retention_seconds: Annotated[
         float,
         Meta(
