@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock_worker.stores.disk.segment import MAGIC
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from testing.slow_store import install_slow_store, reads
 from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -38,6 +40,15 @@ def all_asked(server: Server, meanwhile: Callable[[], None] = lambda: None) -> l
         answers = [pool.submit(asked, server, prompt) for prompt in PROMPTS]
         meanwhile()
         return [answer.result() for answer in answers]
+
+
+def timeline(server: Server, prompt: list[int]) -> dict[str, Any]:
+    """Of the only sequence."""
+    body = {"model": server.model, "prompt": prompt, "max_tokens": 1}
+    headers = {"x-penstock-timeline": "1"}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE)
+    (told,) = reply.json()["penstock_timeline"]["sequences"]
+    return dict(told)
 
 
 def files(folder: Path) -> list[Path]:
@@ -87,8 +98,12 @@ def test_kills_restarts_and_damage(start: Callable[..., Server], tmp_path: Path)
     server.close()
 
     server = start()
+    told = timeline(server, PROMPTS[0])
+    assert told["stored_tokens"] == told["cached_tokens"] == 16 * BLOCKS
+    assert 0 < told["stored"] <= told["queue"]
     assert all_asked(server) == undisturbed
     assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert timeline(server, PROMPTS[0])["stored_tokens"] == 0, "it is in memory"
     # Neither another salt nor another tenant finds it.
     before = read_by(server)
     assert asked(server, PROMPTS[0], cache_salt="mine") == undisturbed[0]
@@ -162,3 +177,38 @@ def test_a_slow_store_and_kills_while_it_is_read(
     server = start_server(tiny_model, *flags)
     assert all_asked(server) == undisturbed
     assert read_by(server) >= BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)]
+)
+def test_each_rank_keeps_its_part(
+    start_server: Callable[..., Server], tmp_path: Path, tensor: int, pipeline: int
+) -> None:
+    """A block that one of them has lost is computed."""
+    folder = tmp_path / "kv"
+    model = str(write_gguf(tmp_path / "tiny.gguf", heads=4, kv_heads=2))
+    if pipeline > 1:  # It has one layer.
+        model = "smollm2-135m"
+    server_flags = (
+        *("--tensor-parallel-size", str(tensor), "--pipeline-parallel-size", str(pipeline)),
+        *("--max-model-len", "128", "--num-kv-blocks", "256", "--dtype", "float32"),
+        *("--disk-kv-dir", str(folder), "--disk-kv-gib", "0.5", *PORTS),
+    )
+    server = start_server(model, *server_flags)
+    undisturbed = all_asked(server)
+    wait_until(lambda: blocks_on(folder) >= 2 * BLOCKS * len(PROMPTS))
+    server.close()
+    first, _ = sorted(path for path in folder.glob("*") if path.is_dir())
+
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) >= BLOCKS * len(PROMPTS)
+    assert all_asked(server, lambda: kill(server, "worker 1")) == undisturbed
+    server.close()
+
+    for path in first.glob("*.kv"):
+        path.unlink()
+    server = start_server(model, *server_flags)
+    assert all_asked(server) == undisturbed
+    assert read_by(server) == 0

@@ -16,23 +16,29 @@ class DiskKVHandler:
         self._state = state
         self._prefetcher = Prefetcher(state)
 
-    def answered(self, message: FoundKV | FetchedKV) -> None:
+    def answered(self, message: FoundKV | FetchedKV, rank: int) -> None:
         """Raises UnfitAnswer for one that nobody asked for."""
         disk = self._state.disk_kv
         if isinstance(message, FoundKV):
-            self._let_go(disk.found(message))
+            self._let_go(disk.found(message, rank))
             return
-        fetch = disk.fetched(message)
+        fetch = disk.fetched(message, rank)
+        if fetch is None:
+            return
+        count = len(fetch.keys)
         if fetch.session is not None:
-            self._state.counts.prefetched["disk"] += message.count
+            self._state.counts.prefetched["disk"] += count
             self._prefetcher.hold(fetch.session, fetch.prefix)
-        self._let_go(fetch.requests)
+        self._let_go(fetch.requests, count * self._state.scheduling.block_size)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""
         self._let_go(self._state.disk_kv.worker_lost())
 
-    def _let_go(self, requests: list[Request]) -> None:
+    def _let_go(self, requests: list[Request], tokens: int = 0) -> None:
+        """tokens: of the prompt, whose KV has come."""
         for request in requests:
             for sequence in self._state.remote_kv.arrived(request):
+                if sequence.timeline is not None:
+                    sequence.timeline.stored_tokens += tokens
                 enter(self._state, sequence)

@@ -131,7 +131,7 @@ class FromWorkers:
             case AdapterReady() | AdapterFailed() if all_ready:
                 self._adapters.answered(message, worker.rank, now)
             case FoundKV() | FetchedKV() if all_ready:
-                self._take_from_disk(message)
+                self._take_from_disk(worker, message)
             case CallDone() | CallFailed() if self._state.calls.answered(worker.rank, message):
                 self._state.workers.progressed(now)
             case Progress() if all_ready:
@@ -352,9 +352,9 @@ class FromWorkers:
                     request, SequenceState.FINISHED_FAILED, error=self._state.workers.fault
                 )
 
-    def _take_from_disk(self, message: FoundKV | FetchedKV) -> None:
+    def _take_from_disk(self, worker: WorkerSession, message: FoundKV | FetchedKV) -> None:
         try:
-            self._disk_kv.answered(message)
+            self._disk_kv.answered(message, worker.rank)
         except UnfitAnswer as error:
             self.drop(str(error))
 

@@ -317,6 +317,7 @@ class Sequence:
                 runs=state is SequenceState.RUNNING,
                 preempted=state is SequenceState.PREEMPTED,
                 loaded=self.state is SequenceState.WAITING_FOR_MEDIA,
+                fetched=self.state is SequenceState.WAITING_FOR_REMOTE_KV,
             )
         self.state = state
 

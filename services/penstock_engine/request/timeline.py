@@ -42,6 +42,8 @@ class TimelineBuilder:
         "requeued",
         "share",
         "steps",
+        "stored",
+        "stored_tokens",
         "swaps",
         "tokens_began",
     )
@@ -56,16 +58,26 @@ class TimelineBuilder:
         self.queue = self.requeued = self.compute = self.dispatch = self.share = 0.0
         self.steps = self.preemptions = self.swaps = self.cached_tokens = 0
         self.drafted = self.kept = 0
-        self.media = 0.0
+        self.media = self.stored = 0.0
+        self.stored_tokens = 0
         self.encoded_items = self.cached_items = self.media_bytes = 0
 
-    def moved(self, *, ran: bool, runs: bool, preempted: bool, loaded: bool = False) -> None:
+    def moved(
+        self,
+        *,
+        ran: bool,
+        runs: bool,
+        preempted: bool,
+        loaded: bool = False,
+        fetched: bool = False,
+    ) -> None:
         """The sequence changes its state. ran, runs: whether it was, and will be, running.
-        loaded: whether it has waited for media."""
+        loaded, fetched: whether it has waited for media, or for KV that is kept elsewhere."""
         now = self._clock.now
         elapsed = now - self._since
         self._since = now
         self.media += elapsed if loaded else 0.0
+        self.stored += elapsed if fetched else 0.0
         if ran:
             self._running += elapsed
         elif self._started:
@@ -104,4 +116,6 @@ class TimelineBuilder:
             media_bytes=self.media_bytes,
             drafted=self.drafted,
             kept=self.kept,
+            stored=self.stored,
+            stored_tokens=self.stored_tokens,
         )

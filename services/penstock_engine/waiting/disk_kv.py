@@ -9,7 +9,7 @@ computing would take, or where anything is wrong: what has not come is computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV
@@ -45,8 +45,8 @@ class UnfitAnswer(Exception):
 class DiskFetch:
     """prefix: keys of all that is wanted, from its first block on.  keys: those of them that are
     asked for.  until: when who waits for them goes on without.  requests: those that wait.
-    session: for whom it is read before there is a request.  reading: whether blocks belong to
-    it."""
+    session: for whom it is read before there is a request.  reading: whether blocks belong to it.
+    said: how many blocks each rank has found, or read.  block_seconds: of the slowest rank."""
 
     number: int
     prefix: list[bytes]
@@ -55,6 +55,20 @@ class DiskFetch:
     requests: list[Request]
     session: KVSession | None = None
     reading: bool = False
+    said: dict[int, int] = field(default_factory=dict)
+    block_seconds: float = 0.0
+
+    def heard(self, rank: int, count: int, ranks: int) -> int | None:
+        """How many blocks all ranks have, each its own part of them; None: not all have said so
+        much. Raises UnfitAnswer."""
+        if rank in self.said:
+            raise UnfitAnswer(f"rank {rank} says twice what it has for fetch {self.number}")
+        self.said[rank] = count
+        if len(self.said) < ranks:
+            return None
+        least = min(self.said.values())
+        self.said.clear()
+        return least
 
 
 class DiskKV:
@@ -141,17 +155,21 @@ class DiskKV:
         self._workers.send(LookUpKV(fetch.number, keys))
         return fetch
 
-    def found(self, message: FoundKV) -> list[Request]:
-        """Has what was found read, if that pays. Returns whom to let go otherwise. Raises
+    def found(self, message: FoundKV, rank: int) -> list[Request]:
+        """Has what all ranks found read, if that pays. Returns whom to let go otherwise. Raises
         UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
         if fetch is None or fetch.reading or cache is None:
             raise UnfitAnswer(f"KV was found for fetch {message.fetch}, which doesn't look for any")
-        count = min(message.count, len(fetch.keys), cache.pool.num_free // 2)
+        fetch.block_seconds = max(fetch.block_seconds, message.block_seconds)
+        everywhere = fetch.heard(rank, message.count, self._workers.ranks.size)
+        if everywhere is None:
+            return []
+        count = min(everywhere, len(fetch.keys), cache.pool.num_free // 2)
         computing = self._computing(count)
         # Nobody waits for what is read in advance.
         early = fetch.session is not None
-        pays = early or not 0.0 < computing <= count * message.block_seconds
+        pays = early or not 0.0 < computing <= count * fetch.block_seconds
         waited_for = early or any(map(self._remote_kv.awaits, fetch.requests))
         if count < LEAST_FETCHED_BLOCKS or not pays or not waited_for:
             self._forget(fetch)
@@ -164,16 +182,21 @@ class DiskKV:
         )
         return []
 
-    def fetched(self, message: FetchedKV) -> DiskFetch:
-        """The blocks can be found, as many as were read. Returns the fetch, whose requests are to
-        be let go. Raises UnfitAnswer."""
+    def fetched(self, message: FetchedKV, rank: int) -> DiskFetch | None:
+        """The blocks can be found, as many as all ranks have read: the fetch's keys are theirs now.
+        Returns the fetch, whose requests are to be let go; None: not all ranks have answered.
+        Raises UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
         fits = fetch is not None and 0 <= message.count <= len(fetch.keys)
         if fetch is None or cache is None or not fetch.reading or not fits:
             raise UnfitAnswer(f"{message.count} blocks came for fetch {message.fetch}")
-        cache.end_fetch(fetch.number, fetch.keys[: message.count])
-        self._counts.disk_blocks_read += message.count
-        self._counts.disk_blocks_missed += len(fetch.keys) - message.count
+        count = fetch.heard(rank, message.count, self._workers.ranks.size)
+        if count is None:
+            return None
+        self._counts.disk_blocks_read += count
+        self._counts.disk_blocks_missed += len(fetch.keys) - count
+        del fetch.keys[count:]
+        cache.end_fetch(fetch.number, fetch.keys)
         self._forget(fetch)
         return fetch
 

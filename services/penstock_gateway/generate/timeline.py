@@ -52,6 +52,8 @@ class SequencePart(msgspec.Struct, kw_only=True):
     media_bytes: int = 0
     drafted: int = 0
     kept: int = 0
+    stored: float = 0.0
+    stored_tokens: int = 0
 
 
 class RequestTimeline(msgspec.Struct, kw_only=True):
@@ -135,6 +137,7 @@ class TimelineRecorder:
             preemptions=sum(each.preemptions for each in sequences),
             swaps=sum(each.swaps for each in sequences),
             cached_tokens=sum(each.cached_tokens for each in sequences),
+            stored_tokens=sum(each.stored_tokens for each in sequences),
             detokenise=timeline.detokenise,
         )
 

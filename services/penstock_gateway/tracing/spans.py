@@ -173,6 +173,7 @@ def _account(engine: SequenceTimeline) -> dict[str, Any]:
         "penstock.preemptions": engine.preemptions,
         "penstock.swaps": engine.swaps,
         "penstock.cached_tokens": engine.cached_tokens,
+        "penstock.stored_tokens": engine.stored_tokens,
         "penstock.drafted_tokens": engine.drafted,
         "penstock.kept_tokens": engine.kept,
     }

@@ -120,7 +120,7 @@ def load(
         copies,
         named,
         recipe.kv_groups,
-        ranks=ranks.place.ranks,
+        place=ranks.place,
         drafts=draft is not None,
         transport=transport,
     )
@@ -164,7 +164,13 @@ def load(
     if not ranks.place.last:
         states = recipe.states or STATELESS
         stage = EarlierStage(
-            forward, slots, timed, media, states, step_adapters(recipe.adapters, prepared, setup)
+            forward,
+            slots,
+            timed,
+            media,
+            states,
+            step_adapters(recipe.adapters, prepared, setup),
+            stored,
         )
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)

@@ -26,6 +26,7 @@ from penstock_worker.states.interface import STATELESS, States
 from penstock_worker.steps.guard import Guard
 from penstock_worker.steps.kinds import StepKind, StepStart
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
+from penstock_worker.stores.tier import NO_STORE, StepStore
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -46,11 +47,11 @@ class EarlierStage(StepKind[list[SlotWork]]):
         media: StepMedia = NO_MEDIA,
         states: States = STATELESS,
         adapters: StepAdapters = NO_ADAPTERS,
+        stored: StepStore = NO_STORE,
     ) -> None:
         """`forward` is that of a stage before the last. `states`: of its recurrent layers."""
-        super().__init__(
-            forward, slots, copies, SlotGrammars(_compile_nothing), states, media, adapters
-        )
+        grammars = SlotGrammars(_compile_nothing)
+        super().__init__(forward, slots, copies, grammars, states, media, adapters, stored)
         self._forward = forward
         self._prompts = PromptLogprobs(slots, _NoScores())
 

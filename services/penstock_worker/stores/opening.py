@@ -13,6 +13,7 @@ from penstock.errors import StartupError
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -39,32 +40,37 @@ def open_store(
     fingerprint: str,
     groups: tuple[KVGroup, ...],
     *,
-    ranks: int,
+    place: RankPlace,
     drafts: bool,
     transport: TransportSettings,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `drafts`: whether a draft model shares the blocks; `transport`: how other workers are reached.
-    Raises StartupError."""
-    if ranks > 1:
-        refuse_store(setup, f"it serves models on one rank, and this one has {ranks}")
+    `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
+    shares the blocks; `transport`: how other workers are reached. Raises StartupError."""
+    if place.ranks > 1 and (setup.kv_endpoint or setup.kv_peers):
+        asked = "kv_endpoint" if setup.kv_endpoint else "kv_peers"
+        raise StartupError(
+            f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
+        )
     if groups != ONE_GROUP:
         refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    layout = _layout_of(setup, copies, fingerprint)
+    layout = _layout_of(setup, copies, fingerprint, place.rank)
     stores: list[KVStore] = []
     with ExitStack() as failed:
         failed.callback(_close, stores)
         stores += _stores(setup, layout)
-        written = setup.disk_kv_write_bytes if stores else MEMORY_BYTES_PER_SECOND
+        written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
         seal = DigestSeal()
         for transfer in open_transfer(setup, seal.over(layout), transport):
             stores.append(SealedStore(transfer, seal))
         failed.pop_all()
     if not stores:
         return NO_STORE
-    return StoreTier(stores[0] if len(stores) == 1 else StoresInOrder(stores), copies, written)
+    return StoreTier(
+        stores[0] if len(stores) == 1 else StoresInOrder(stores), copies, max(1, written)
+    )
 
 
 def _close(stores: list[KVStore]) -> None:
@@ -97,7 +103,8 @@ def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
     return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
 
 
-def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str) -> StoredLayout:
-    parts = (fingerprint, penstock.__version__, str(setup.block_size), *map(str, copies.widths))
+def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str, rank: int) -> StoredLayout:
+    sizes = (rank, setup.block_size, *copies.widths)
+    parts = (fingerprint, penstock.__version__, *map(str, sizes))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return StoredLayout(name, sum(copies.widths))

@@ -57,7 +57,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="Folder in which KV blocks are kept on disk, and found again after a"
             " restart; default: none. Several engine cores of one host may share it. On a CPU, for"
-            " models with one KV group and one rank."
+            " models with one KV group."
         ),
     ] = None
     disk_kv_gib: Annotated[

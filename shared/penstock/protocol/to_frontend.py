@@ -169,6 +169,10 @@ class SequenceTimeline(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
     """Tokens that were drafted for it, and computed."""
     kept: int = 0
     """Of `drafted`, those that were right, and so are part of its output."""
+    stored: float = 0.0
+    """Of `queue` and `requeued`, waiting for KV that is kept on disk or elsewhere."""
+    stored_tokens: int = 0
+    """Prompt tokens whose KV was read from there while it waited."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):

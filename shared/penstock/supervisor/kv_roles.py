@@ -1,4 +1,4 @@
-"""What each of several engine cores on one machine is for, and where they fetch KV of each other."""
+"""What several engine cores on one machine are for, and where they fetch KV of each other."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def kv_caches(config: ServeConfig, runtime: RuntimeDir) -> list[CacheSettings]:
     if cache.kv_endpoint or cache.kv_peers:
         raise StartupError("kv_roles makes endpoints by itself: leave out kv_endpoint and kv_peers")
     if config.executor != "local":
-        raise StartupError(
-            f"kv_roles is for workers on this machine; executor is {config.executor}"
-        )
+        raise StartupError(f"kv_roles is for workers here, and executor is {config.executor}")
     places = [runtime.endpoint(f"kv{number}") for number in range(count)]
     return [
         msgspec.structs.replace(cache, kv_role=role, kv_endpoint=place, kv_peers=",".join(places))
