@@ -21,7 +21,7 @@ from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from penstock_worker.stores.several import StoresInOrder
-from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
+from penstock_worker.stores.tier import MAX_UNWRITTEN_BYTES, NO_STORE, StepStore, StoreTier
 
 MEMORY_BYTES_PER_SECOND = 2**36
 """Where nothing wears out or fills up by what is written."""
@@ -68,9 +68,10 @@ def open_store(
         failed.pop_all()
     if not stores:
         return NO_STORE
-    return StoreTier(
-        stores[0] if len(stores) == 1 else StoresInOrder(stores), copies, max(1, written)
-    )
+    store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
+    # A step of a prompt that another engine core waits for comes as a whole.
+    unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
+    return StoreTier(store, copies, max(1, written), unwritten)
 
 
 def _close(stores: list[KVStore]) -> None:
