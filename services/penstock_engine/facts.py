@@ -25,7 +25,7 @@ from penstock.protocol.common import (
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
-from penstock_engine.kv_settings import check_kept, kv_peers, prefills_from
+from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
 
 BYTES_PER_ID = 5

@@ -11,7 +11,7 @@ from penstock.config.settings import CacheSettings, EngineConfig, ServeConfig
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.kv_roles import kv_caches
-from penstock_engine.kv_settings import check_kept, kv_peers, prefills_from
+from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
 
 
 def caches(tmp_path: Path, roles: str, count: int, **cache: Any) -> list[CacheSettings]:
