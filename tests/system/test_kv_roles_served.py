@@ -69,3 +69,23 @@ def test_roles_change_no_byte(start_server: Callable[..., Server], tiny_model: s
         assert all_asked(server, child, kill_once) == undisturbed, child
         wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
     assert all_asked(server, "last") == undisturbed
+
+
+def test_a_prefix_follows_to_another_engine_core(
+    start_server: Callable[..., Server], tiny_model: str
+) -> None:
+    both = ("--data-parallel-size", "2", "--kv-roles", "both,both", "--routing", "round-robin")
+    server = start_server(tiny_model, *FLAGS, *both, *PORTS)
+    wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+    pages = [port_of(server, f"engine {number}") for number in (0, 1)]
+
+    def read() -> list[float]:
+        found = (read_page(url) for url in pages)
+        return [page.value("penstock:disk_kv_blocks_total", result="read") for page in found]
+
+    first = [asked(server, prompt) for prompt in LONG[:3]]
+    before = read()
+    assert [asked(server, prompt) for prompt in LONG[:3]] == first
+    assert sum(read()) - sum(before) == 3 * 6, "each goes to the other one now"
+    assert [asked(server, prompt, cache_salt="mine") for prompt in LONG[:3]] == first
+    assert sum(read()) - sum(before) == 3 * 6, "another salt finds nothing"
