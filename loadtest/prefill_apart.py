@@ -27,7 +27,7 @@ from testing.serving import Server, wait_until
 from testing.streams.reading import Broken, connected, events
 
 STREAMS = 16
-LONG, ANSWER = 7_900, 4
+ANSWER = 4
 SERVE = ("--max-model-len", "8192", "--max-num-seqs", "32")
 WAYS = {
     "one engine core, chunks of prompts": SERVE,
@@ -43,7 +43,7 @@ COLUMNS = {
     "max": "{max:.0f}",
 }
 PROMPTS = {
-    f"s to the first token of {LONG:,} tokens": "{name}",
+    "s to the first token of a long prompt": "{name}",
     "prompts": "{count}",
     "p50": "{p50:.1f}",
     "max": "{max:.1f}",
@@ -54,14 +54,14 @@ PROMPTS = {
 def measure(flags: argparse.Namespace) -> Document:
     found = {}
     for name, serve in WAYS.items():
-        if flags.only in name:
-            found[name] = served(serve, flags.seconds)
+        if not flags.only or name in flags.only.split(";"):
+            found[name] = served(serve, flags.seconds, flags.tokens)
             gaps = distribution(found[name]["gaps"], 1000)
             say(f"{name}: {gaps} {found[name]['firsts']}")
-    return {"serve": WAYS, "seconds": flags.seconds, "found": found}
+    return {"serve": WAYS, "seconds": flags.seconds, "tokens": flags.tokens, "found": found}
 
 
-def served(serve: tuple[str, ...], seconds: float) -> dict[str, list[float]]:
+def served(serve: tuple[str, ...], seconds: float, tokens: int) -> dict[str, list[float]]:
     count = 2 if "--kv-roles" in serve else 1
     with Server(*serve) as server:
 
@@ -70,10 +70,10 @@ def served(serve: tuple[str, ...], seconds: float) -> dict[str, list[float]]:
             return sum(each["ready"] for each in engines) == count
 
         wait_until(ready)
-        return asyncio.run(waits_of(server.url, seconds))
+        return asyncio.run(waits_of(server.url, seconds, tokens))
 
 
-async def waits_of(url: str, seconds: float) -> dict[str, list[float]]:
+async def waits_of(url: str, seconds: float, tokens: int) -> dict[str, list[float]]:
     """Gaps of streams, and seconds to the first token of long prompts that come one by one."""
     gaps: list[float] = []
     firsts: list[float] = []
@@ -87,7 +87,7 @@ async def waits_of(url: str, seconds: float) -> dict[str, list[float]]:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
                     for salt in itertools.count():
-                        body = {"prompt": prompt_ids(LONG, 50_000 + salt), "max_tokens": ANSWER}
+                        body = {"prompt": prompt_ids(tokens, 50_000 + salt), "max_tokens": ANSWER}
                         firsts.append((await listen(other, body)).first)
             await asyncio.sleep(max(0.0, until - time.perf_counter()))
             return {"gaps": list(gaps), "firsts": firsts}
@@ -119,14 +119,15 @@ def markdown(document: Document) -> str:
     ]
     return (
         f"{machine_line(document)}\n\n{STREAMS} streams for {seconds:g} s, while prompts of"
-        f" {LONG:,} tokens come one after the other.\n\n{table(COLUMNS, rows)}\n\n"
+        f" {document['tokens']:,} tokens come one after the other.\n\n{table(COLUMNS, rows)}\n\n"
         f"{table(PROMPTS, prompts)}\n"
     )
 
 
 FLAGS = {
     "--seconds": {"type": float, "default": 30.0, "help": "of each way"},
-    "--only": {"default": "", "help": "ways with that in their name"},
+    "--tokens": {"type": int, "default": 7_900, "help": "of a long prompt"},
+    "--only": {"default": "", "help": f"of the ways, with semicolons: {'; '.join(WAYS)}"},
 }
 COMMAND = Measurement("prefill_apart", __doc__, measure, markdown, FLAGS)
 

@@ -107,6 +107,7 @@ def test_a_question_waits_a_moment_for_what_is_being_written(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock_worker.stores.peers.server.HELD_SECONDS", 60.0)
+    monkeypatch.setattr("penstock_worker.stores.peers.server.MOST_HELD_SECONDS", 60.0)
     monkeypatch.setattr(others, "ASK_SECONDS", 60.0)
     two.fill(0, 1)
     found: list[int] = []

@@ -13,7 +13,7 @@ from penstock.protocol.between_workers import MAX_ASKED_KEYS
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.peers.peer import KVPeer, PeerFault
 
-ASK_SECONDS = 0.25
+ASK_SECONDS = 1.0
 """For which answers are waited for. Who hasn't answered by then isn't asked for a while."""
 
 MAX_KNOWN = 65_536

@@ -32,8 +32,12 @@ MAX_QUESTION_BYTES = 512 * 1024
 MAX_UNREAD_PARTS = 16
 """Queued towards one worker; what is beyond that is not sent."""
 
-HELD_SECONDS = 0.03
-"""For which a question waits that can be answered in part: more is about to be written."""
+HELD_SECONDS = 0.02
+"""For which a question waits of which some keys are missing: they may be about to be written, as
+who asks has often been sent by who has computed them."""
+
+MOST_HELD_SECONDS = 0.8
+"""While blocks are being written."""
 
 MAX_HELD = 64
 
@@ -54,7 +58,7 @@ class KVServer:
         """Blocks, and messages that no sound worker sends."""
         self._memory = memory
         self._held: deque[tuple[float, bytes, AskKV]] = deque()
-        """Until when, of whom, what."""
+        """Since when, of whom, what."""
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, MAX_UNREAD_PARTS)
@@ -125,20 +129,22 @@ class KVServer:
 
     def _count(self, peer: bytes, asked: AskKV) -> None:
         found = 0 if self._is_other(asked.layout) else self._memory.leading(asked.keys)
-        if 0 < found < len(asked.keys) and len(self._held) < MAX_HELD:
-            self._held.append((time.monotonic() + HELD_SECONDS, peer, asked))
+        waits = found < len(asked.keys) and not self._is_other(asked.layout)
+        if waits and len(self._held) < MAX_HELD:
+            self._held.append((time.monotonic(), peer, asked))
         else:
             self._send(peer, HasKV(asked.number, found))
 
     def _answer_held(self) -> None:
         """Those that have waited long enough, or for nothing more."""
         now = time.monotonic()
+        quiet = now - self._memory.written_at
         for _ in range(len(self._held)):
-            until, peer, asked = self._held.popleft()
+            since, peer, asked = self._held.popleft()
             found = self._memory.leading(asked.keys)
-            writing = now < self._memory.written_at + HELD_SECONDS / 2
-            if found < len(asked.keys) and (now < until or (writing and now < until + 0.1)):
-                self._held.append((until, peer, asked))
+            waits = now < since + (HELD_SECONDS if quiet > HELD_SECONDS else MOST_HELD_SECONDS)
+            if found < len(asked.keys) and waits:
+                self._held.append((since, peer, asked))
             else:
                 self._send(peer, HasKV(asked.number, found))
 
