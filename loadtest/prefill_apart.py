@@ -120,7 +120,8 @@ def markdown(document: Document) -> str:
     return (
         f"{machine_line(document)}\n\n{STREAMS} streams for {seconds:g} s, while prompts of"
         f" {document['tokens']:,} tokens come one after the other.\n\n{table(COLUMNS, rows)}\n\n"
-        f"{table(PROMPTS, prompts)}\n"
+        f"{table(PROMPTS, prompts)}\n\n"
+        "Where no prompt is counted, none was answered in that time.\n"
     )
 
 
