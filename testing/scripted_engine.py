@@ -89,7 +89,7 @@ class ScriptedEngine:
     refusing: answers Submits with Rejected of that code.  telling: sends its status again and
     again, as a real one does; changes: to that status.  limits: other than the usual ones.
     script: is given each Submit, accepted or not, and each Advance.  silent_on: names of requests
-    that it doesn't answer.
+    that it doesn't answer.  prefills_from: see Welcome.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class ScriptedEngine:
         telling: bool = False,
         created: int = 0,
         limits: dict[str, Any] | None = None,
+        prefills_from: int = 0,
         **changes: Any,
     ) -> None:
         self.context = zmq.Context()
@@ -117,6 +118,7 @@ class ScriptedEngine:
         """Answers to NeedMedia, with their frames."""
         self.script: Callable[[Submit | Advance], None] | None = None
         self.limits = limits or {}
+        self.prefills_from = prefills_from
         self.silent_on: set[str] = set()
         self.ended: list[str] = []
         self.accepting = True
@@ -193,6 +195,7 @@ class ScriptedEngine:
             digest=self.digest,
             created=self.created,
             limits=msgspec.structs.replace(LIMITS, **self.limits),
+            prefills_from=self.prefills_from,
         )
 
     def status(self, **changes: Any) -> Status:

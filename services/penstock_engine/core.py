@@ -12,6 +12,7 @@ from penstock import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
 from penstock.protocol.to_frontend import Status
+from penstock.protocol.to_worker import SaveKV
 from penstock_engine.audit import check as audit
 from penstock_engine.core_state import make_core_state
 from penstock_engine.facts import EngineFacts
@@ -165,9 +166,19 @@ class EngineCore:
                 alone = False
                 self.state.step_clock.planned()
                 self.state.workers.send(plan)
+            self._save_rest()
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
+
+    def _save_rest(self) -> None:
+        """What the last step before a pause has finished: no plan may follow for long."""
+        scheduling = self.state.scheduling
+        if scheduling.cache is None or scheduling.in_flight:
+            return
+        saves = scheduling.cache.take_saves()
+        if saves:
+            self.state.workers.send(SaveKV(saves))
 
     def _ask_for_missing(self, now: float) -> None:
         """After the plan, which may have found that items or adapters are missing."""

@@ -25,6 +25,7 @@ from penstock.protocol.common import (
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
+from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
 
 BYTES_PER_ID = 5
@@ -68,15 +69,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.pooling, self.config.speculation.config
         self.tenants()
         self._check_messages()
-        cache = self.config.cache
-        kept = [name for name in ("disk_kv_dir", "kv_store") if getattr(cache, name) is not None]
-        if kept and not cache.enable_prefix_caching:
-            raise StartupError(
-                f"{kept[0]} is set, and enable_prefix_caching is off: blocks that are kept are "
-                "those of earlier requests"
-            )
-        if cache.disk_kv_key_file is not None and not kept:
-            raise StartupError("disk_kv_key_file is set, and neither disk_kv_dir nor kv_store is")
+        check_kept(self.config.cache)
         lora = self.config.lora
         if lora.max_cpu_loras is not None and lora.max_cpu_loras < lora.max_loras:
             raise StartupError(
@@ -220,6 +213,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             pauses=True,
             sleeps=True,
             calls=True,
+            prefills_from=prefills_from(self.config.cache),
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:
@@ -267,6 +261,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             kv_store=config.cache.kv_store or "",
             kv_store_address=config.cache.kv_store_address,
             disk_kv_key_file=config.cache.disk_kv_key_file or "",
+            kv_endpoint=config.cache.kv_endpoint or "",
+            kv_peers=kv_peers(config.cache),
+            kv_transfer_bytes=round(config.cache.kv_transfer_gib * 2**30),
         )
 
 

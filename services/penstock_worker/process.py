@@ -68,7 +68,9 @@ def main(
     membership.address()  # Now, so that a bad host is told here.
     session = CoreSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
-    worker = Worker(session, UNWATCHED if port is None else Phases(), model_dir, membership)
+    worker = Worker(
+        session, UNWATCHED if port is None else Phases(), model_dir, membership, transport
+    )
     with _observing(worker, session, transport, metrics, rank):
         _work(worker, session)
     log.info("worker stopped")

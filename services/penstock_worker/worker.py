@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock import logs
+from penstock.config.settings import TransportSettings
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError, UnsupportedModel
 from penstock.protocol.from_worker import Asleep, Fault, FromWorker, Result
 from penstock.protocol.to_worker import (
@@ -22,6 +23,7 @@ from penstock.protocol.to_worker import (
     LoadMediaChunk,
     LookUpKV,
     Plan,
+    SaveKV,
     Setup,
     Sleep,
     Stop,
@@ -60,12 +62,14 @@ class Worker:
         phases: Phases,
         model_dir: str | None,
         membership: Membership,
+        transport: TransportSettings | None = None,
     ) -> None:
         self.counts = WorkerCounts()
         self.phases = phases
         self._session = session
         self._model_dir = model_dir
         self._membership = membership
+        self._transport = transport or TransportSettings()
         membership.computing = lambda: session.activity.step is not None
         session.aside = self._take_aside
         session.over = membership.over
@@ -129,6 +133,8 @@ class Worker:
                     self._sleep(heard.session, level)
                 case Plan() if not heard.first:
                     self._begin(heard.session, message)
+                case SaveKV(saves) if self._loaded is not None and not heard.first:
+                    self._loaded.runner.stored.save(saves)
                 case FetchKV() if self._loaded is not None and not heard.first:
                     self._loaded.runner.fetch(message, self._answer(heard.session))
                 case WorkerCall() if self._extensions is not None and self._loaded is not None:
@@ -219,7 +225,7 @@ class Worker:
                 self._drop()
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.
             self._placement.keep_to(setup.numa_node)
-            self._loaded = load(setup, self.phases, ranks)
+            self._loaded = load(setup, self.phases, ranks, self._transport)
             self._extensions = _extensions_of(self._loaded, ranks.place)
             gc_tuning.keep()
             ready = self._loaded.ready

@@ -55,6 +55,7 @@ from penstock.protocol.to_worker import (
     LoadMediaChunk,
     LookUpKV,
     Plan,
+    SaveKV,
     Setup,
     Sleep,
     ToWorker,
@@ -255,6 +256,11 @@ class Harness:
         elif isinstance(message, (LoadMedia, LoadMediaChunk, DropMedia)):
             assert self.worker is not None
             self.worker.media.hears(message, self.frames)
+        elif isinstance(message, SaveKV):
+            assert self.worker is not None
+            assert not self.plans, "a plan would have said so"
+            self._salts.save(message)
+            self.worker.reader.save(message.saves)
         elif isinstance(message, (LookUpKV, FetchKV)):
             assert self.worker is not None
             if isinstance(message, FetchKV):

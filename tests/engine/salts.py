@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config.settings import CacheSettings
-from penstock.protocol.to_worker import NO_BLOCK, Copy, FetchKV, NewSequence, Plan, Save
+from penstock.protocol.to_worker import NO_BLOCK, Copy, FetchKV, NewSequence, Plan, Save, SaveKV
 from tests.engine.scores import RequestScore
 
 
@@ -42,6 +42,10 @@ class Salts:
                 table += blocks
                 for block in table[work.start // size :]:
                     self._salts[block] = salt
+
+    def save(self, message: SaveKV) -> None:
+        """Blocks are kept without a plan."""
+        self._follow(message.saves, [])
 
     def fetch(self, message: FetchKV) -> None:
         """Blocks that are read from disk have the salt under which they were computed."""

@@ -33,7 +33,15 @@ from penstock.protocol.from_worker import (
     WorkerHello,
 )
 from penstock.protocol.to_frontend import Outputs, ToFrontend
-from penstock.protocol.to_worker import CompileGrammar, FetchKV, LookUpKV, Plan, Setup, ToWorker
+from penstock.protocol.to_worker import (
+    CompileGrammar,
+    FetchKV,
+    LookUpKV,
+    Plan,
+    SaveKV,
+    Setup,
+    ToWorker,
+)
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_worker.loading.load import Loaded, load
@@ -86,6 +94,10 @@ class Way:
     store: str = ""
     """Name of the plug-in that keeps blocks; empty for none."""
     store_address: str = ""
+    endpoint: str = ""
+    """Where others ask for blocks; empty: nowhere."""
+    peers: str = ""
+    """Where others are asked, with commas."""
     key_file: str = ""
     """By which blocks are encrypted; empty: they aren't."""
 
@@ -150,6 +162,10 @@ class System:
             answer: FromWorker = self.loaded.ready
         elif isinstance(message, CompileGrammar):
             answer = self._compiled(message)
+        elif isinstance(message, SaveKV):
+            assert self.loaded is not None
+            self.loaded.runner.stored.save(message.saves)
+            return
         elif isinstance(message, LookUpKV | FetchKV):
             answer = self._from_disk(message)
         else:
@@ -213,6 +229,8 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             kv_store=way.store or None,
             kv_store_address=way.store_address,
             disk_kv_key_file=way.key_file or None,
+            kv_endpoint=way.endpoint or None,
+            kv_peers=way.peers,
         ),
         speculation=SpeculativeSettings(speculative_config=way.speculation),
         scheduler=SchedulerSettings(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from penstock import logs
+from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.media_facts import alignment_of
 from penstock.model_config import PreparedModel
@@ -51,6 +52,8 @@ from penstock_worker.stores.tier import NO_STORE
 
 log = logs.get(__name__)
 
+PLAIN = TransportSettings()
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -66,11 +69,16 @@ class Loaded:
     None: it doesn't, as on a device, whose captured steps hold addresses."""
 
 
-def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Loaded:
+def load(
+    setup: Setup,
+    phases: Phases = UNWATCHED,
+    ranks: Ranks = ALONE,
+    transport: TransportSettings = PLAIN,
+) -> Loaded:
     """Loads the weights, and allocates the KV cache in the memory that is left.
 
-    `phases` measure the parts of a step. With several ranks, the KV cache has as many blocks as the
-    rank with the least room for them.
+    `phases` measure the parts of a step; by `transport` other workers are reached. With several
+    ranks, the KV cache has as many blocks as the rank with the least room for them.
 
     Raises ModelNotFound, UnsupportedModel or StartupError, which a restart can't cure, or
     GroupLost.
@@ -114,6 +122,7 @@ def load(setup: Setup, phases: Phases = UNWATCHED, ranks: Ranks = ALONE) -> Load
         recipe.kv_groups,
         place=ranks.place,
         drafts=draft is not None,
+        transport=transport,
     )
     rows = prepared.decoder.encoder_rows
     bounds = SlotBounds.of(setup, prepared.config.vocab_size, blocks, recipe.kv_groups, rows)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import penstock
+from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
@@ -15,17 +17,21 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from penstock_worker.stores.several import StoresInOrder
-from penstock_worker.stores.tier import NO_STORE, StepStore, StoreTier
+from penstock_worker.stores.tier import MAX_UNWRITTEN_BYTES, NO_STORE, StepStore, StoreTier
+
+MEMORY_BYTES_PER_SECOND = 2**36
+"""Where nothing wears out or fills up by what is written."""
 
 
 def refuse_store(setup: Setup, why: str) -> None:
     """Raises StartupError if KV is to be kept anywhere."""
-    asked = "disk_kv_dir" if setup.disk_kv_dir else "kv_store"
-    if setup.disk_kv_dir or setup.kv_store:
-        raise StartupError(f"{asked} is set: {why}")
+    for name in ("disk_kv_dir", "kv_store", "kv_endpoint", "kv_peers"):
+        if getattr(setup, name):
+            raise StartupError(f"{name} is set: {why}")
 
 
 def open_store(
@@ -36,19 +42,41 @@ def open_store(
     *,
     place: RankPlace,
     drafts: bool,
+    transport: TransportSettings,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
     `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
-    shares the blocks. Raises StartupError."""
+    shares the blocks; `transport`: how other workers are reached. Raises StartupError."""
+    if place.ranks > 1 and (setup.kv_endpoint or setup.kv_peers):
+        asked = "kv_endpoint" if setup.kv_endpoint else "kv_peers"
+        raise StartupError(
+            f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
+        )
     if groups != ONE_GROUP:
         refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    stores = list(_stores(setup, _layout_of(setup, copies, fingerprint, place.rank)))
+    layout = _layout_of(setup, copies, fingerprint, place.rank)
+    stores: list[KVStore] = []
+    with ExitStack() as failed:
+        failed.callback(_close, stores)
+        stores += _stores(setup, layout)
+        written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
+        seal = DigestSeal()
+        for transfer in open_transfer(setup, seal.over(layout), transport):
+            stores.append(SealedStore(transfer, seal))
+        failed.pop_all()
     if not stores:
         return NO_STORE
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
-    return StoreTier(store, copies, max(1, setup.disk_kv_write_bytes // place.ranks))
+    # A step of a prompt that another engine core waits for comes as a whole.
+    unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
+    return StoreTier(store, copies, max(1, written), unwritten)
+
+
+def _close(stores: list[KVStore]) -> None:
+    for store in stores:
+        store.close()
 
 
 def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:

@@ -22,7 +22,7 @@ from penstock_worker.stores.interface import KVStore
 log = logs.get(__name__)
 
 MAX_UNWRITTEN_BYTES = 64 * 2**20
-"""Copies of blocks that wait to be written."""
+"""Copies of blocks that wait to be written, where nobody waits for them."""
 
 FLUSH_SECONDS = 2.0
 """At the end, for what isn't written yet."""
@@ -102,12 +102,19 @@ NO_STORE: StepStore = NoStore()
 class StoreTier:
     """num_written, num_left_out: blocks."""
 
-    def __init__(self, store: KVStore, blocks: BlockBytes, bytes_per_second: int) -> None:
+    def __init__(
+        self,
+        store: KVStore,
+        blocks: BlockBytes,
+        bytes_per_second: int,
+        unwritten_bytes: int = MAX_UNWRITTEN_BYTES,
+    ) -> None:
+        """unwritten_bytes: the most that waits to be written."""
         self.num_written = self.num_left_out = 0
         self._store = store
         self._blocks = blocks
         self._seconds_per_block = store.payload_bytes / bytes_per_second
-        self._most = max(1, MAX_UNWRITTEN_BYTES // store.payload_bytes)
+        self._most = max(1, unwritten_bytes // store.payload_bytes)
         self._unwritten: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._filling = threading.Lock()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.client.blame import Blame
 from penstock.client.observer import UNOBSERVED, Unobserved
-from penstock.client.placement import NOWHERE, Holder, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.protocol.common import FinishReason, Stopping, TokenLogprobs, TokenSampling
@@ -95,6 +95,11 @@ class BeamRequest:
     @property
     def begun(self) -> bool:
         return any(self._emitted.values())
+
+    @property
+    def successor(self) -> OpenRequest:
+        """What goes on where its engine core is lost."""
+        return self
 
     def submission(self) -> Submit:
         """The message that runs what is left of the present step."""

@@ -18,6 +18,7 @@ from penstock.client.generation import Generation
 from penstock.client.live import LiveFeed
 from penstock.client.pacing import count_tries
 from penstock.client.placement import OpenRequest
+from penstock.client.prefilling import PrefillAhead, prefill_engines
 from penstock.client.refusals import rejection
 from penstock.client.routing import Routing
 from penstock.client.served_model import ServedModel
@@ -115,6 +116,17 @@ class Dispatch:
         self._reconsider()
         self.live.tick(now)
 
+    def place_ahead(self, generation: Generation) -> None:
+        """Submits a request for the first time, after its prompt where that is computed ahead."""
+        engines = prefill_engines(self.fleet, generation)
+        if not engines:
+            self.place_new(generation)
+            return
+        ahead = PrefillAhead(generation, self.place_new)
+        session, _ = self._routing.choose(ahead.placement.ask, engines)
+        self.routed[session.index, "prefill"] += 1
+        session.enter(ahead, new=True)
+
     def place_new(self, request: OpenRequest) -> None:
         """Submits a request for the first time."""
         if not self._place(request, new=True):
@@ -210,7 +222,7 @@ class Dispatch:
         session.pacing.clear()
         for request in lost:
             request.blame.lost(session.endpoint, boot, innocent=innocent)
-            self.waiting_room.enter(request, next(self._numbers), now)
+            self.waiting_room.enter(request.successor, next(self._numbers), now)
         count_tries(tried)
         connected = [s.welcome for s in self.fleet if s.connected and s.welcome is not None]
         if connected:

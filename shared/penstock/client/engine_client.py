@@ -238,7 +238,7 @@ class EngineClient(ClientView):
             observed=observed,
             prediction=prediction,
         )
-        self._dispatch.place_new(generation)
+        self._dispatch.place_ahead(generation)
         try:
             await generation.accepted
             await generation.prepared

@@ -133,6 +133,8 @@ class Fleet:
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
             connected = [s for s in staying if s.ready] or staying or connected
+            # Those for prompts alone serve all where there is nobody else.
+            connected = [s for s in connected if not s.prefills_from] or connected
         if fingerprint is not None and len(connected) > 1:
             connected = [s for s in connected if s.fingerprint == fingerprint] or connected
         return connected

@@ -14,7 +14,7 @@ from penstock.client.blame import Blame
 from penstock.client.deltas import Pending, SequenceDelta
 from penstock.client.media import PreparedMedia
 from penstock.client.observer import UNOBSERVED, Unobserved
-from penstock.client.placement import NOWHERE, Holder, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.sequence_text import SequenceText
 from penstock.client.timing import RequestTiming
 from penstock.errors import DeadlineExceeded, InvalidRequest, PenstockError
@@ -149,6 +149,11 @@ class Generation:
     @property
     def begun(self) -> bool:
         return any(sequence.emitted for sequence in self._open.values())
+
+    @property
+    def successor(self) -> OpenRequest:
+        """What goes on where its engine core is lost."""
+        return self
 
     def submission(self) -> Submit:
         """The message that runs what is still open, from where it stands."""

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.client.blame import Blame
 from penstock.client.media import PreparedMedia
-from penstock.client.placement import NOWHERE, Holder, Placement
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
 from penstock.client.timing import RequestTiming
 from penstock.errors import (
     DeadlineExceeded,
@@ -111,6 +111,11 @@ class PoolRequest:
     @property
     def begun(self) -> bool:
         return False
+
+    @property
+    def successor(self) -> OpenRequest:
+        """What goes on where its engine core is lost."""
+        return self
 
     def submission(self) -> Submit:
         """The message that runs it, from the beginning."""

@@ -19,9 +19,10 @@ from penstock.errors import StartupError
 from penstock.plugins import ROUTING, named_plugin
 from penstock.protocol.common import Media
 
-Why = Literal["prefix", "session", "load", "only", "turn"]
+Why = Literal["prefix", "session", "load", "only", "turn", "prefill"]
 """prefix: it is the prompt's favourite.  session: it is the session's.  load: the favourite was
-busy, or there is none.  only: there was no other.  turn: round robin."""
+busy, or there is none.  only: there was no other.  turn: round robin.  prefill: to
+compute the prompt, for another one to go on with."""
 
 WHYS: tuple[Why, ...] = get_args(Why)
 

@@ -189,6 +189,11 @@ class EngineSession:
         return self.status is not None and self.status.asleep
 
     @property
+    def prefills_from(self) -> int:
+        """Prompts of so many tokens are computed here first, and go on elsewhere; 0: none."""
+        return 0 if self.welcome is None else self.welcome.prefills_from
+
+    @property
     def draining(self) -> bool:
         return self.status is not None and self.status.draining
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+KVRole = Literal["both", "prefill", "decode"]
+
 CacheDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 
 
@@ -93,6 +95,47 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kv_store_address: Annotated[
         str, Meta(description="What kv_store is opened with: where it keeps blocks.")
     ] = ""
+    kv_endpoint: Annotated[
+        str | None,
+        Meta(
+            description="Where this engine core's worker gives other engine cores' workers the KV"
+            " blocks that it computes (tcp://HOST:PORT or ipc://PATH); default: nowhere. For the"
+            " same models as disk_kv_dir."
+        ),
+    ] = None
+    kv_peers: Annotated[
+        str,
+        Meta(
+            description="The kv_endpoint of up to 16 other engine cores of the same model, with"
+            " commas: what they have isn't computed here."
+        ),
+    ] = ""
+    kv_transfer_gib: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1_048_576,
+            description="GiB of host memory in which blocks are kept at kv_endpoint; what was not"
+            " used for longest goes first.",
+        ),
+    ] = 1.0
+    kv_role: Annotated[
+        KVRole,
+        Meta(
+            description="What this engine core is for. prefill: prompts of at least"
+            " kv_prefill_tokens, which another one goes on with. decode: the rest, with the KV that"
+            " it fetches from kv_peers. both: everything."
+        ),
+    ] = "both"
+    kv_prefill_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="With kv_role prefill: shorter prompts don't come here; whoever generates"
+            " computes them.",
+        ),
+    ] = 512
     kv_retention_seconds: Annotated[
         float,
         Meta(

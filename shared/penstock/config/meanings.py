@@ -23,6 +23,7 @@ _SAME = {
     "data_parallel_size": "replicas num_replicas dp_size dp engines",
     "tensor_parallel_size": "tp_size tp num_gpus gpus num_shard tensor_split",
     "pipeline_parallel_size": "pp_size pp",
+    "kv_roles": "kv_transfer_config kv_connector disaggregation_mode disaggregation",
     "device": "n_gpu_layers gpu_layers gpu ngl use_gpu cpu",
     "gpu_memory_utilization": "mem_fraction_static gpu_memory_fraction cuda_memory_fraction"
     " cache_max_entry_count",

@@ -274,6 +274,14 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             " also share out the threads (unless --threads says how many each has) and the memory.",
         ),
     ] = 1
+    kv_roles: Annotated[
+        str,
+        Meta(
+            description="With data_parallel_size: the kv_role of each engine core, with commas, as"
+            " prefill,decode. They fetch KV blocks from each other, beside each other on this"
+            " machine; default: they don't."
+        ),
+    ] = ""
     executor: Annotated[
         Executor,
         Meta(

@@ -87,6 +87,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Whether it supports PutToSleep and WakeUp."""
     calls: bool = False
     """Whether it supports CallWorkers."""
+    prefills_from: int = 0
+    """It computes prompts of at least so many tokens for others, which fetch their KV and go on
+    with them, and takes nothing else where there are others. 0: it takes all."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

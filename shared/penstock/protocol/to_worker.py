@@ -105,6 +105,12 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """What that is opened with."""
     disk_kv_key_file: str = ""
     """File of the key that what is kept is encrypted with; empty: it isn't."""
+    kv_endpoint: str = ""
+    """Where other engine cores' workers ask for KV blocks; empty: nowhere."""
+    kv_peers: tuple[str, ...] = ()
+    """Where this worker asks for them."""
+    kv_transfer_bytes: int = 0
+    """The most that is kept in memory for other workers."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
@@ -326,6 +332,12 @@ class Plan(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     leaves out what it has no time or room for."""
 
 
+class SaveKV(msgspec.Struct, frozen=True, tag="save_kv"):
+    """Keeps blocks where no plan follows that would say so. Not answered."""
+
+    saves: list[Save]
+
+
 class LookUpKV(msgspec.Struct, frozen=True, tag="look_up_kv"):
     """Asks what is kept on disk, or elsewhere. Answered by FoundKV, while steps continue."""
 
@@ -384,6 +396,7 @@ ToWorker = (
     | DropMedia
     | LoadAdapter
     | DropAdapter
+    | SaveKV
     | LookUpKV
     | FetchKV
     | WorkerCall

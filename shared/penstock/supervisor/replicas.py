@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config.settings import ServeConfig
+from penstock.config.settings import CacheSettings, ServeConfig
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.supervisor.child import ChildSpec
 from penstock.supervisor.executors import (
@@ -17,6 +17,7 @@ from penstock.supervisor.executors import (
     split_places,
     worker_endpoints,
 )
+from penstock.supervisor.kv_roles import kv_caches
 from penstock.supervisor.shares import share
 
 
@@ -54,10 +55,11 @@ def make_replicas(
     executor = executor_of(config)
     fronts = _frontends(runtime, count, given.frontends)
     workers = worker_endpoints(runtime, count, given.workers)
+    caches = kv_caches(config, runtime)
     replicas = []
     for number in range(count):
         file = runtime.path / f"engine-{number}.json"
-        file.write_bytes(msgspec.json.encode(_settings(config, executor, number)))
+        file.write_bytes(msgspec.json.encode(_settings(config, executor, number, caches[number])))
         place = WorkerGroup(
             number, count, ranks, file, workers[number], model_dir, runtime.path / "ready"
         )
@@ -65,8 +67,11 @@ def make_replicas(
     return replicas
 
 
-def _settings(config: ServeConfig, executor: Executor, number: int) -> ServeConfig:
-    own = share(executor.settings(config.engine), number, config.data_parallel_size)
+def _settings(
+    config: ServeConfig, executor: Executor, number: int, cache: CacheSettings
+) -> ServeConfig:
+    engine = msgspec.structs.replace(config.engine, cache=cache)
+    own = share(executor.settings(engine), number, config.data_parallel_size)
     return msgspec.structs.replace(config, engine=own)
 
 

@@ -1,0 +1,78 @@
+"""Opens the stores that stand for other engine cores' workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import zmq
+
+from penstock.config.settings import TransportSettings
+from penstock.protocol.to_worker import Setup
+from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.peers.keys import KVKeys
+from penstock_worker.stores.peers.memory import BlockMemory
+from penstock_worker.stores.peers.others import OtherWorkers
+from penstock_worker.stores.peers.peer import KVPeer
+from penstock_worker.stores.peers.server import KVServer
+
+
+class Closing:
+    """A KVStore that is another one, and has more to close."""
+
+    def __init__(self, store: KVStore, closing: Sequence[Callable[[], Any]]) -> None:
+        self._store = store
+        self._closing = closing
+        self.has, self.leading = store.has, store.leading
+        self.read, self.write = store.read, store.write
+
+    @property
+    def payload_bytes(self) -> int:
+        return self._store.payload_bytes
+
+    @property
+    def num_damaged(self) -> int:
+        return self._store.num_damaged
+
+    def close(self) -> None:
+        self._store.close()
+        for close in self._closing:
+            close()
+        self._closing = ()
+
+
+def open_transfer(
+    setup: Setup, layout: StoredLayout, transport: TransportSettings
+) -> Iterator[KVStore]:
+    """What is kept for others, then what others have. Raises StartupError."""
+    if setup.kv_endpoint:
+        yield _kept_for_others(setup, layout, transport)
+    if setup.kv_peers:
+        yield _of_others(setup, layout, transport)
+
+
+def _kept_for_others(setup: Setup, layout: StoredLayout, transport: TransportSettings) -> KVStore:
+    memory = BlockMemory(layout, setup.kv_transfer_bytes)
+    with ExitStack() as failed:
+        context, keys = _context(transport, failed)
+        server = KVServer(context, setup.kv_endpoint, memory, keys)
+        failed.pop_all()
+    return Closing(memory, (server.close, keys.close, context.term))
+
+
+def _of_others(setup: Setup, layout: StoredLayout, transport: TransportSettings) -> KVStore:
+    with ExitStack() as failed:
+        context, keys = _context(transport, failed)
+        peers = [KVPeer(context, endpoint, layout, keys) for endpoint in setup.kv_peers]
+        failed.pop_all()
+    return Closing(OtherWorkers(layout, peers), (keys.close, context.term))
+
+
+def _context(transport: TransportSettings, failed: ExitStack) -> tuple[zmq.Context[Any], KVKeys]:
+    """With what is to be done where nothing comes of it."""
+    context: zmq.Context[Any] = zmq.Context()
+    failed.callback(context.destroy, linger=0)
+    keys = KVKeys(context, transport)
+    failed.callback(keys.close)
+    return context, keys

@@ -1,0 +1,159 @@
+"""Answers other workers' questions for KV blocks, on a thread that no step waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+import zmq
+
+from penstock import logs
+from penstock.errors import StartupError
+from penstock.protocol.between_workers import (
+    KEY_BYTES,
+    MAX_ASKED_KEYS,
+    MAX_PART_BYTES,
+    AskedOfPeer,
+    AskKV,
+    HasKV,
+    KVPart,
+    SendKV,
+)
+from penstock_worker.stores.peers.keys import KVKeys
+from penstock_worker.stores.peers.memory import BlockMemory
+
+log = logs.get(__name__)
+
+MAX_QUESTION_BYTES = 512 * 1024
+
+MAX_UNREAD_PARTS = 16
+"""Queued towards one worker; what is beyond that is not sent."""
+
+HELD_SECONDS = 0.02
+"""For which a question waits of which some keys are missing: they may be about to be written, as
+who asks has often been sent by who has computed them."""
+
+MOST_HELD_SECONDS = 0.8
+"""While blocks are being written."""
+
+MAX_HELD = 64
+
+TURN_MS = 5
+
+_decoder = msgspec.msgpack.Decoder(AskedOfPeer)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class KVServer:
+    """Binds `endpoint`. What can't be read, or asks for more than is allowed, gets no answer."""
+
+    def __init__(
+        self, context: zmq.Context[Any], endpoint: str, memory: BlockMemory, keys: KVKeys
+    ) -> None:
+        """Raises StartupError where the endpoint can't be bound."""
+        self.num_sent = self.num_unfit = 0
+        """Blocks, and messages that no sound worker sends."""
+        self._memory = memory
+        self._held: deque[tuple[float, bytes, AskKV]] = deque()
+        """Since when, of whom, what."""
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, MAX_UNREAD_PARTS)
+        self._socket.setsockopt(zmq.RCVHWM, MAX_UNREAD_PARTS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
+        if endpoint.startswith("tcp://["):
+            self._socket.setsockopt(zmq.IPV6, 1)
+        keys.listen(self._socket, endpoint)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise StartupError(f"kv_endpoint {endpoint} can't be bound: {error}") from None
+        stop = f"inproc://kv-server-{id(self)}"
+        self._stopped, self._stop = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        self._stopped.bind(stop)
+        self._stop.connect(stop)
+        self._thread = threading.Thread(target=self._serve, name="kv-to-peers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._stop.send(b"")
+            self._thread.join()
+        self._stop.close(linger=0)
+
+    # ---- the thread
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._stopped, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(TURN_MS if self._held else None))
+            if self._stopped in ready:
+                break
+            if self._socket in ready:
+                self._take(self._socket.recv_multipart())
+            self._answer_held()
+        self._socket.close()
+        self._stopped.close(linger=0)
+
+    def _take(self, parts: list[bytes]) -> None:
+        try:
+            if len(parts) != 2:
+                raise ValueError(f"a question of {len(parts)} parts")
+            self._answer(parts[0], _decoder.decode(parts[1]))
+        except (msgspec.DecodeError, ValueError) as error:
+            self.num_unfit += 1
+            if self.num_unfit == 1:
+                log.warning("a question for KV can't be answered", reason=str(error))
+
+    def _answer(self, peer: bytes, asked: AskKV | SendKV) -> None:
+        """Raises ValueError for one that no sound worker asks."""
+        if isinstance(asked, AskKV):
+            if len(asked.keys) > MAX_ASKED_KEYS or any(len(k) != KEY_BYTES for k in asked.keys):
+                raise ValueError(f"{len(asked.keys)} keys, or such as are no keys")
+            self._count(peer, asked)
+            return
+        total = self._memory.payload_bytes
+        end = asked.offset + asked.size
+        if not (0 <= asked.offset < end <= total and asked.size <= MAX_PART_BYTES):
+            raise ValueError(f"bytes {asked.offset} to {end} of {total}")
+        contents = None if self._is_other(asked.layout) else self._memory.read(asked.key)
+        data = None if contents is None else contents[asked.offset : end]
+        self._send(peer, KVPart(asked.number, data))
+        self.num_sent += data is not None and end == total
+
+    def _count(self, peer: bytes, asked: AskKV) -> None:
+        found = 0 if self._is_other(asked.layout) else self._memory.leading(asked.keys)
+        waits = found < len(asked.keys) and not self._is_other(asked.layout)
+        if waits and len(self._held) < MAX_HELD:
+            self._held.append((time.monotonic(), peer, asked))
+        else:
+            self._send(peer, HasKV(asked.number, found))
+
+    def _answer_held(self) -> None:
+        """Those that have waited long enough, or for nothing more."""
+        now = time.monotonic()
+        quiet = now - self._memory.written_at
+        for _ in range(len(self._held)):
+            since, peer, asked = self._held.popleft()
+            found = self._memory.leading(asked.keys)
+            waits = now < since + (HELD_SECONDS if quiet > HELD_SECONDS else MOST_HELD_SECONDS)
+            if found < len(asked.keys) and waits:
+                self._held.append((since, peer, asked))
+            else:
+                self._send(peer, HasKV(asked.number, found))
+
+    def _is_other(self, layout: str) -> bool:
+        return layout != self._memory.layout.name
+
+    def _send(self, peer: bytes, answer: HasKV | KVPart) -> None:
+        """Whoever is gone, or doesn't read, gets nothing."""
+        try:
+            self._socket.send_multipart([peer, _encoder.encode(answer)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            log.debug("an answer of KV could not be sent", reason=str(error))

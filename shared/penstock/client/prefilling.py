@@ -1,0 +1,166 @@
+"""Long prompts that an engine core of role `prefill` computes first.
+
+The engine core that then generates fetches the KV blocks from that one's worker, or computes what
+it doesn't get: whatever becomes of this part, the request goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.client.blame import Blame
+from penstock.client.fleet import Fleet
+from penstock.client.generation import Generation
+from penstock.client.media import PreparedMedia
+from penstock.client.placement import NOWHERE, Holder, OpenRequest, Placement
+from penstock.client.session import EngineSession
+from penstock.errors import PenstockError
+from penstock.protocol.common import Stopping, TokenSampling
+from penstock.protocol.from_frontend import FromFrontend, OpenSequence, Submit
+from penstock.protocol.to_frontend import Pooled, SequenceOutput
+from penstock.terms import Terms
+
+_SAMPLING = TokenSampling(0, temperature=0.0)
+_STOPPING = Stopping(max_tokens=1, ignore_eos=True)
+"""Its one token is thrown away."""
+
+
+def prefill_engines(fleet: Fleet, generation: Generation) -> list[EngineSession]:
+    """Those that may compute its prompt ahead: none for a short one, for one with media or with
+    log-probabilities of its prompt, and where nobody else would go on with it."""
+    whole = generation.media is None and generation.prompt_logprobs is None
+    if not whole or generation.begun:
+        return []
+    ready = [session for session in fleet if session.ready and not session.retired]
+    if all(session.prefills_from for session in ready):
+        return []
+    length = len(generation.prompt_token_ids)
+    return [s for s in ready if s.prefills_from and length >= s.prefills_from]
+
+
+class PrefillAhead:
+    """A Generation's prompt on its way, as an OpenRequest of its own. The Generation waits for it,
+    and is handed to `go_on` once, at the end of this, whatever that is."""
+
+    def __init__(self, generation: Generation, go_on: Callable[[OpenRequest], None]) -> None:
+        self.key = 0
+        self.holder: Holder = NOWHERE
+        self.placement = Placement(generation.placement.ask)
+        self.placement.refused = True  # Who refuses it is the last who is asked.
+        self.media: PreparedMedia | None = None
+        self._generation = generation
+        self._go_on = go_on
+        self._over = False
+        generation.holder = _Behind(self)
+
+    @property
+    def blame(self) -> Blame:
+        """What kills an engine core by its prompt is the request."""
+        return self._generation.blame
+
+    @property
+    def name(self) -> str:
+        return self._generation.name
+
+    @property
+    def terms(self) -> Terms:
+        return self._generation.terms
+
+    @property
+    def finished(self) -> bool:
+        return self._over or self._generation.finished
+
+    @property
+    def open_sequences(self) -> int:
+        return 1
+
+    @property
+    def carried_tokens(self) -> int:
+        return len(self._generation.prompt_token_ids)
+
+    @property
+    def begun(self) -> bool:
+        return False
+
+    @property
+    def successor(self) -> OpenRequest:
+        """Where its engine core is lost, the request goes on without it."""
+        self._over = True
+        return self._generation
+
+    def submission(self) -> Submit:
+        terms = self.terms
+        return Submit(
+            request=self.key,
+            name=self.name,
+            prompt_token_ids=self._generation.prompt_token_ids,
+            sequences=[OpenSequence(0)],
+            sampling=_SAMPLING,
+            stopping=_STOPPING,
+            deaths=self.blame.deaths,
+            cache_salt=terms.cache_salt,
+            tenant=terms.tenant,
+            priority=terms.priority,
+            time_left_ms=terms.time_left_ms(time.monotonic()),
+            grant=terms.grant,
+            adapter=terms.adapter,
+            background=terms.background,
+        )
+
+    def take(self, output: SequenceOutput) -> None:
+        if output.finish is not None:
+            self._end()
+
+    def take_accepted(self) -> None:
+        """The request itself has been promised nothing."""
+
+    def take_entered(self) -> None:
+        """Likewise."""
+
+    def take_prepared(self) -> None:
+        """Said of grammars only."""
+
+    def take_pooled(self, message: Pooled) -> None:
+        """Said to requests for vectors only."""
+
+    def abort(self) -> None:
+        self._generation.abort()
+
+    def expire(self) -> None:
+        self._generation.expire()
+
+    def fail(self, error: PenstockError) -> None:
+        """Who goes on with the request says whether there is anything wrong with it."""
+        self._end()
+
+    def leave(self) -> None:
+        """The request is over."""
+        self._over = True
+        self.holder.forget(self)
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self.leave()
+        if not self._generation.finished:
+            self._go_on(self._generation)
+
+
+class _Behind:
+    """The Generation's holder meanwhile."""
+
+    def __init__(self, ahead: PrefillAhead) -> None:
+        self._ahead = ahead
+
+    def send(self, message: FromFrontend) -> bool:
+        """No engine core has it."""
+        return False
+
+    def abort(self, request: OpenRequest) -> None:
+        self._ahead.holder.abort(self._ahead)
+
+    def forget(self, request: OpenRequest) -> None:
+        """It is over, or placed."""
+        if not self._ahead.finished or request.finished:
+            self._ahead.leave()

@@ -1,0 +1,57 @@
+"""Worker -> worker of another engine core, of the same model.
+
+What is asked and answered has a number, which is the asker's. Each message is one frame: a client
+that loses its connection must never be left with half of one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_ASKED_KEYS = 8192
+"""Of one AskKV."""
+
+MAX_PART_BYTES = 2**20
+"""Of a block's contents, in one message."""
+
+KEY_BYTES = 32
+
+
+class AskKV(msgspec.Struct, frozen=True, tag="ask_kv"):
+    """How many of these blocks are there, from the first one on? Answered by HasKV."""
+
+    number: int
+    layout: str
+    """Name of all that contents depend on beside their keys."""
+    keys: list[bytes]
+
+
+class SendKV(msgspec.Struct, frozen=True, tag="send_kv"):
+    """Asks for a part of a block's contents. Answered by KVPart."""
+
+    number: int
+    layout: str
+    key: bytes
+    offset: int
+    size: int
+    """Bytes, at most MAX_PART_BYTES, and not beyond the contents' end."""
+
+
+class HasKV(msgspec.Struct, frozen=True, tag="has_kv"):
+    """Answers AskKV."""
+
+    number: int
+    count: int
+    """0, too, where the layout is another one."""
+
+
+class KVPart(msgspec.Struct, frozen=True, tag="kv_part"):
+    """Answers SendKV."""
+
+    number: int
+    data: bytes | None = None
+    """None: there are no such contents."""
+
+
+AskedOfPeer = AskKV | SendKV
+FromPeer = HasKV | KVPart

@@ -1,0 +1,91 @@
+"""Prompts computed by one engine core, and continued by another: answers have the same bytes as
+those of one that does both, whoever is killed in between."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from testing.serving import Server, wait_until
+from tests.metrics_page import PORTS, port_of, read_page
+
+pytestmark = [pytest.mark.timeout(300)]
+
+LONG = [[3 + (7 * n + n * at) % 200 for at in range(96 + n)] for n in range(1, 9)]
+SHORT = [[3 + (5 * n + at) % 200 for at in range(20)] for n in range(1, 5)]
+FLAGS = ("--num-kv-blocks", "256", "--max-num-batched-tokens", "32")
+ROLES = ("--data-parallel-size", "2", "--kv-roles", "prefill,decode", "--kv-prefill-tokens", "64")
+
+
+def asked(server: Server, prompt: list[int], **fields: Any) -> str:
+    body = {"temperature": 0.8, "seed": 5, "max_tokens": 12, "ignore_eos": True, **fields}
+    return server.complete(prompt, **body)  # type: ignore[arg-type]
+
+
+def all_asked(server: Server, salt: str, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+    """salt: another one finds nothing of what was computed before."""
+    prompts = LONG + SHORT
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = [pool.submit(asked, server, prompt, cache_salt=salt) for prompt in prompts]
+        meanwhile()
+        return [answer.result() for answer in answers]
+
+
+def kill(server: Server, child: str) -> None:
+    first = server.child(child)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: server.children().get(f"penstock: {child}") not in (None, first))
+
+
+def read_by(url: str) -> float:
+    """Blocks that an engine core has fetched, as it last told."""
+    return read_page(url).value("penstock:disk_kv_blocks_total", result="read")
+
+
+def engines(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.get("/status")[1]["engines"]
+    return found
+
+
+def test_roles_change_no_byte(start_server: Callable[..., Server], tiny_model: str) -> None:
+    alone = start_server(tiny_model, *FLAGS)
+    undisturbed = all_asked(alone, "none")
+    alone.close()
+    server = start_server(tiny_model, *FLAGS, *ROLES, *PORTS)
+    wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+    assert all_asked(server, "first") == undisturbed
+    url = port_of(server, "engine 1")
+    wait_until(lambda: read_by(url) >= len(LONG) * 6)  # Else they were computed twice.
+    chance = random.Random(1)
+    for child in ("worker 0", "engine 0", "worker 1", "engine 1"):
+
+        def kill_once(child: str = child) -> None:
+            time.sleep(chance.random() * 0.1)  # Anywhere.
+            kill(server, child)
+
+        assert all_asked(server, child, kill_once) == undisturbed, child
+        wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+    assert all_asked(server, "last") == undisturbed
+
+
+def test_a_prefix_follows_to_another_engine_core(
+    start_server: Callable[..., Server], tiny_model: str
+) -> None:
+    both = ("--data-parallel-size", "2", "--kv-roles", "both,both", "--routing", "round-robin")
+    server = start_server(tiny_model, *FLAGS, *both, *PORTS)
+    wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+    pages = [port_of(server, f"engine {number}") for number in (0, 1)]
+    first = [asked(server, prompt) for prompt in LONG[:3]]
+    # Another salt finds nothing, and moves the turns on by three.
+    assert [asked(server, prompt, cache_salt="mine") for prompt in LONG[:3]] == first
+    assert [asked(server, prompt) for prompt in LONG[:3]] == first
+    assert sum(map(read_by, pages)) == 0, "each was where it had been"
+    assert [asked(server, prompt) for prompt in LONG[:3]] == first
+    wait_until(lambda: sum(map(read_by, pages)) == 3 * 6)  # Each was at the other one.
