@@ -47,6 +47,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot: str  # hexadecimal id of this life
     created: int  # Unix time of its start
     adapters: tuple[NamedAdapter, ...] = ()  # of the settings, read and found sound
+    started_as: str = ""  # digest of the weights that others have replaced; empty: none have
     asleep: SleepLevel = 0  # at which the model slept when the life before ended
 
     def __post_init__(self) -> None:
@@ -192,7 +193,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             version=version,
             boot=self.boot,
             model=self.served_name,
-            digest=self.model.digest,
+            digest=self.started_as or self.model.digest,
             created=self.created,
             limits=Limits(
                 max_model_len=min(max_len, self.max_model_len),
@@ -217,6 +218,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             pauses=True,
             sleeps=True,
             calls=True,
+            replaces=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

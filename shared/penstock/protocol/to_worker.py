@@ -97,6 +97,9 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """The most that is written to it in a second."""
     worker_extensions: str = "all"
     """Which are loaded, see WorkerSettings."""
+    trial: bool = False
+    """Whether a model that can't be loaded is no reason for the process to end: the former one
+    comes back."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
