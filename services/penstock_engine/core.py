@@ -146,6 +146,7 @@ class EngineCore:
             self.state.kv_sessions.next_deadline(),
             self._from_workers.next_deadline(),
             math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
+            self.state.weights.next_deadline(),
         )
         return due if first is None else min(first, due)
 
@@ -158,6 +159,9 @@ class EngineCore:
         self.state.calls.planned()
 
     def _plan(self, now: float) -> None:
+        state = self.state
+        queued = (sequence.request for sequence in state.scheduling.queue.sequences())
+        state.scheduling.holds_starts = state.weights.holds_starts(queued)
         try:
             alone = not self.state.scheduling.in_flight
             while (plan := self.scheduler.plan()) is not None:
@@ -208,6 +212,7 @@ class EngineCore:
             ready=healthy,
             reason=reason,
             fingerprint=None if ready is None else ready.fingerprint,
+            weights=None if ready is None else self.state.facts.model.digest,
             waiting=self.num_waiting,
             running=len(scheduler.running),
             blocks_total=0 if pool is None else pool.num_blocks,

@@ -16,6 +16,7 @@ from penstock_engine.scheduler.step_clock import StepClock
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.sleep import SleepState
+from penstock_engine.sessions.weights import WeightsChange
 from penstock_engine.sessions.workers import Workers
 from penstock_engine.waiting.adapter_names import AdapterNames
 from penstock_engine.waiting.adapters import AdapterManager
@@ -30,7 +31,7 @@ from penstock_engine.waiting.worker_calls import WorkerCalls
 class CoreState:
     """The state of one engine core. Each part guards what it owns; handlers combine them."""
 
-    facts: EngineFacts
+    facts: EngineFacts  # its weights may be replaced
     scheduling: SchedulerState  # queue, slots, KV blocks, and the steps in flight
     context_limit: ContextLimit  # how long a sequence may get with the present pool
     frontends: Frontends  # sessions of front ends, and their open requests
@@ -49,6 +50,7 @@ class CoreState:
     clock: Clock  # the time of the event that is being handled
     step_clock: StepClock  # when the oldest step in flight began
     sleep: SleepState  # whether the model's memory is given back
+    weights: WeightsChange  # whether the model gets others
     draining: bool = False  # only what was accepted before is served
     paused: bool = False  # no further step is planned
 
@@ -60,7 +62,7 @@ class CoreState:
     @property
     def plans_nothing(self) -> bool:
         """Whether nothing is computed until a front end says so."""
-        return self.paused or self.sleep.level > 0
+        return self.paused or self.sleep.level > 0 or self.weights.due
 
     @property
     def asleep(self) -> bool:
@@ -127,4 +129,5 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         clock=clock,
         step_clock=StepClock(clock),
         sleep=SleepState(facts.asleep),
+        weights=WeightsChange(frontends),
     )

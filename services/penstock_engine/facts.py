@@ -48,6 +48,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     boot: str  # hexadecimal id of this life
     created: int  # Unix time of its start
     adapters: tuple[NamedAdapter, ...] = ()  # of the settings, read and found sound
+    started_as: str = ""  # digest of the weights that others have replaced; empty: none have
     asleep: SleepLevel = 0  # at which the model slept when the life before ended
 
     def __post_init__(self) -> None:
@@ -188,7 +189,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             version=version,
             boot=self.boot,
             model=self.served_name,
-            digest=self.model.digest,
+            digest=self.started_as or self.model.digest,
             created=self.created,
             limits=Limits(
                 max_model_len=min(max_len, self.max_model_len),
@@ -214,6 +215,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             sleeps=True,
             calls=True,
             prefills_from=prefills_from(self.config.cache),
+            replaces=True,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

@@ -31,6 +31,7 @@ from penstock_engine.live.view import LiveView
 from penstock_engine.prepared import read_facts
 from penstock_engine.record.recorder import recording
 from penstock_engine.sessions.effects import Effects
+from penstock_engine.sessions.weights_note import WeightsNote
 from penstock_engine.sleep_note import SleepNote
 
 log = logs.get(__name__)
@@ -49,13 +50,14 @@ def main(
     shutdown_timeout: float = 5.0,
     adapters_file: str | None = None,
     sleep_file: str | None = None,
+    weights_file: str | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then until open requests have ended, for
     shutdown_timeout seconds at most; a second signal ends it at once.
 
     model_dir: a prepared folder.  Endpoints are `ipc://PATH` or `tcp://INTERFACE:PORT`.
     adapters_file: where those of the settings are noted for the next start.  sleep_file: where it
-    is noted that the model sleeps.
+    is noted that the model sleeps.  weights_file: and which weights it was given since the start.
 
     Raises StartupError where a folder can't be read or an endpoint can't be bound.
     """
@@ -65,6 +67,8 @@ def main(
     note = SleepNote(sleep_file)
     facts = read_facts(config, Path(model_dir), boot=boot.hex(), created=created, noted=noted)
     facts = msgspec.structs.replace(facts, asleep=note.level)
+    weights = WeightsNote(weights_file)
+    facts = weights.apply(facts)
     with (
         recording(EngineCore(facts), config.record) as recorded,
         _observing(recorded, config) as core,
@@ -89,7 +93,7 @@ def main(
         gc.collect()
         gc.freeze()
         with kept_alive(frontends, workers):
-            Loop(core, frontends, workers, wakeup, shutdown_timeout, note).run()
+            Loop(core, frontends, workers, wakeup, shutdown_timeout, note, weights).run()
     log.info("engine stopped")
 
 
@@ -104,9 +108,11 @@ class Loop:
         wakeup: socket.socket,
         shutdown_timeout: float,
         note: SleepNote,
+        weights: WeightsNote,
     ) -> None:
         self._core = core
         self._note = note
+        self._weights = weights
         self._live = LiveView(core, time.monotonic())
         self._frontends = frontends
         self._workers = workers
@@ -127,7 +133,7 @@ class Loop:
                 return
             self._take_events(now)
             effects = self._core.step(now)
-            self._note.keep(self._core.state.sleep.level)
+            self._keep_notes()
             self._live.delivering(effects, now)
             self._deliver(effects)
             if self._leave_at is not None and (
@@ -146,6 +152,12 @@ class Loop:
             if self._frontends.more or self._workers.more:
                 return
             self._poller.poll(max(0, round(1000 * wait)))
+
+    def _keep_notes(self) -> None:
+        state = self._core.state
+        self._note.keep(state.sleep.level)
+        if state.weights.former is None:
+            self._weights.keep(state.facts.folder)
 
     def _take_events(self, now: float) -> None:
         core, live = self._core, self._live

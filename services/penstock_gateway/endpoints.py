@@ -11,7 +11,7 @@ from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.batches import endpoint as batches
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
-from penstock_gateway.control import collective_rpc, pause, sleep
+from penstock_gateway.control import collective_rpc, pause, sleep, weights
 from penstock_gateway.files import endpoint as files
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
@@ -52,6 +52,7 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     pause.routes,
     sleep.routes,
     collective_rpc.routes,
+    weights.routes,
     version.routes,
     metrics.routes,
     docs.routes,

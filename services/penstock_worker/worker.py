@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -120,13 +120,14 @@ class Worker:
         return "no session with an engine core"
 
     def _take(self, heard: Heard, message: ToWorker) -> None:
-        loads = isinstance(message, Setup)
-        with self._faults(heard.session, type(message).__name__, mends=not loads):
+        mends = not isinstance(message, Setup) or message.trial
+        with self._faults(heard.session, type(message).__name__, mends=mends):
             match message:
                 case Setup() if heard.first:
                     self._setting_up = True
                     try:
-                        self._set_up(heard.session, message)
+                        with _trial() if message.trial else nullcontext():
+                            self._set_up(heard.session, message)
                     finally:
                         self._setting_up = False
                 case Sleep(level) if heard.first:
@@ -218,6 +219,8 @@ class Worker:
         self.counts.model = setup.served_name
         self.counts.sessions += 1
         if self._model_dir is not None:
+            if setup.trial:
+                raise UnfitWeights("a worker has a --model-dir of its own")
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
         if self._loaded is None or not same_model(self._loaded, setup):
@@ -269,6 +272,19 @@ class Worker:
     def _tell(self, session: int, plan: Plan, result: Result) -> None:
         self.counts.stepped(plan, result.compute_seconds)
         self._session.send(session, report(result, self._place, result.compute_seconds))
+
+
+class UnfitWeights(Exception):
+    """Other weights than those that were served can't be loaded."""
+
+
+@contextmanager
+def _trial() -> Iterator[None]:
+    """What would be final for a model that was never served isn't for one that is tried."""
+    try:
+        yield
+    except FINAL as error:
+        raise UnfitWeights(str(error)) from error
 
 
 def _extensions_of(loaded: Loaded, place: RankPlace) -> ExtensionMethods:

@@ -89,6 +89,8 @@ class Harness:
         self.setup: Setup | None = None
         self.asleep = False
         """Whether the worker was told to sleep."""
+        self.digest = ""
+        """Of the weights that a worker was told to load last."""
         self.plans: deque[tuple[Plan, list[SequenceScore]]] = deque()
         """Steps in flight, each with what it works on."""
         self.calls: deque[WorkerCall] = deque()
@@ -241,6 +243,9 @@ class Harness:
     def _worker_gets(self, message: ToWorker) -> None:
         if isinstance(message, Setup):
             self.setup = message
+            if self.digest not in ("", message.digest):
+                self._check_unbegun()
+            self.digest = message.digest
         elif isinstance(message, Sleep):
             self.asleep = True
         elif isinstance(message, (CompileGrammar, DropGrammar)):
@@ -281,6 +286,14 @@ class Harness:
             for work in message.work:
                 request = self.core.state.scheduling.running[work.slot].request
                 assert request.deadline is None or request.deadline > self.now, "expired work"
+
+    def _check_unbegun(self) -> None:
+        """Other weights: of what is open, nobody has seen anything."""
+        for front in self.fronts:
+            for request in front.requests.values():
+                scores = request.sequences.values()
+                begun = any(score.tokens or score.terminal is not None for score in scores)
+                assert request.over or not begun, "two sets of weights"
 
     def _encoded_for(self, plan: Plan) -> list[int]:
         """Slots of those that have come to an item that the plan has encoded, or a part of it."""

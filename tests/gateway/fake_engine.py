@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -172,6 +173,7 @@ class FakeEngineClient:
         self.routed: Counter[tuple[int, str]] = Counter()
         self.moved = self.renumbered = 0
         self.pauses: list[tuple[bool, bool]] = []
+        self.weights: list[tuple[Path, str, float | None]] = []
         self.sleeps: list[tuple[int, bool]] = []
         self.wakes: list[list[WakeTag]] = []
         self.calls: list[tuple[Any, ...]] = []
@@ -184,6 +186,17 @@ class FakeEngineClient:
     async def set_paused(self, paused: bool, *, abort: bool = False) -> None:
         self.pauses.append((paused, abort))
         self.status = msgspec.structs.replace(self.status, paused=paused)
+
+    async def replace_weights(
+        self,
+        source: Path,
+        *,
+        mode: str = "wait",
+        timeout: float | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        """Notes it."""
+        self.weights.append((source, mode, timeout))
 
     async def put_to_sleep(self, level: Literal[1, 2] = 1, *, abort: bool = False) -> None:
         self.sleeps.append((level, abort))

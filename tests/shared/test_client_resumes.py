@@ -129,6 +129,36 @@ async def test_another_model_fails_what_was_open(engine, client, endpoint):
         await successor.die()
 
 
+def submitted(engine: ScriptedEngine) -> set[bytes]:
+    """Prompts."""
+    return {bytes(each.prompt_token_ids) for each in engine.submits}
+
+
+@pytest.mark.parametrize(("weights", "goes_on"), [("w1", True), ("w2", False)])
+async def test_an_answer_is_not_ended_by_other_weights(engine, client, endpoint, weights, goes_on):
+    """What hasn't begun is computed by them."""
+    engine.tell(weights="w1")
+    begun = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="begun")
+    fresh = await client.submit(list(b"y"), SamplingParams(max_tokens=50), name="fresh")
+    await until(lambda: len(engine.submits) == 2)
+    engine.text(engine.submits[0], "left ")
+    await anext(begun)
+    await engine.die()
+    successor = ScriptedEngine(endpoint, boot=b"boot-two", weights=weights)
+    try:
+        if not goes_on:
+            with pytest.raises(RequestFailed, match="came back with other weights"):
+                await collect(begun)
+        await until(lambda: submitted(successor) >= ({b"x", b"y"} if goes_on else {b"y"}))
+        for submit in successor.submits:
+            successor.text(submit, "right", finish="length")
+        assert (await collect(fresh))[0][0] == "right"
+        if goes_on:
+            assert (await collect(begun))[0][0] == "right"
+    finally:
+        await successor.die()
+
+
 async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypatch):
     monkeypatch.setattr(module, "RESUME_PATIENCE", 0.2)
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="gone")

@@ -117,9 +117,11 @@ def write_gguf(
     heads: int = 3,
     kv_heads: int = 1,
     tensors_a_part: int = 0,
+    seed: int = 0,
 ) -> Path:
-    """One layer, head dimension 8. `adjust` adds metadata, `without` leaves some keys out.
-    tensors_a_part: 0 for one file; else the file is split, and the first part's path returned."""
+    """One layer, head dimension 8. `adjust` adds metadata, `without` leaves some keys out. seed: of
+    the weights.  tensors_a_part: 0 for one file; else the file is split, and the first part's path
+    returned."""
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_part)
     head_dim, hidden = 8, heads * 8
     settings: dict[str, Callable[[], None]] = {
@@ -137,7 +139,7 @@ def write_gguf(
     vocab = (vocabulary or add_byte_level_vocabulary)(writer)
     if adjust is not None:
         adjust(writer)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for name, shape in _shapes(vocab, heads, kv_heads, head_dim):
         if name not in without:
             writer.add_tensor(name, rng.standard_normal(shape).astype(np.float32))

@@ -20,6 +20,7 @@ from penstock.protocol.from_frontend import (
     MediaLost,
     NameAdapters,
     PutToSleep,
+    ReplaceWeights,
     SetPaused,
     Submit,
     WakeUp,
@@ -34,6 +35,7 @@ from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.pooling import check_pooling
 from penstock_engine.handlers.validation import check_advance, check_submit
+from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.kv.keys import prefix_root, root_key
 from penstock_engine.media.request_media import RequestMedia
 from penstock_engine.request.request import Request, Sequence
@@ -69,6 +71,7 @@ class FromFrontends:
         self._finisher = finisher
         self._media = MediaHandler(state, finisher)
         self._adapters = AdapterHandler(state, finisher)
+        self._weights = WeightsHandler(state)
         self._admission = Admission(state)
         self._arrivals = 0
 
@@ -113,6 +116,7 @@ class FromFrontends:
             log.info("front end left", name=frontend.name, reason=reason, open=open_requests)
             self._finisher.close_session(session)
             self._state.calls.forget(session)
+            self._state.weights.forget(session)
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
@@ -158,6 +162,9 @@ class FromFrontends:
                 self._state.sleep.wake(tags)
             case CallWorkers():
                 self._call_workers(frontend, message, now)
+            case ReplaceWeights():
+                if self._weights.asked(frontend, message, now) and message.abort:
+                    self._abort_all()
             case Hello():
                 self._refuse(frontend.session, "Hello came twice")
 

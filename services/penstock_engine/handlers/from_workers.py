@@ -6,6 +6,8 @@ import enum
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from penstock import logs
 from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
@@ -29,7 +31,7 @@ from penstock.protocol.from_worker import (
     Result,
     WorkerHello,
 )
-from penstock.protocol.to_worker import Sleep
+from penstock.protocol.to_worker import RankGroup, Setup, Sleep
 from penstock_engine.core_state import CoreState
 from penstock_engine.facts import agree, disagreement
 from penstock_engine.handlers.adapters import AdapterHandler
@@ -39,6 +41,7 @@ from penstock_engine.handlers.grammars import GrammarHandler
 from penstock_engine.handlers.media import MediaHandler
 from penstock_engine.handlers.ranges import MAX_COUNT
 from penstock_engine.handlers.results import ResultHandler
+from penstock_engine.handlers.weights import WeightsHandler
 from penstock_engine.kv.pool import MAX_BLOCKS
 from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
@@ -88,6 +91,7 @@ class FromWorkers:
         self._media = MediaHandler(state, finisher)
         self._adapters = AdapterHandler(state, finisher)
         self._disk_kv = DiskKVHandler(state)
+        self._weights = WeightsHandler(state)
 
     def opened(self, session: bytes, message: FromWorker) -> None:
         """A first message. Answered by Setup once all ranks are there, or the session is ended."""
@@ -110,8 +114,12 @@ class FromWorkers:
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
             self._state.sleep.formed()
             level = self._state.sleep.level
-            first = Sleep(level) if level else self._state.facts.setup(worker.version, group)
+            first = Sleep(level) if level else self._setup(worker.version, group)
             self._state.effects.to_workers.append((worker.session, first, ()))
+
+    def _setup(self, version: int, group: RankGroup | None) -> Setup:
+        setup = self._state.facts.setup(version, group)
+        return msgspec.structs.replace(setup, trial=self._state.weights.former is not None)
 
     def received(self, session: bytes, message: FromWorker, now: float) -> None:
         """A later message; one that doesn't fit ends the session."""
@@ -178,11 +186,17 @@ class FromWorkers:
             self._ranks.leave(worker)
 
     def regroup(self) -> None:
-        """Ends a group that is awake and is to sleep, or the other way round, once no step is in
-        flight and no call runs: its ranks come back at once, and are told what they are to be."""
+        """Ends a group that is awake and is to sleep, or the other way round, or that is to have
+        other weights, once no step is in flight and no call runs: its ranks come back at once, and
+        are told what they are to be."""
         sleep = self._state.sleep
-        busy = self._state.scheduling.in_flight or self._state.calls.running
-        if self._ranks.formed and not busy and sleep.regroups:
+        if self._state.scheduling.in_flight or self._state.calls.running:
+            return
+        if self._state.weights.due:
+            if not sleep.level:
+                self.drop("other weights are wanted", LossCause.WANTED)
+            self._weights.begin()
+        if self._ranks.formed and sleep.regroups:
             self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
@@ -215,6 +229,8 @@ class FromWorkers:
         self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
+        if cause in (LossCause.UNKNOWN, LossCause.SCHEDULED):
+            self._weights.failed(self._state.workers.fault or reason)
         if cause is LossCause.UNKNOWN:
             self._attribution.suspect(scheduled, beside, lives)
         elif cause is LossCause.SCHEDULED:
@@ -278,6 +294,7 @@ class FromWorkers:
         self._state.disk_kv.attach(has_disk=ready.disk_kv)
         self._state.kv_sessions.has_disk = ready.disk_kv
         self._state.workers.found_ready(now)
+        self._weights.loaded()
         limit = self._state.context_limit.tokens
         log.info(
             "worker ready",
@@ -319,6 +336,7 @@ class FromWorkers:
             self.drop(HEARD, self._loss_cause())
         elif self._state.scheduling.in_flight and (why := self._state.workers.stuck(now)):
             self.drop(why)
+        self._state.weights.give_up(now)
         self._grammars.expire(now)
         self._adapters.expire(now)
         if not self.failing:

@@ -83,13 +83,17 @@ class StartFinder:
 
     def fits(self, head: Sequence) -> Start | None:
         """How `head` may start: with a slot, and the blocks; None: it may not."""
-        if not self._state.free_slots or (self._is_known(head) and self._in_vain(self._look.start)):
+        if self._state.holds_starts or not self._state.free_slots:
+            return None
+        if self._is_known(head) and self._in_vain(self._look.start):
             return None
         start = self._find(head)
         return None if self._in_vain(start) else start
 
     def shortage(self, head: Sequence) -> Shortage | None:
         """What `head` lacks to start; None: it can, or should wait for what others compute."""
+        if self._state.holds_starts:
+            return None
         start = self._look.start if self._is_known(head) else self._find(head)
         state = self._state
         if start is None or (state.free_slots and not self._in_vain(start)):

@@ -93,6 +93,8 @@ class SchedulerState:
         """What may keep tokens of a sequence from being computed."""
         self.gate = StartGate()
         """What may keep the head of the queue from starting."""
+        self.holds_starts = False
+        """Whether nobody starts for now."""
         self.prefix_reuse: PrefixReuse | None = None
         self.in_flight: deque[StepInFlight] = deque()
         """Steps that were sent, and are not settled, the oldest first."""

@@ -14,6 +14,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/load_lora_adapter": {"lora_name": "sql", "lora_path": "sql"},
     "/v1/unload_lora_adapter": {"lora_name": "sql"},
     "/collective_rpc": {"method": "memory"},
+    "/update_weights_from_disk": {"model_path": "checkpoint"},
     "/v1/chat/completions": {
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 32,

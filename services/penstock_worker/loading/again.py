@@ -21,7 +21,7 @@ def _without_session(setup: Setup) -> Setup:
     group = setup.group
     if group is not None:
         group = msgspec.structs.replace(group, rendezvous="", number=0)
-    return msgspec.structs.replace(setup, version=0, served_name="", group=group)
+    return msgspec.structs.replace(setup, version=0, served_name="", group=group, trial=False)
 
 
 def ready_again(loaded: Loaded, ranks: Ranks) -> Ready:

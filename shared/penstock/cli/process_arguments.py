@@ -119,6 +119,12 @@ def engine(parser: Parser) -> None:
         help="Where to note that the model sleeps, so that it still does when this process is "
         "started again.",
     )
+    supervision.add_argument(
+        "--weights-file",
+        metavar="FILE",
+        help="Where to note which weights the model was given since the start, so that it still "
+        "has them when this process is started again.",
+    )
     parser.set_defaults(run=_child("engine"))
 
 

@@ -193,6 +193,7 @@ def _engine(arguments: argparse.Namespace) -> int:
         shutdown_timeout=config.gateway.shutdown_timeout,
         adapters_file=arguments.adapters_file,
         sleep_file=arguments.sleep_file,
+        weights_file=arguments.weights_file,
     )
     return 0
 

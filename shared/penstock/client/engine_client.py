@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from penstock.client.pool_request import (
     check_task,
 )
 from penstock.client.refusals import check_prompt
+from penstock.client.replacing import ChangeMode, replace_weights
 from penstock.client.routing import AFFINITY_TOKENS, RoutingRequest, make_routing
 from penstock.client.sampling import stopping, token_sampling
 from penstock.client.sleeping import any_sleeping, put_to_sleep, wake_up
@@ -139,6 +141,19 @@ class EngineClient(ClientView):
     ) -> list[bytes]:
         """What each rank of each engine core answers, see `calling.call_workers`."""
         return await call_workers(self._fleet.sessions, method, args, kwargs, timeout)
+
+    async def replace_weights(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        mode: ChangeMode = "wait",
+        timeout: float | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        """Has every engine core load other weights, see `replacing.replace_weights`."""
+        await replace_weights(
+            self._fleet.sessions, source, mode=mode, timeout=timeout, cache_dir=cache_dir
+        )
 
     @property
     def takes_requests(self) -> bool:

@@ -17,17 +17,18 @@ class Placement:
     """Where a request has been.
 
     ask: what it is placed by.  endpoint: of the engine core that had it last.
-    fingerprint: of what made its tokens.  refused: another engine core than its present
-    one had no room for it.  tries: sessions that have ended since it was last answered, each before
-    it answered the request's Submit, see `pacing`.
+    fingerprint, weights: of what made its tokens.  refused: another engine core than its present
+    one had no room for it.  tries: sessions that have ended since it was last answered, each
+    before it answered the request's Submit, see `pacing`.
     """
 
-    __slots__ = ("ask", "endpoint", "fingerprint", "refused", "tries")
+    __slots__ = ("ask", "endpoint", "fingerprint", "refused", "tries", "weights")
 
     def __init__(self, ask: RoutingRequest) -> None:
         self.ask = ask
         self.endpoint: str | None = None
         self.fingerprint: str | None = None
+        self.weights: str | None = None
         self.refused = False
         self.tries = 0
 

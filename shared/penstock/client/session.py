@@ -20,6 +20,7 @@ from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
+from penstock.errors import RequestFailed
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import NamedAdapter, SleepLevel, WakeTag
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, MediaLost
@@ -90,8 +91,8 @@ class EngineSession:
     """Dials one engine core, and again whenever the session ends.
 
     open: its requests, by their numbers; pacing: which of them it has been told of.  calls: of its
-    workers, that are open.  welcome: the
-    last that came, also of a session that has ended; status, fingerprint: of the present one.
+    workers, that are open.  welcome: the last that came, also of a session that has ended; status,
+    fingerprint, weights: of the present one.
     refused: why nothing is sent to an engine that answers; empty: it is used.  retired: its address
     is no longer among those given: it gets nothing new.  slept: this process itself was away before
     the session ended.
@@ -122,6 +123,7 @@ class EngineSession:
         self.welcome: Welcome | None = None
         self.status: Status | None = None
         self.fingerprint: str | None = None
+        self.weights: str | None = None
         self.refused = ""
         self.retired = False
         self.slept = False
@@ -231,7 +233,8 @@ class EngineSession:
         request.key, request.holder = next(self._numbers), self
         self.open[request.key] = request
         self._compare(request)
-        self.pacing.enter(request, new=new)
+        if not request.finished:
+            self.pacing.enter(request, new=new)
 
     def _submit(self, request: OpenRequest) -> bool:
         if not self.send(request.submission()):
@@ -241,12 +244,24 @@ class EngineSession:
 
     def _compare(self, request: OpenRequest) -> None:
         """Whether its next tokens are computed as those before were; as far as that is known."""
+        self._compare_weights(request)
         before = request.placement.fingerprint
         if self.fingerprint is None or before == self.fingerprint:
             return
         request.placement.fingerprint = self.fingerprint
         if before is not None and request.begun:
             self._owner.fingerprint_changed(self, request, before)
+
+    def _compare_weights(self, request: OpenRequest) -> None:
+        """An answer that others have begun isn't ended by these."""
+        before = request.placement.weights
+        if self.weights is None or before == self.weights:
+            return
+        request.placement.weights = self.weights
+        if before is not None and request.begun:
+            self.abort(request)
+            self.forget(request)
+            request.fail(RequestFailed("the engine core came back with other weights"))
 
     def abort(self, request: OpenRequest) -> None:
         """Ends it in the engine core, if that has heard of it."""
@@ -364,15 +379,16 @@ class EngineSession:
         self._begun = now
         self._owner.session_lost(self, reason, now)
         self.calls.lost(reason)
-        self.status = self.fingerprint = None
+        self.status = self.fingerprint = self.weights = None
         self._submitted = 0
 
     def _take_status(self, status: Status, now: float) -> None:
         before, self.status, self._status_at = self.status, status, now
         self._works.told(now)
         self._submitted = 0
-        if status.fingerprint is not None and status.fingerprint != self.fingerprint:
-            self.fingerprint = status.fingerprint
+        told = status.fingerprint or self.fingerprint, status.weights or self.weights
+        if told != (self.fingerprint, self.weights):
+            self.fingerprint, self.weights = told
             for request in list(self.open.values()):
                 self._compare(request)
         self._owner.status_changed(self, before)

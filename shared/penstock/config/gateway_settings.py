@@ -63,6 +63,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " and the batches' process the next; default: none."
         ),
     ] = None
+    weights_allowed_folder: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(
+            description="Folder below which /update_weights_from_disk may read weights; default:"
+            " none, so that they are not replaced while the server runs."
+        ),
+    ] = None
     rate_limit_storage: Annotated[
         str,
         Meta(

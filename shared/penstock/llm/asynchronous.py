@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.call_values import decode_value
 from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
+from penstock.client.replacing import ChangeMode
 from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.config.settings import EngineConfig
 from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
@@ -381,6 +382,28 @@ class AsyncLLM(AsyncPooling):
         """Whether it computes nothing until wake_up."""
         await self.start()
         return self._started().sleeping
+
+    async def update_weights(
+        self,
+        model: str | os.PathLike[str],
+        mode: ChangeMode = "wait",
+        timeout: float | None = None,
+    ) -> None:
+        """Replaces the model's weights by those of a folder or .gguf file, or of a model on the
+        hub; returns once they are loaded. Architecture and tokenizer must be the same; the chat
+        template and sampling defaults stay as they are.
+
+        No answer comes of both: mode wait has requests that have begun end first, within so many
+        seconds (timeout: 60; at most 3600), and holds those that come meanwhile; abort ends all
+        that are open as they are. KV of the former weights is never used again.
+
+        Raises InvalidRequest for what are no other weights of this model, DeadlineExceeded,
+        EngineUnavailable, and RequestFailed where they can't be loaded: then the former ones stay.
+        """
+        await self.start()
+        await self._started().replace_weights(
+            model, mode=mode, timeout=timeout, cache_dir=self._config.model.cache_dir
+        )
 
     async def collective_rpc(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import IO, Any, Literal
 
 from penstock.client import BeamSearchParams
 from penstock.client.model_text import ModelText
+from penstock.client.replacing import ChangeMode
 from penstock.errors import PenstockError
 from penstock.llm.adapters import GivenAdapters
 from penstock.llm.asynchronous import AsyncLLM
@@ -200,6 +202,16 @@ class LLM(PoolingCalls):
         """Loads the model again, see AsyncLLM.wake_up."""
         self._text()
         self._loop.run(self._llm.wake_up(tags))
+
+    def update_weights(
+        self,
+        model: str | os.PathLike[str],
+        mode: ChangeMode = "wait",
+        timeout: float | None = None,
+    ) -> None:
+        """Replaces the model's weights, see AsyncLLM.update_weights."""
+        self._text()
+        self._loop.run(self._llm.update_weights(model, mode, timeout))
 
     def collective_rpc(
         self,

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from penstock.model_config import PreparedModel
 from penstock.protocol.common import (
+    MAX_CALL_SECONDS,
     AdapterFile,
     Grammar,
     Grant,
@@ -225,6 +227,24 @@ class CallWorkers(msgspec.Struct, frozen=True, tag="call_workers"):
     MAX_CALL_SECONDS."""
 
 
+class ReplaceWeights(msgspec.Struct, frozen=True, tag="replace_weights"):
+    """Other weights of the same model are loaded. No request is computed by both: those that have
+    begun end first, and what hasn't is computed by the new ones. Answered by a Called, once they
+    are loaded, or won't be. Sent only to engine cores whose Welcome says that they support it
+    (`replaces`)."""
+
+    call: int
+    """The front end's number, as CallWorkers has them."""
+    folder: str
+    """Prepared, and the same on the workers' machines."""
+    model: PreparedModel
+    """The folder's manifest."""
+    abort: bool = False
+    """Whether all open requests, also of other front ends, end as they are."""
+    seconds: float = MAX_CALL_SECONDS
+    """For which those that have begun may take to end; up to MAX_CALL_SECONDS."""
+
+
 FromFrontend = (
     Hello
     | Submit
@@ -241,4 +261,5 @@ FromFrontend = (
     | PutToSleep
     | WakeUp
     | CallWorkers
+    | ReplaceWeights
 )

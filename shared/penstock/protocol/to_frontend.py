@@ -57,6 +57,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     model: str
     """The name that requests use."""
     digest: str
+    """Of the model as it was started; its weights may have been replaced (Status.weights)."""
     created: int
     """Unix time of the engine core's start, in seconds."""
     limits: Limits
@@ -90,6 +91,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     prefills_from: int = 0
     """It computes prompts of at least so many tokens for others, which fetch their KV and go on
     with them, and takes nothing else where there are others. 0: it takes all."""
+    replaces: bool = False
+    """Whether it supports ReplaceWeights."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -286,6 +289,8 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Whether all workers have given back what that level says."""
     waking: tuple[WakeTag, ...] = ()
     """That were named since it fell asleep, and don't wake it alone."""
+    weights: str | None = None
+    """Digest of the weights that the workers have; None while they have none."""
 
 
 class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
@@ -296,7 +301,7 @@ class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
-    """What one rank answers to CallWorkers."""
+    """What one rank answers to CallWorkers, or the engine core to ReplaceWeights."""
 
     call: int
     rank: int

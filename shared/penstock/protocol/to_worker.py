@@ -111,6 +111,9 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", kw_only=True):
     """Where this worker asks for them."""
     kv_transfer_bytes: int = 0
     """The most that is kept in memory for other workers."""
+    trial: bool = False
+    """Whether a model that can't be loaded is no reason for the process to end: the former one
+    comes back."""
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):

@@ -89,6 +89,7 @@ def _replica(place: WorkerGroup, frontends: str, executor: Executor, grace: floa
     engine += ("--model-dir", str(place.model_dir))
     engine += ("--adapters-file", str(place.config_file.with_name("adapters.json")))
     engine += ("--sleep-file", str(place.config_file.with_name(f"asleep-{place.number}")))
+    engine += ("--weights-file", str(place.config_file.with_name(f"weights-{place.number}")))
     endpoints = ("--frontend-endpoint", frontends, "--worker-endpoint", place.endpoint)
     name = "engine" if place.count == 1 else f"engine {place.number}"
     return Replica(

@@ -1,0 +1,56 @@
+"""A front end that has other weights loaded."""
+
+from __future__ import annotations
+
+from penstock import logs
+from penstock.protocol.common import MAX_CALL_SECONDS
+from penstock.protocol.from_frontend import ReplaceWeights
+from penstock_engine.core_state import CoreState
+from penstock_engine.sessions.frontends import FrontendSession
+from penstock_engine.sessions.weights import misfit
+
+log = logs.get(__name__)
+
+
+class WeightsHandler:
+    """Takes what fits; has workers told, and takes back what they can't load."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+
+    def asked(self, frontend: FrontendSession, message: ReplaceWeights, now: float) -> bool:
+        """Whether the change is to be made; else the front end is told why not."""
+        weights = self._state.weights
+        wrong = misfit(self._state.facts.model, message.model)
+        if not 0 < message.seconds <= MAX_CALL_SECONDS:
+            wrong = f"timeout is {message.seconds:g}; allowed: up to {MAX_CALL_SECONDS:g} s"
+        if wrong is not None:
+            weights.refuse(frontend.session, message.call, "invalid", wrong)
+            return False
+        if not weights.ask(frontend.session, message, now):
+            why = "other weights are being loaded already; ask again"
+            weights.refuse(frontend.session, message.call, "unavailable", why)
+            return False
+        log.info("other weights are wanted", by=frontend.name, folder=message.folder)
+        return True
+
+    def begin(self) -> None:
+        """The group that is formed next gets the new ones; a model that sleeps has them when it
+        wakes."""
+        state = self._state
+        state.facts = state.weights.begin(state.facts)
+        if state.sleep.level:
+            self.loaded()
+
+    def loaded(self) -> None:
+        """The group has loaded what it was told to."""
+        if self._state.weights.loaded():
+            model = self._state.facts.model
+            log.info("weights were replaced", source=model.source, digest=model.digest[:16])
+
+    def failed(self, reason: str) -> None:
+        """The group is gone, and nobody wanted that."""
+        former = self._state.weights.failed(reason)
+        if former is not None:
+            log.error("the new weights can't be loaded", reason=reason)
+            self._state.facts = former

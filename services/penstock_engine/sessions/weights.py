@@ -1,0 +1,151 @@
+"""A model's weights, replaced while the engine core runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.model_config import PreparedModel
+from penstock.protocol.common import CallCode
+from penstock.protocol.from_frontend import ReplaceWeights
+from penstock.protocol.to_frontend import Called
+from penstock_engine.facts import EngineFacts
+from penstock_engine.request.request import Request
+from penstock_engine.sessions.frontends import Frontends
+
+OF_WEIGHTS = ("name", "source", "weights", "digest", "contents", "generation", "has_chat_template")
+"""Fields of a manifest that may be others: those of the weights, and what stays as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedWeights:
+    """session: of the front end.  until: when the change must have begun."""
+
+    session: bytes
+    message: ReplaceWeights
+    until: float
+
+
+class WeightsChange:
+    """At most one at a time.
+
+    No request is ever computed by two sets of weights.  So a change begins when no request is
+    open of which anything is computed for good; until then nothing starts that isn't begun, unless
+    somebody who is waits for a place.  Workers are then told of the new folder as their group forms
+    anew.  A group that can't load it is the end of the trial: the next one gets the former weights.
+    """
+
+    def __init__(self, frontends: Frontends) -> None:
+        self._frontends = frontends
+        self.asked: AskedWeights | None = None
+        """What has not begun."""
+        self.former: EngineFacts | None = None
+        """While workers load other weights than these."""
+        self._tried: AskedWeights | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether one can begin as soon as no step is in flight."""
+        return self.asked is not None and not any(map(has_begun, self._frontends.requests()))
+
+    def holds_starts(self, queued: Iterable[Request]) -> bool:
+        """Whether what hasn't begun waits for the new weights. queued: whose sequences wait in the
+        queue; who has begun might stand behind others there."""
+        return self.asked is not None and not any(map(has_begun, queued))
+
+    def ask(self, session: bytes, message: ReplaceWeights, now: float) -> bool:
+        """A front end's. False: another one is under way."""
+        if self.asked is not None or self.former is not None:
+            return False
+        self.asked = AskedWeights(session, message, now + message.seconds)
+        return True
+
+    def begin(self, facts: EngineFacts) -> EngineFacts:
+        """What workers are told from now on. The change is on trial until `loaded` or `failed`."""
+        if self.asked is None:
+            return facts
+        self._tried, self.asked, self.former = self.asked, None, facts
+        return with_weights(facts, self._tried.message.folder, self._tried.message.model)
+
+    def loaded(self) -> bool:
+        """The group has what it was told. Whether that ends a trial."""
+        if self.former is None:
+            return False
+        self._answer(self._tried)
+        self.former = self._tried = None
+        return True
+
+    def failed(self, reason: str) -> EngineFacts | None:
+        """The group is gone. What workers are told instead, if that ends a trial."""
+        former, self.former = self.former, None
+        if former is not None:
+            why = f"the weights can't be loaded, and the former ones stay: {reason}"
+            self._answer(self._tried, "failed", why)
+            self._tried = None
+        return former
+
+    def give_up(self, now: float) -> None:
+        """Ends one that could not begin in time."""
+        if self.asked is not None and self.asked.until <= now:
+            seconds = self.asked.message.seconds
+            why = f"requests that had begun didn't end within {seconds:g} s; the weights stay"
+            self._answer(self.asked, "timed_out", why)
+            self.asked = None
+
+    def next_deadline(self) -> float:
+        """When `give_up` must be called, even if nothing happens."""
+        return math.inf if self.asked is None else self.asked.until
+
+    def forget(self, session: bytes) -> None:
+        """A front end is gone; what it asked for doesn't begin any more."""
+        if self.asked is not None and self.asked.session == session:
+            self.asked = None
+
+    def refuse(self, session: bytes, call: int, code: CallCode, why: str) -> None:
+        """Nothing changes."""
+        frontend = self._frontends.get(session)
+        if frontend is not None:
+            frontend.reply(Called(call, 0, 1, code=code, error=why))
+
+    def _answer(self, asked: AskedWeights | None, code: CallCode = "", why: str = "") -> None:
+        if asked is not None:
+            self.refuse(asked.session, asked.message.call, code, why)
+
+
+def has_begun(request: Request) -> bool:
+    """Whether something of it has been sent, or is known to be its answer."""
+    return any(each.emitted or each.finished for each in request.sequences.values())
+
+
+def with_weights(facts: EngineFacts, folder: str, model: PreparedModel) -> EngineFacts:
+    """The same model in another folder."""
+    changed = msgspec.structs.replace(
+        facts.model, source=model.source, weights=model.weights, digest=model.digest
+    )
+    return msgspec.structs.replace(
+        facts, folder=folder, model=changed, started_as=facts.started_as or facts.model.digest
+    )
+
+
+def misfit(present: PreparedModel, new: PreparedModel) -> str | None:
+    """Why these aren't other weights of the same model; None: they are."""
+    for field in PreparedModel.__struct_fields__:
+        if field not in OF_WEIGHTS and getattr(present, field) != getattr(new, field):
+            return f"its {field} is another than the served model's: {_first(present, new, field)}"
+    name = "tokenizer.json"
+    if present.contents.get(name) != new.contents.get(name):
+        return "its tokenizer is another than the served model's"
+    return None
+
+
+def _first(present: PreparedModel, new: PreparedModel, field: str) -> str:
+    """The first difference, in words."""
+    one, other = (msgspec.to_builtins(getattr(each, field)) for each in (present, new))
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other}):
+            if one.get(key) != other.get(key):
+                return f"{key} is {str(other.get(key))[:80]}, and not {str(one.get(key))[:80]}"
+    return f"{str(other)[:80]}, and not {str(one)[:80]}"

@@ -1,0 +1,86 @@
+"""Has engine cores replace a model's weights, and waits until they have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from penstock.client.session import EngineSession
+from penstock.client.telling import all_able
+from penstock.errors import EngineUnavailable, InvalidRequest, ModelNotFound, UnsupportedModel
+from penstock.model_config import PreparedModel
+from penstock.protocol.common import MAX_CALL_SECONDS
+from penstock.protocol.from_frontend import ReplaceWeights
+
+DEFAULT_SECONDS = 60.0
+"""For which requests that have begun may take to end."""
+LOADING = 600.0
+"""Seconds that loading may take beyond that."""
+
+ChangeMode = Literal["wait", "abort"]
+
+
+async def replace_weights(
+    sessions: Sequence[EngineSession],
+    source: str | os.PathLike[str],
+    *,
+    mode: ChangeMode = "wait",
+    timeout: float | None = None,
+    cache_dir: str | None = None,
+) -> None:
+    """Returns once every engine core's workers have loaded the weights of `source`: a folder in the
+    hub's format, a .gguf file, or a name on the hub.
+
+    mode: whether requests that have begun are waited for, or end as they are.  timeout: seconds
+    that the former may take; see DEFAULT_SECONDS.
+    Raises InvalidRequest for what are no other weights of the served model; EngineUnavailable;
+    DeadlineExceeded, and RequestFailed where they can't be loaded: the former ones stay.
+    """
+    if mode not in get_args(ChangeMode):
+        raise InvalidRequest(
+            f"mode is {str(mode)[:40]!r}; allowed: {', '.join(get_args(ChangeMode))}; what had"
+            " begun can't go on with other weights",
+            param="mode",
+        )
+    seconds = DEFAULT_SECONDS if timeout is None else timeout
+    if not 0 < seconds <= MAX_CALL_SECONDS:
+        raise InvalidRequest(
+            f"timeout is {seconds:g}; allowed: more than 0, up to {MAX_CALL_SECONDS:g} s",
+            param="timeout",
+        )
+    connected = all_able(sessions, lambda welcome: welcome.replaces, "can't replace its weights")
+    welcome = connected[0].welcome
+    text_only = welcome is not None and welcome.media is None
+    folder, model = await asyncio.to_thread(_prepared, os.fspath(source), cache_dir, text_only)
+    asked = [_asked(each, folder, model, mode == "abort", seconds) for each in connected]
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
+def _prepared(source: str, cache_dir: str | None, text_only: bool) -> tuple[Path, PreparedModel]:
+    """Raises InvalidRequest."""
+    from penstock.prepare import load_manifest, prepare
+
+    try:
+        folder = prepare(source, cache_dir=cache_dir, language_model_only=text_only)
+        return folder, load_manifest(folder)
+    except (ModelNotFound, UnsupportedModel) as error:
+        raise InvalidRequest(str(error), param="model_path") from None
+
+
+async def _asked(
+    session: EngineSession, folder: Path, model: PreparedModel, abort: bool, seconds: float
+) -> None:
+    number, done = session.calls.begin()
+    try:
+        if not session.send(ReplaceWeights(number, str(folder), model, abort, seconds)):
+            raise EngineUnavailable("there is no session with an engine core at the moment")
+        await asyncio.wait_for(done, seconds + LOADING)
+    except TimeoutError:
+        raise EngineUnavailable("the workers haven't loaded the weights yet") from None
+    finally:
+        session.calls.forget(number)

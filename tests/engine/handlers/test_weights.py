@@ -1,0 +1,224 @@
+"""Weights that are replaced: what has begun ends first, and what can't be loaded changes nothing.
+
+The harness asserts that no worker is told of other weights while something open has begun.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.config.settings import RecordSettings
+from penstock.model_config import PreparedModel
+from penstock.protocol.from_frontend import ReplaceWeights
+from penstock.protocol.from_worker import Fault
+from penstock.protocol.to_frontend import Called
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import recording
+from penstock_engine.record.replay import replay
+from penstock_engine.sessions.weights_note import WeightsNote
+from tests.engine.harness import Harness
+from tests.engine.scores import Front, RequestScore
+from tests.engine.test_walk import Seeded
+from tests.engine.walker import Walker, make_harness
+
+
+def manifest(h: Harness, digest: str) -> PreparedModel:
+    return msgspec.structs.replace(h.facts.model, digest=digest, source=f"/{digest}")
+
+
+def asks(
+    h: Harness, front: Front, digest: str, *, abort: bool = False, seconds: float = 60.0
+) -> None:
+    model = manifest(h, digest)
+    h.send(front, ReplaceWeights(len(front.called) + 1, f"/{digest}", model, abort, seconds))
+
+
+def finish(score: RequestScore) -> str | None:
+    terminal = score.sequences[0].terminal
+    return None if terminal is None else terminal.finish
+
+
+def run_plans(h: Harness) -> None:
+    while h.plans:
+        h.run_step()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_what_has_begun_ends_and_what_has_not_waits(in_flight: int) -> None:
+    h = Harness(max_num_seqs=2, max_steps_in_flight=in_flight)
+    front = h.connect()
+    h.start_worker(life="w")
+    begun = [h.submit(front, [n] * 6, max_tokens=9, ignore_eos=True) for n in (1, 2)]
+    waiting = h.submit(front, [3] * 6, max_tokens=4, ignore_eos=True)
+    for _ in range(3):
+        h.run_step()
+    asks(h, front, "new")
+    late = h.submit(front, [4] * 4, max_tokens=3, ignore_eos=True)
+    run_plans(h)
+    assert [finish(each) for each in begun] == ["length", "length"]
+    assert not waiting.sequences[0].tokens
+    assert h.worker_session is None  # It is told when it comes back.
+    h.start_worker(life="w", ready=False)
+    assert h.setup is not None
+    assert (h.setup.digest, h.setup.model_dir, h.setup.trial) == ("new", "/new", True)
+    assert not front.called
+    h.worker_ready()
+    assert front.called == [Called(1, 0, 1)]
+    h.run()
+    assert (finish(waiting), finish(late)) == ("length", "length")
+    h.start_worker(life="other")
+    assert h.setup is not None
+    assert (h.setup.digest, h.setup.trial) == ("new", False)
+
+
+def test_abort_ends_what_is_open() -> None:
+    h = Harness(max_num_seqs=1)
+    one, other = h.connect(), h.connect()
+    h.start_worker(life="w")
+    open_ones = [h.submit(front, [7] * 5, max_tokens=9) for front in (one, other)]
+    h.run_step()
+    for each in open_ones:
+        each.aborted = True
+    asks(h, one, "new", abort=True)
+    run_plans(h)
+    assert [finish(each) for each in open_ones] == ["abort", "abort"]
+    assert h.worker_session is None
+
+
+def test_who_was_preempted_gets_a_place_before_others() -> None:
+    """It stands behind one that hasn't begun: that may start meanwhile, or nobody ever would."""
+    h = Harness(max_num_seqs=4, block_size=2, scheduling_policy="priority")
+    front = h.connect()
+    h.start_worker(12, life="w")
+    low = h.submit(front, [1] * 4, max_tokens=12, ignore_eos=True, priority=5)
+    for _ in range(3):
+        h.run_step()
+    high = [h.submit(front, [n] * 8, max_tokens=8, ignore_eos=True) for n in (2, 3)]
+    for _ in range(4):
+        h.run_step()
+    asks(h, front, "new")
+    for _ in range(200):
+        h.run_step()
+        if h.worker_session is None:
+            h.start_worker(12, life="w")
+    assert {finish(each) for each in (low, *high)} == {"length"}
+    assert [each.code for each in front.called] == [""]
+
+
+@pytest.mark.parametrize("how", ["fault", "death"])
+def test_what_cannot_be_loaded_is_taken_back(how: str) -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker(life="w")
+    before = h.setup.digest if h.setup is not None else ""
+    asks(h, front, "bad")
+    h.start_worker(life="w", ready=False)
+    if how == "fault":
+        h.worker_says(Fault("a tensor is missing", final=False))
+    else:
+        h.kill_worker()
+    (answer,) = front.called
+    assert answer.code == "failed"
+    assert "the former ones stay" in answer.error
+    h.start_worker()
+    assert h.setup is not None
+    assert (h.setup.digest, h.setup.trial) == (before, False)
+    request = h.submit(front, [7] * 5, max_tokens=4, ignore_eos=True)
+    h.run()
+    assert finish(request) == "length"
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    model = msgspec.structs.replace(manifest(h, "new"), add_bos=not h.facts.model.add_bos)
+    h.send(front, ReplaceWeights(1, "/new", model))
+    assert [each.code for each in front.called] == ["invalid"]
+    assert "its add_bos is another than the served model's" in front.called[0].error
+    h.send(front, ReplaceWeights(2, "/new", manifest(h, "new"), seconds=0.0))
+    assert front.called[1].code == "invalid"
+    assert h.worker_session is not None
+
+
+def test_it_waits_only_so_long_and_one_at_a_time() -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker()
+    request = h.submit(front, [7] * 5, max_tokens=30, ignore_eos=True)
+    for _ in range(3):
+        h.run_step()
+    asks(h, front, "new", seconds=5.0)
+    asks(h, front, "newer")
+    assert [each.code for each in front.called] == ["unavailable"]
+    h.now += 6.0
+    h.settle()
+    assert [each.code for each in front.called] == ["unavailable", "timed_out"]
+    late = h.submit(front, [8] * 5, max_tokens=3, ignore_eos=True)
+    h.run()
+    assert (finish(request), finish(late)) == ("length", "length")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_history_with_changes_keeps_the_books(seed: int) -> None:
+    choose = Seeded(seed)
+    walker = Walker(make_harness(choose), choose)
+    h = walker.h
+    digests: set[str] = set()
+    walker.connect()
+    for number in range(2500):
+        walker.walk()
+        if h.fronts and choose.whole(0, 40) == 0:
+            abort = choose.whole(0, 3) == 0
+            for request in [r for f in h.fronts for r in f.requests.values()] if abort else []:
+                request.aborted = True
+            asks(h, h.fronts[0], f"w{number}", abort=abort)
+        digests.add(h.digest)
+    assert len(digests) > 8
+    h.now += 61.0  # One that still waits is given up.
+    h.settle()
+    if h.worker_session is None:
+        h.start_worker()
+    walker.end()
+
+
+def test_a_change_is_recorded(tmp_path: Path) -> None:
+    h = Harness(max_num_seqs=2)
+    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
+        h.core = core
+        front = h.connect()
+        h.start_worker(life="w")
+        h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
+        h.run_step()
+        asks(h, front, "new")
+        run_plans(h)
+        h.start_worker(life="w")
+        h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
+        h.run()
+    (path,) = log_files([str(tmp_path)])
+    assert replay(path).difference is None
+
+
+def test_a_note_outlives_the_process(tmp_path: Path) -> None:
+    h = Harness()
+    facts = h.facts
+    path = str(tmp_path / "weights")
+    note = WeightsNote(path)
+    assert note.apply(facts) is facts
+    note.keep(facts.folder)
+    assert not list(tmp_path.iterdir())
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest(h, "new")))
+    note.keep(str(folder))
+    found = WeightsNote(path).apply(facts)
+    assert (found.folder, found.model.digest, found.started_as) == (
+        str(folder),
+        "new",
+        facts.model.digest,
+    )
+    (folder / "manifest.json").unlink()
+    assert WeightsNote(path).apply(facts) is facts
