@@ -25,6 +25,7 @@ from penstock.protocol.to_worker import (
     LookUpKV,
     Plan,
     RankGroup,
+    SaveKV,
     Setup,
     ToWorker,
 )
@@ -141,7 +142,7 @@ class RankHarness(Harness):
         if rank is None:
             # The group isn't over yet, though this one is.
             assert session in self._failed_and_gone, "a message to a session that is over"
-            assert isinstance(message, DropGrammar | LookUpKV | FetchKV)
+            assert isinstance(message, DropGrammar | LookUpKV | FetchKV | SaveKV)
             return
         if isinstance(message, Setup):
             self._gets_setup(rank, message)
@@ -149,6 +150,8 @@ class RankHarness(Harness):
             self._gets_plan(rank, message)
         elif isinstance(message, LookUpKV | FetchKV):
             self._asks_disk(rank, message)
+        elif isinstance(message, SaveKV):
+            self._saves(rank, message)
         else:
             assert isinstance(message, (CompileGrammar, DropGrammar))
             assert rank.worker is not None
@@ -192,6 +195,13 @@ class RankHarness(Harness):
         sent = self.plans[-1][0].step if self.plans else rank.worker.last_step
         rank.worker.reader.hears(message, sent)
         rank.worker.begin_fetches()
+
+    def _saves(self, rank: Rank, message: SaveKV) -> None:
+        assert isinstance(rank.worker, LastStage)
+        assert not self.plans, "a plan would have said so"
+        if rank.rank == 0:
+            self._salts.save(message)
+        rank.worker.reader.save(message.saves)
 
     def _check_company(self, plan: Plan) -> None:
         """Over stages, nothing follows what samples a token that only the last one will know."""

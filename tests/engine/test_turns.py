@@ -22,6 +22,7 @@ from penstock.transport.session_server import SessionServer
 from penstock_engine import process
 from penstock_engine.core import EngineCore
 from penstock_engine.process import TURN, Loop
+from penstock_engine.sessions.weights_note import WeightsNote
 from penstock_engine.sleep_note import SleepNote
 from tests.engine import harness
 from tests.engine.test_process import Peer
@@ -79,7 +80,7 @@ def test_a_flood_of_front_ends_leaves_room_for_steps_and_workers(
         ]
         reader, writer = socket.socketpair()
         reader.setblocking(False)
-        loop = Loop(core, servers[0], servers[1], reader, 0.0, SleepNote(None))
+        loop = Loop(core, servers[0], servers[1], reader, 0.0, SleepNote(None), WeightsNote(None))
         running = threading.Thread(target=loop.run)
         running.start()
         front = Peer(peers, places[0], Any, Hello(list(PROTOCOL_VERSIONS), "test", 1))

@@ -29,6 +29,7 @@ from tests.adapter_folders import random_factors, write_peft
 from tests.docs.snippets import BASE, PAGES, commands_of, lines_of, snippets, text_of
 from tests.shared.media.pictures import picture
 from tests.shared.media.sounds import saved_sound, sound
+from tests.shared.tiny_models import write_gguf
 from tests.system.hearing_models import write_qwen2_audio
 from tests.system.seeing_models import write_llava
 from tests.system.transcribing_models import write_whisper
@@ -47,6 +48,7 @@ GRPC = "docs/guides/grpc.md"
 MEDIA = "docs/guides/media.md"
 SCHEDULING = "docs/guides/scheduling.md"
 TRANSCRIPTION = "docs/guides/transcription.md"
+WEIGHTS = "docs/guides/replace-weights.md"
 OF_THEIR_OWN = ("README.md", ADAPTERS, BATCHES, EMBEDDINGS, GRPC, MEDIA, STORED, TRANSCRIPTION)
 """Pages whose code wants another server, in tests of their own."""
 STREAM_ENDED = 28
@@ -172,7 +174,10 @@ def storing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 # ---- commands
 
-OWN_SERVERS = (ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, STORED, TRANSCRIPTION)
+OWN_SERVERS = (
+    *(ADAPTERS, BATCHES, EMBEDDINGS, MEDIA, SCHEDULING, STORED),
+    *(TRANSCRIPTION, WEIGHTS),
+)
 """Pages whose commands need another model or other flags."""
 
 
@@ -194,6 +199,13 @@ def test_commands_of_the_embeddings_page(
 
 def test_commands_of_the_page_about_adapters(adapting: Server, tmp_path: Path) -> None:
     run_commands(ADAPTERS, lambda _: adapting, tmp_path)
+
+
+def test_commands_of_the_page_about_weights(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "first.gguf")
+    write_gguf(tmp_path / "step-200.gguf", seed=1)
+    with Server(str(model), "--weights-allowed-folder", str(tmp_path)) as server:
+        run_commands(WEIGHTS, lambda _: server, tmp_path)
 
 
 def test_commands_of_the_page_about_batches(storing: Server, tmp_path: Path) -> None:
