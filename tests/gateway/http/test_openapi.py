@@ -166,5 +166,7 @@ async def test_every_body_has_an_example_that_is_taken(
             assert "--data-dir" in reply.json()["error"]["message"], path
         elif item["post"]["tags"] == ["adapters"]:
             assert "--enable-lora" in reply.json()["error"]["message"], path
+        elif path == "/update_weights_from_disk":
+            assert "--weights-allowed-folder" in reply.json()["error"]["message"], path
         else:
             assert reply.status_code == 200, reply.text
