@@ -10,7 +10,6 @@ import pytest
 
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
-from penstock_worker.stores import tier
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
@@ -85,10 +84,10 @@ def test_blocks_of_a_session_that_is_over_are_not_written(disk: StoreTier, block
 
 
 def test_what_is_computed_faster_than_it_is_written_is_left_out(
-    tmp_path: Path, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, blocks: Blocks
 ) -> None:
-    monkeypatch.setattr(tier, "MAX_UNWRITTEN_BYTES", 3 * PAYLOAD)
-    slow = StoreTier(SegmentFolder(tmp_path, LAYOUT, 2**20), blocks, 1)
+    folder = SegmentFolder(tmp_path, LAYOUT, 2**20)
+    slow = StoreTier(folder, blocks, 1, unwritten_bytes=3 * PAYLOAD)
     try:
         slow.save([Save(key(n), n) for n in range(20)])
         assert slow.num_left_out >= 20 - 3 - 1
