@@ -157,3 +157,24 @@ def test_library(folder: Path, expected: list[list[str]]) -> None:
             llm.update_weights(folder / "wider.gguf")
         with pytest.raises(InvalidRequest, match="allowed: wait, abort"):
             llm.update_weights(folder / "0.gguf", mode="keep")  # type: ignore[arg-type]
+
+
+def test_kv_on_disk_is_that_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    """Of a prompt whose blocks are there for both: each finds its own."""
+    prompt = {"prompt_token_ids": [n % 200 + 1 for n in range(100)]}
+    params = SamplingParams(max_tokens=20, temperature=0.8, ignore_eos=True, seed=3)
+    kept = {"dtype": "float32", "disk_kv_dir": str(tmp_path / "kv"), "disk_kv_gib": 0.01}
+
+    def text_of(llm: LLM) -> str:
+        return llm.generate([prompt], params)[0].outputs[0].text
+
+    alone = []
+    for seed in (0, 1):
+        with LLM(str(folder / f"{seed}.gguf"), dtype="float32") as llm:
+            alone.append(text_of(llm))
+    assert alone[0] != alone[1]
+    with LLM(str(folder / "0.gguf"), **kept) as llm:
+        for seed in (0, 1, 0, 1):
+            llm.update_weights(folder / f"{seed}.gguf")
+            assert text_of(llm) == alone[seed]
+    assert len(list((tmp_path / "kv").glob("*/*.kv"))) == 2, "a folder for each"
