@@ -159,9 +159,8 @@ class EngineCore:
         self.state.calls.planned()
 
     def _plan(self, now: float) -> None:
-        state = self.state
-        queued = (sequence.request for sequence in state.scheduling.queue.sequences())
-        state.scheduling.holds_starts = state.weights.holds_starts(queued)
+        scheduling = self.state.scheduling
+        scheduling.holds_starts = self.state.weights.holds_starts(scheduling.queue.sequences)
         try:
             alone = not self.state.scheduling.in_flight
             while (plan := self.scheduler.plan()) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,7 @@ from penstock.protocol.common import CallCode
 from penstock.protocol.from_frontend import ReplaceWeights
 from penstock.protocol.to_frontend import Called
 from penstock_engine.facts import EngineFacts
-from penstock_engine.request.request import Request
+from penstock_engine.request.request import Request, Sequence
 from penstock_engine.sessions.frontends import Frontends
 
 OF_WEIGHTS = ("name", "source", "weights", "digest", "contents", "generation", "has_chat_template")
@@ -51,10 +51,12 @@ class WeightsChange:
         """Whether one can begin as soon as no step is in flight."""
         return self.asked is not None and not any(map(has_begun, self._frontends.requests()))
 
-    def holds_starts(self, queued: Iterable[Request]) -> bool:
-        """Whether what hasn't begun waits for the new weights. queued: whose sequences wait in the
-        queue; who has begun might stand behind others there."""
-        return self.asked is not None and not any(map(has_begun, queued))
+    def holds_starts(self, queued: Callable[[], Iterable[Sequence]]) -> bool:
+        """Whether what hasn't begun waits for the new weights. queued: tells who waits in the
+        queue, which takes as long as that is; who has begun might stand behind others there."""
+        if self.asked is None:
+            return False
+        return not any(has_begun(sequence.request) for sequence in queued())
 
     def ask(self, session: bytes, message: ReplaceWeights, now: float) -> bool:
         """A front end's. False: another one is under way."""
