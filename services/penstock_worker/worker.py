@@ -159,6 +159,8 @@ class Worker:
             self._session.send(session, Fault(str(error), final=True))
             raise
         except Exception as error:
+            if _interrupted(error):
+                raise
             if isinstance(error, GroupLost):
                 log.warning("the group of ranks is over", reason=str(error))
             else:
@@ -303,6 +305,15 @@ def _extensions_of(loaded: Loaded, place: RankPlace) -> ExtensionMethods:
             loaded=loaded,
         ),
     )
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether it comes of what is no fault, as the exception of a signal: Python 3.11 wraps what is
+    raised while a class is made, and a model's modules may just be imported."""
+    chain: BaseException | None = error
+    while isinstance(chain, Exception):
+        chain = chain.__cause__ or chain.__context__
+    return chain is not None
 
 
 def _fault(error: Exception) -> Fault:

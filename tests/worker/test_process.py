@@ -507,12 +507,18 @@ def swallowed():
     except BaseException:
         pass
 
-process._preload = {"wrapped": wrapped, "swallowed": swallowed}[sys.argv[2]]
+def loading():
+    def run(self):
+        with self._faults(0, "Setup"):
+            wrapped()
+    process.Worker.run = run
+
+process._preload = {"wrapped": wrapped, "swallowed": swallowed, "loading": loading}[sys.argv[2]]
 process.main(sys.argv[1], 0)
 """
 
 
-@pytest.mark.parametrize("way", ["wrapped", "swallowed"])
+@pytest.mark.parametrize("way", ["wrapped", "swallowed", "loading"])
 def test_a_signal_amid_an_import_is_an_orderly_end(tmp_path: Path, way: str) -> None:
     """Whatever the interrupted code makes of the exception."""
     endpoint = f"ipc://{tmp_path}/nobody"
