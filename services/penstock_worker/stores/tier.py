@@ -32,6 +32,10 @@ CLOSE_SECONDS = 5.0
 FADE = 0.9
 """Of the mean of seconds per block."""
 
+DOUBT = 0.95
+"""Of that mean, for each time that blocks were found and nobody read them: a store that was slow
+once would else never be tried again."""
+
 Tell = Callable[[FoundKV | FetchedKV], None]
 """Sends an answer to the engine core. From any thread."""
 
@@ -123,6 +127,9 @@ class StoreTier:
         self._alone = False
         """Whether something may have changed what is computed."""
         self._block_seconds = 0.0
+        self._unread = False
+        """Whether blocks were found, and nothing was read since."""
+        self._failed = False
         self._closed = threading.Event()
         self._last_write = math.inf
         """Until when it goes on at the end, by time.monotonic."""
@@ -185,7 +192,7 @@ class StoreTier:
                 return
             if self._store.has(item[0]):
                 continue
-            if self._store.write(*item):
+            if self._keeps(*item):
                 self.num_written += 1
                 self._closed.wait(self._seconds_per_block)
             else:
@@ -197,21 +204,35 @@ class StoreTier:
                 return
             task()
 
+    def _keeps(self, key: bytes, payload: bytes) -> bool:
+        try:
+            return self._store.write(key, payload)
+        except Exception as error:
+            self._fault(error)
+            return False
+
     def _look_up(self, message: LookUpKV, tell: Tell) -> None:
         try:
             count = 0 if self._alone else self._store.leading(message.keys)
-        except OSError as error:
-            log.warning("stored KV can't be looked up", reason=str(error))
+        except Exception as error:
+            self._fault(error)
             count = 0
+        if count:
+            self._block_seconds *= DOUBT if self._unread else 1.0
+            self._unread = True
         tell(FoundKV(message.fetch, count, self._block_seconds))
 
     def _fetch(self, message: FetchKV, tell: Tell, epoch: int) -> None:
         begun, count = time.perf_counter(), 0
-        for key, block in zip(message.keys, message.blocks, strict=True):
-            data = self._store.read(key)
-            if data is None or not self._fill(block, data, epoch):
-                break
-            count += 1
+        self._unread = False
+        try:
+            for key, block in zip(message.keys, message.blocks, strict=True):
+                data = self._store.read(key)
+                if data is None or not self._fill(block, data, epoch):
+                    break
+                count += 1
+        except Exception as error:
+            self._fault(error)
         if count:
             each = (time.perf_counter() - begun) / count
             known = self._block_seconds or each
@@ -221,7 +242,14 @@ class StoreTier:
     def _fill(self, block: int, data: bytes, epoch: int) -> bool:
         """Whether the block is still the fetch's."""
         with self._filling:
-            if epoch != self._epoch:
+            if self._alone or epoch != self._epoch:
                 return False
             self._blocks.write(block, data)
             return True
+
+    def _fault(self, error: Exception) -> None:
+        """Of what should raise nothing: it ends no thread, and nothing was found or kept."""
+        if not self._failed:
+            self._failed = True
+            reason = f"{type(error).__name__}: {error}"
+            log.error("a store of KV fails; said once", exception=True, reason=reason)

@@ -175,3 +175,14 @@ def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
     left.write_bytes(bytes(RECORD))
     filled(tmp_path, range(1))
     assert not left.exists()
+
+
+def test_a_segment_deleted_since_the_last_look_stops_no_writing(tmp_path: Path) -> None:
+    writer = filled(tmp_path, range(2))
+    reader = opened(tmp_path)  # Knows a segment that nobody writes any more, once that one ends.
+    files(tmp_path)[0].unlink()
+    assert writer.write(key(2), contents(2)), "whose own segment is gone"
+    writer.close()
+    files(tmp_path)[0].unlink()
+    assert reader.write(key(3), contents(3)), "who would have gone on in it"
+    assert reader.read(key(3)) == contents(3)

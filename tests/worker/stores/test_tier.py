@@ -47,13 +47,22 @@ def saved(disk: StoreTier, *numbers: int) -> None:
     wait_until(lambda: disk.num_written == before + len(numbers))
 
 
-def found(disk: StoreTier, *numbers: int) -> int:
+def looked_up(disk: StoreTier, *numbers: int) -> FoundKV:
     answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
     disk.look_up(LookUpKV(7, [key(n) for n in numbers]), answers.put)
     answer = answers.get(timeout=60)
     assert isinstance(answer, FoundKV)
     assert answer.fetch == 7
-    return answer.count
+    return answer
+
+
+def found(disk: StoreTier, *numbers: int) -> int:
+    return looked_up(disk, *numbers).count
+
+
+def seconds(disk: StoreTier, *numbers: int) -> float:
+    """That reading a block is said to take."""
+    return looked_up(disk, *numbers).block_seconds
 
 
 def fetched(disk: StoreTier, numbers: list[int], blocks: list[int]) -> int:
@@ -95,10 +104,45 @@ def test_what_is_computed_faster_than_it_is_written_is_left_out(
         slow.close()  # Without waiting for what it may write in hours.
 
 
-def test_after_a_change_of_the_model_nothing_is_kept_or_read(disk: StoreTier) -> None:
+def test_after_a_change_of_the_model_nothing_is_kept_or_read(
+    disk: StoreTier, blocks: Blocks
+) -> None:
     saved(disk, 0)
+    assert found(disk, 0) == 1
     disk.leave_alone()
     disk.save([Save(key(1), 1)])
     assert found(disk, 0) == 0
-    assert fetched(disk, [], []) == 0
+    assert fetched(disk, [0], [15]) == 0, "what was found before is the former model's"
+    assert blocks.data[15] == contents(15)
     assert disk.blocks()["written"] == 1
+
+
+def test_a_store_that_raises_what_it_should_not_ends_no_thread(
+    disk: StoreTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(disk, 0)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault of its own")
+
+    with monkeypatch.context() as faults:
+        for name in ("leading", "read", "write"):
+            faults.setattr(disk._store, name, broken)
+        assert found(disk, 0) == 0
+        assert fetched(disk, [0], [15]) == 0
+        disk.save([Save(key(1), 1)])
+        wait_until(lambda: disk.num_left_out == 1)
+    saved(disk, 1)
+    assert found(disk, 0, 1) == 2
+    assert fetched(disk, [0, 1], [15, 16]) == 2
+
+
+def test_a_store_that_was_slow_is_tried_again(disk: StoreTier) -> None:
+    saved(disk, 0)
+    disk._block_seconds = 10.0  # It has just been slow; so nobody reads what is found.
+    told = [seconds(disk, 0) for _ in range(200)]
+    assert told[0] == 10.0
+    assert told == sorted(told, reverse=True)
+    assert told[-1] < 0.01
+    assert seconds(disk, 99) == told[-1], "where nothing is there, nothing is learnt"
+    assert fetched(disk, [0], [15]) == 1

@@ -151,7 +151,7 @@ class SegmentFolder:
         self._retire()
         with self._lock:
             for segment in self._segments.values():
-                if not segment.full and segment.take_over():
+                if not segment.full and self._takes_over(segment):
                     self._scan(segment)
                     self._own = segment
                     if not segment.full:
@@ -163,6 +163,12 @@ class SegmentFolder:
             self._segments[path.name] = self._own = segment
             self._look(time.monotonic())
         return segment
+
+    @staticmethod
+    def _takes_over(segment: SegmentFile) -> bool:
+        with suppress(FileNotFoundError):  # Deleted since the last look.
+            return segment.take_over()
+        return False
 
     def _retire(self) -> None:
         """Writes no more to its segment. It can be read for as long as the file is there. In the
