@@ -1,11 +1,11 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
 `python -m tests.kernels.triton.compile_for_hopper [--once] [--ada] [NAME…]` prints, for each
-kernel of each call in `calls.py`, registers, spilled bytes, shared memory and copies in flight; it
-fails where something doesn't compile or asks for more than an SM has.  --once: each kernel is compiled until
-each of its features was on once and off once, and with each number of warps and stages, not for
-every set of them, type and size.  --ada: for compute capability 8.9, whose SMs have less than half
-of the shared memory.  Not under TRITON_INTERPRET.
+kernel of each call in `calls.py`, registers, spilled bytes, shared memory and copies in flight;
+it fails where something doesn't compile or asks for more than an SM has.  --once: each kernel is
+compiled until each of its features was on once and off once, and with each number of warps and
+stages, not for every set of them, type and size.  --ada: for compute capability 8.9, whose SMs
+have less than half of the shared memory.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
