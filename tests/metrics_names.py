@@ -24,6 +24,8 @@ ENGINE = {
     "vllm:cache_config_info": "gauge",
     "penstock:engine_ready": "gauge",
     "penstock:engine_draining": "gauge",
+    "penstock:engine_paused": "gauge",
+    "vllm:engine_sleep_state": "gauge",
     "penstock:steps": "counter",
     "penstock:step_seconds": "histogram",
     "penstock:step_part_seconds": "counter",

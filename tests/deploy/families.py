@@ -5,6 +5,7 @@ _ENGINE = """
     vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc
     vllm:num_preemptions_total vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total
     vllm:iteration_tokens_total_bucket penstock:engine_ready penstock:engine_draining
+    penstock:engine_paused vllm:engine_sleep_state
     penstock:steps_total penstock:step_seconds_bucket penstock:step_part_seconds_total
     penstock:step_sequences_bucket penstock:oldest_waiting_seconds penstock:waiting_tokens
     penstock:tenant_prompt_tokens_total penstock:tenant_generation_tokens_total

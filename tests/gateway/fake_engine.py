@@ -158,6 +158,7 @@ class FakeEngineClient:
         self.template = LineTemplate(tokenizer)
         self.text: Any = ModelText(tokenizer, self.template)  # type: ignore[arg-type]
         self.connected = True
+        self.closed = False
         self.age = 0.1
         self.welcome = welcome()
         self.status: Status | None = status()

@@ -142,6 +142,20 @@ def test_every_line_is_answered_once_whoever_dies(server: Server, client: OpenAI
         assert choice_of(answer) == single.json()["choices"][0]
 
 
+def test_lines_that_a_pause_has_aborted_are_done_again(server: Server, client: OpenAI) -> None:
+    batch_id = begin(client, lines_of(server, 100))
+    for _ in range(3):
+        before = done_of(client, batch_id)
+        wait_until(lambda before=before: done_of(client, batch_id) > before)
+        for path in ("pause", "resume"):
+            assert httpx.post(f"{server.url}/{path}", timeout=60).status_code == 200
+    batch = ended(client, batch_id)
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+    answers = results(client, batch.output_file_id)
+    assert [each["custom_id"] for each in answers] == [f"line-{n}" for n in range(100)]
+    assert {choice_of(each)["finish_reason"] for each in answers} == {"length"}
+
+
 def done_of(client: OpenAI, batch_id: str) -> int:
     """Lines that have an answer; one more than all where the batch has ended."""
     batch = client.batches.retrieve(batch_id)

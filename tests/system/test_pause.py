@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -78,12 +79,42 @@ def test_streams_go_on_where_they_were(running: Server) -> None:
     assert steps
 
 
-def test_abort_ends_streams_and_later_requests_wait(running: Server) -> None:
-    stream = Stream(running.url)
-    wait_until(lambda: bool(stream.text))
-    assert said(running, "pause") == {"status": "paused"}
+def begun_and_paused(server: Server) -> Stream:
+    """A stream that stands still in the middle."""
+    for _ in range(50):
+        stream = Stream(server.url, max_tokens=120)
+        wait_until(lambda stream=stream: bool(stream.text))
+        assert said(server, "pause", mode="keep") == {"status": "paused"}
+        stream.join(0.5)
+        if stream.finish is None:
+            return stream
+        said(server, "resume")  # It was faster.
+    raise AssertionError("no stream of 50 could be paused in the middle")
+
+
+def whole(server: Server) -> Any:
+    """An answer that isn't streamed."""
+    body = {**BODY, "stream": False}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=4 * PATIENCE)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_abort_ends_answers_as_they_are_and_later_requests_wait(running: Server) -> None:
+    alone = Stream(running.url, max_tokens=120)
+    alone.join()
+    stream = begun_and_paused(running)
+    with ThreadPoolExecutor(1) as pool:
+        unstreamed = pool.submit(whole, running)
+        wait_until(lambda: running.get("/status")[1]["engines"][0]["waiting"] == 1)
+        assert said(running, "pause") == {"status": "paused"}
+        answer = unstreamed.result()
     stream.join(PATIENCE)
-    assert stream.error == "the request was aborted by the server" or stream.finish == "length"
+    assert (stream.finish, stream.error) == ("abort", "")
+    assert 0 < len(stream.text) < len(alone.text)
+    assert alone.text.startswith(stream.text)
+    assert [(each["text"], each["finish_reason"]) for each in answer["choices"]] == [("", "abort")]
+    assert answer["usage"]["completion_tokens"] == 0
     late = Stream(running.url, max_tokens=3)
     late.join(1.0)
     assert not late.text

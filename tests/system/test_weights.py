@@ -137,6 +137,32 @@ def test_a_worker_that_dies_meanwhile(running: Server, expected: list[list[str]]
     assert said(running) == expected[1 if worked else 0]
 
 
+def test_ranks_sleep_and_change_together(folder: Path, expected: list[list[str]]) -> None:
+    """What one rank gives back, and takes, all of them do; also one that dies meanwhile."""
+    flags = ("--tensor-parallel-size", "2", "--weights-allowed-folder", str(folder))
+    patient = ("--peer-timeout", "20", "--dtype", "float32")
+    with Server(str(folder / "0.gguf"), *flags, *patient) as server:
+
+        def told(path: str, **query: Any) -> None:
+            reply = httpx.post(f"{server.url}/{path}", params=query, timeout=4 * PATIENCE)
+            assert reply.status_code == 200, reply.text
+
+        for level in (1, 2):
+            told("sleep", level=level)
+            told("wake_up")
+            assert said(server) == expected[0]
+        assert replaced(server, "1").status_code == 200
+        assert said(server) == expected[1]
+        assert replaced(server, "torn").status_code in (400, 500)
+        assert said(server) == expected[1]
+        told("sleep", level=2)
+        pid = server.child("worker 1")
+        os.kill(pid, signal.SIGKILL)
+        assert replaced(server, "2").status_code == 200
+        told("wake_up")
+        assert said(server) == expected[2]
+
+
 def test_library(folder: Path, expected: list[list[str]]) -> None:
     params = [
         SamplingParams(max_tokens=40, temperature=0.8, ignore_eos=True, seed=s) for s in (1, 2)

@@ -11,6 +11,9 @@ from penstock.metrics.drafts import DRAFTS
 from penstock.metrics.families import Families
 from penstock_engine.metrics.snapshot import MetricsSnapshot
 
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""By level, with vLLM's words."""
+
 
 def families_of(state: MetricsSnapshot, *, ready: bool) -> Iterator[Metric]:
     """All of them. ready: whether the loop turns, and the core says that steps happen."""
@@ -29,6 +32,14 @@ def _now(families: Families, state: MetricsSnapshot, ready: bool) -> Iterator[Me
     gauge = families.gauge
     yield gauge("penstock:engine_ready", "1: a worker is up, and steps happen or could.", ready)
     yield gauge("penstock:engine_draining", "1: nothing new is accepted.", state.draining)
+    yield gauge("penstock:engine_paused", "1: an operator has paused it.", state.paused)
+    yield families.gauges(
+        "vllm:engine_sleep_state",
+        "awake: 1, or 0 where the model sleeps. weights_offloaded: 1 at level 1, where weights may "
+        "stay; discard_all: 1 at level 2.",
+        ["sleep_state"],
+        {(name,): int(state.sleep_level == level) for level, name in enumerate(SLEEP_STATES)},
+    )
     yield gauge("penstock:frontends", "Gateways and libraries connected.", state.frontends)
     yield gauge("penstock:workers", "Workers that are ready.", state.workers)
     yield gauge("vllm:num_requests_running", "Sequences in execution.", state.running)

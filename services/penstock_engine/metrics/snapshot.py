@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.metrics.histogram import Histogram
+from penstock.protocol.common import SleepLevel
 from penstock_engine.core import EngineCore
 from penstock_engine.metrics.counts import EngineCounts
 from penstock_engine.request.request import Request, Sequence
@@ -23,6 +24,7 @@ class TenantMetrics(NamedTuple):
 
 class MetricsSnapshot(NamedTuple):
     """now: when it was so, by the core's clock. unready: why the engine core is not ready, or "".
+    paused: by an operator.  sleep_level: as Status.sleeping.
     drafts: works on a sequence that had drafts, drafted tokens, and those that were right; kept_at:
     the latter by place.
     media: items of prompts that were encoded, and whose encodings were found; bytes that were sent
@@ -38,6 +40,8 @@ class MetricsSnapshot(NamedTuple):
     model: str
     unready: str
     draining: bool
+    paused: bool
+    sleep_level: SleepLevel
     running: int
     waiting: int
     waiting_tokens: int
@@ -92,6 +96,8 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         model=core.state.facts.served_name,
         unready=workers.health(now)[1],
         draining=core.draining,
+        paused=core.state.paused,
+        sleep_level=core.state.sleep.level,
         running=len(scheduler.running),
         waiting=core.num_waiting,
         waiting_tokens=scheduler.queue.num_tokens

@@ -59,6 +59,8 @@ class MessageReply(msgspec.Struct, tag_field="type", tag="message", kw_only=True
 class MessagesFormat:
     """A ReplyFormat of one answer."""
 
+    shows_aborts = False
+
     def __init__(
         self, head: ReplyHead, prompt_tokens: int, parsing: Parsing | None, *, short_of: bool
     ) -> None:

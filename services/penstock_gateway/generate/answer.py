@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from penstock_gateway.generate.batch import Arrivals, GenerationBatch, failure_of
+from penstock_gateway.generate.batch import Arrivals, GenerationBatch
 from penstock_gateway.generate.choice import ChoiceOutput
 from penstock_gateway.generate.reply import ReplyFormat, UsageField, UsageInfo
 from penstock_gateway.generate.timeline import TimelineRecorder
@@ -26,7 +26,7 @@ async def whole_answer(
     choices = [ChoiceOutput() for _ in range(batch.choices)]
     async for arrivals in batch.arrivals():
         for index, delta in arrivals:
-            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
+            failure = batch.failure(delta, reply)
             if failure is not None:
                 raise failure
             choices[index].add(delta)
@@ -82,7 +82,7 @@ class StreamedAnswer:
         for choice in range(self._choices):
             self._reply.opening(out, choice, self._usage_so_far())
         async for arrivals in batch.arrivals():
-            failure = self._error or self._append(out, arrivals)
+            failure = self._error or self._append(batch, out, arrivals)
             if failure is not None:
                 if events.started:
                     await events.write(out)
@@ -120,9 +120,11 @@ class StreamedAnswer:
             return False
         return True
 
-    def _append(self, out: bytearray, arrivals: Arrivals) -> Exception | None:
+    def _append(
+        self, batch: GenerationBatch, out: bytearray, arrivals: Arrivals
+    ) -> Exception | None:
         for index, delta in arrivals:
-            failure = failure_of(delta.finish_reason, delta.error, delta.error_code)
+            failure = batch.failure(delta, self._reply)
             if failure is not None:
                 return failure
             self._completion_tokens += len(delta.token_ids)

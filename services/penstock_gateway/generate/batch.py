@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.protocol.common import ErrorCode, FinishReason, TokenLogprobs
     from penstock.sampling_params import SamplingParams
     from penstock.terms import Terms
+    from penstock_gateway.generate.reply import ReplyFormat
 
 Arrivals = list[tuple[int, "SequenceDelta"]]
 """Deltas of one wake-up, each with the index of its choice: prompt * n + sequence."""
@@ -26,9 +27,14 @@ Arrivals = list[tuple[int, "SequenceDelta"]]
 class GenerationBatch:
     """Use it as an async context manager: whatever happens inside, nothing goes on after it."""
 
-    def __init__(self, generations: list[Generation], n: int) -> None:
+    def __init__(
+        self, generations: list[Generation], n: int, client: EngineClient, *, background: bool
+    ) -> None:
+        """background: nobody waits for the answer, and what fails is made anew."""
         self._generations = generations
         self._n = n
+        self._client = client
+        self._background = background
 
     @classmethod
     async def submit(
@@ -58,7 +64,7 @@ class GenerationBatch:
                 media=media,
                 prediction=prediction,
             )
-            return cls([generation], n)
+            return cls([generation], n, client, background=terms.background)
         attempts = [
             asyncio.create_task(
                 client.submit(
@@ -73,7 +79,8 @@ class GenerationBatch:
             for i, (ids, each) in enumerate(zip(prompt_token_ids, params, strict=True))
         ]
         try:
-            return cls(list(await asyncio.gather(*attempts)), n)
+            generations = list(await asyncio.gather(*attempts))
+            return cls(generations, n, client, background=terms.background)
         except BaseException:
             for attempt in attempts:
                 attempt.cancel()
@@ -114,6 +121,13 @@ class GenerationBatch:
     def n(self) -> int:
         """Sequences of each prompt."""
         return self._n
+
+    def failure(self, delta: SequenceDelta, reply: ReplyFormat) -> Exception | None:
+        """What that sequence failed with, if this is its end and it did."""
+        if delta.finish_reason == "abort" and reply.shows_aborts and not self._background:
+            # A client that closes aborts everything, which nobody has asked for.
+            return _aborted() if self._client.closed else None
+        return failure_of(delta.finish_reason, delta.error, delta.error_code)
 
     async def __aenter__(self) -> GenerationBatch:
         return self
@@ -185,5 +199,9 @@ def failure_of(
         case "timeout":
             return timed_out("the request's deadline passed before it was answered in full")
         case "abort":
-            return EngineUnavailable("the request was aborted by the server")
+            return _aborted()
     return None
+
+
+def _aborted() -> EngineUnavailable:
+    return EngineUnavailable("the request was aborted by the server")

@@ -35,6 +35,8 @@ Piece = TypeVar("Piece", bound=msgspec.Struct)
 class ChunkedReply(ABC, Generic[Piece]):
     """A ReplyFormat whose stream is chunks of pieces, and ends in [DONE]."""
 
+    shows_aborts = True
+
     def __init__(self, head: ReplyHead, tokenizer: Tokenizer, echo_options: EchoOptions) -> None:
         self._head = head
         self._tokenizer = tokenizer

@@ -98,6 +98,10 @@ TimelineField = RequestTimeline | msgspec.UnsetType
 class ReplyFormat(Protocol):
     """How an endpoint writes what its request's sequences gain."""
 
+    shows_aborts: bool
+    """Whether there is a word for the end of a sequence that an operator has aborted, as when a
+    model is paused: it ends with what it has.  Else that is an error."""
+
     def begin(self, source: PromptLogprobsSource) -> None:
         """Called once, before anything else. source: of the prompts' log-probabilities."""
 

@@ -75,6 +75,8 @@ def generate_line(model: str, piece: AnswerPiece) -> GenerateLine:
 class OllamaFormat:
     """A ReplyFormat of one answer."""
 
+    shows_aborts = True
+
     def __init__(self, head: ReplyHead, parsing: Parsing | None, show: Show) -> None:
         self._model = head.model
         self._show = show

@@ -107,6 +107,8 @@ class ResponsesFormat:
     """Writes the reply to one request. tools: as the request has them.  parsing: how the text is
     read; None: all of it is content.  stored: it is kept."""
 
+    shows_aborts = False
+
     def __init__(
         self,
         head: ReplyHead,

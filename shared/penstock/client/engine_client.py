@@ -187,6 +187,11 @@ class EngineClient(ClientView):
                 self._ticker.cancel()
         self._dispatch.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, which aborts all requests."""
+        return self._closed
+
     def _abort_all(self) -> None:
         for request in self._dispatch.requests():
             request.abort()

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.protocol.common import Grant
+from penstock.protocol.from_frontend import PutToSleep, SetPaused, WakeUp
 from penstock.protocol.to_frontend import SequenceOutput
 from penstock.protocol.to_worker import Plan, ToWorker
+from penstock_engine.metrics.collector import families_of
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
 from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Front, Harness, RequestScore
@@ -150,6 +152,35 @@ def test_refusals_that_histories_do_not_meet() -> None:
     found = state(h)
     assert found.rejected == {"invalid": 0, "overloaded": 0, "limited": 2, "unavailable": 1}
     assert found.draining
+
+
+def shown(h: Harness, family: str) -> dict[str, float]:
+    """A gauge's values by the label that isn't the model; "" where it has no other."""
+    (found,) = (each for each in families_of(state(h), ready=True) if each.name == family)
+    return {
+        "".join(value for name, value in each.labels.items() if name != "model_name"): each.value
+        for each in found.samples
+    }
+
+
+def test_what_an_operator_has_stopped_is_seen() -> None:
+    h, front = small()
+    h.start_worker(life="w")
+
+    def sleep() -> dict[str, float]:
+        return shown(h, "vllm:engine_sleep_state")
+
+    assert shown(h, "penstock:engine_paused") == {"": 0}
+    assert sleep() == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+    h.send(front, SetPaused(True))
+    assert shown(h, "penstock:engine_paused") == {"": 1}
+    h.send(front, SetPaused(False))
+    h.send(front, PutToSleep(1))
+    assert sleep() == {"awake": 0, "weights_offloaded": 1, "discard_all": 0}
+    h.send(front, PutToSleep(2))
+    assert sleep() == {"awake": 0, "weights_offloaded": 0, "discard_all": 1}
+    h.send(front, WakeUp([]))
+    assert sleep() == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
 
 
 def test_recovery_lasts_from_the_loss_to_the_next_step() -> None:

@@ -24,6 +24,8 @@ from penstock_gateway.rpc.protos.control_pb2 import (
     GetServerInfoRequest,
     IsPausedRequest,
     IsPausedResponse,
+    IsSleepingRequest,
+    IsSleepingResponse,
     ListLorasRequest,
     ListLorasResponse,
     LoadLoraRequest,
@@ -34,8 +36,12 @@ from penstock_gateway.rpc.protos.control_pb2 import (
     ResumeGenerationRequest,
     ResumeGenerationResponse,
     ServerInfo,
+    SleepRequest,
+    SleepResponse,
     UnloadLoraRequest,
     UnloadLoraResponse,
+    WakeUpRequest,
+    WakeUpResponse,
 )
 from penstock_gateway.rpc.protos.inference_pb2 import GenerateRequest, GenerateResponse
 from penstock_gateway.rpc.protos.kserve_pb2 import (
@@ -101,9 +107,43 @@ async def test_pausing(serving: Serving) -> None:
     assert not await paused()
 
 
+async def test_sleeping(serving: Serving) -> None:
+    async def sleeps() -> bool:
+        reply = await serving.unary(f"{CONTROL}IsSleeping", IsSleepingRequest(), IsSleepingResponse)
+        return bool(reply.sleeping)
+
+    async def sleep(**fields: Any) -> None:
+        await serving.unary(f"{CONTROL}Sleep", SleepRequest(**fields), SleepResponse)
+
+    async def wake(*tags: str) -> None:
+        await serving.unary(f"{CONTROL}WakeUp", WakeUpRequest(tags=tags), WakeUpResponse)
+
+    assert not await sleeps()
+    for fields, done in (({}, (1, True)), ({"level": 2, "mode": 3}, (2, False))):
+        await sleep(**fields)
+        assert serving.engine.sleeps[-1] == done
+        assert await sleeps()
+        await wake("weights")
+        assert await sleeps()
+        await wake()
+        assert serving.engine.wakes[-2:] == [["weights"], []]
+        assert not await sleeps()
+    for call, says in (
+        (sleep(level=0), "level is 0; allowed: 1, 2"),
+        (sleep(level=3), "level is 3; allowed: 1, 2"),
+        (sleep(mode=2), "PAUSE_MODE_ABORT, PAUSE_MODE_KEEP"),
+        (wake("KV"), "allowed: weights, kv_cache"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert says in (refused.value.details() or "")
+    assert len(serving.engine.sleeps) == 2
+
+
 async def test_what_is_not_there_is_unimplemented(serving: Serving) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await serving.unary(f"{CONTROL}Sleep", AbortRequest(), AbortResponse)
+        await serving.unary(f"{CONTROL}Shutdown", AbortRequest(), AbortResponse)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -21,6 +21,7 @@ from penstock_gateway.rpc.protos.control_pb2 import (
 from penstock_gateway.rpc.running import RunningCalls
 from penstock_gateway.rpc.served import adapters_of, model_facts, model_state
 from penstock_gateway.rpc.vllm.pausing import pausing
+from penstock_gateway.rpc.vllm.sleeping import sleeping
 from penstock_gateway.service import Service
 
 log = logs.get(__name__)
@@ -114,6 +115,7 @@ def routes(service: Service, running: RunningCalls) -> list[OperationRoute]:
         "UnloadLora": UnloadLora(service),
         "ListLoras": ListLoras(service),
         **pausing(service),
+        **sleeping(service),
     }
     return [
         operation(f"/vllm.Control/{name}", name, access="admin").route(endpoint)

@@ -35,6 +35,8 @@ _REASONS = {
 class GenerateFormat:
     """A ReplyFormat of one prompt's sequences; a stream is frames (see rpc.frames)."""
 
+    shows_aborts = True
+
     def __init__(self, shown: ShownParts, prompt_token_ids: list[int]) -> None:
         self._shown = shown
         self._prompt_token_ids = prompt_token_ids

@@ -22,17 +22,20 @@ ABORTS = {PAUSE_MODE_UNSPECIFIED: True, PAUSE_MODE_ABORT: True, PAUSE_MODE_KEEP:
 """Whether a mode ends open requests."""
 
 
+def aborts(mode: Any) -> bool:
+    """Whether open requests end. mode: a PauseMode, as it came. Raises InvalidRequest."""
+    found = ABORTS.get(mode)
+    if found is None:
+        named = dict(zip(PauseMode.values(), PauseMode.keys(), strict=True))
+        allowed = ", ".join(named[mode] for mode in ABORTS)
+        raise InvalidRequest(f"mode is {named.get(mode, mode)}; allowed: {allowed}", param="mode")
+    return found
+
+
 class PauseGeneration(MessageEndpoint):
     async def answer(self, message: Any) -> PauseGenerationResponse:
-        aborts = ABORTS.get(message.mode)
-        if aborts is None:
-            named = dict(zip(PauseMode.values(), PauseMode.keys(), strict=True))
-            allowed = ", ".join(named[mode] for mode in ABORTS)
-            raise InvalidRequest(
-                f"mode is {named.get(message.mode, message.mode)}; allowed: {allowed}",
-                param="mode",
-            )
-        await self._service.models.ask(None).backend.client.set_paused(True, abort=aborts)
+        abort = aborts(message.mode)
+        await self._service.models.ask(None).backend.client.set_paused(True, abort=abort)
         return PauseGenerationResponse()
 
 
