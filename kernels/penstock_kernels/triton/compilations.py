@@ -1,4 +1,5 @@
-"""Who is told of the kernels that Triton compiles in this process."""
+"""Who is told of the kernels that Triton compiles in this process, and what it says of those that
+a GPU can't launch."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import triton
+from triton.runtime.errors import OutOfResources
+
+KernelTooLarge = OutOfResources
+"""Raised by a launch that wants more of something than a processor of the GPU has."""
 
 
 def tell_of_compilations(told: Callable[[str], None] | None) -> None:

@@ -1,9 +1,9 @@
 """Tile sizes, warps and pipeline stages of all kernels but matrix products (`matmul_tiles`).
 
 Results depend on them: another value may give other bits. So they are determined by the model's
-shape and the mode, and only in the default mode by the number of rows; nothing is tuned while
-serving. They were chosen for Hopper (228 KiB of shared memory and 64 K registers per SM) from the
-bytes that a tile keeps. Not measured yet.
+shape, the mode and what fits the GPU's shared memory, and only in the default mode by the number of
+rows; nothing is tuned while serving. They were chosen for Hopper (228 KiB of shared memory and
+64 K registers per SM) from the bytes that a tile keeps. Not measured yet.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 import triton
+
+from penstock_kernels.triton.shared_memory import HOPPER, SharedMemory
 
 GATE_BLOCK = 1024
 GATE_WARPS = 4
@@ -143,12 +145,41 @@ DECODE_REGISTERS = 168
 STAGES = 5
 """A load of keys or values waits for a load of the block table, and each of the two takes up
 pipeline stages: 5 keep two tiles in flight, and fewer none."""
+FEW_STAGES = 3
+"""One tile of keys and one of values are held, and none is in flight."""
+OVERHEAD_BYTES = 1024
+"""Of shared memory, at most, for what isn't counted."""
+
+
+def attention_bytes(
+    tiles: AttentionTiles,
+    head_dim: int,
+    number_bytes: int,
+    shared: SharedMemory,
+    *,
+    keys_only: bool = False,
+) -> int:
+    """Returns how much shared memory a program takes at most. `keys_only`: values are a part of
+    the keys."""
+    direct = shared.direct and number_bytes <= 2
+    row = (head_dim if keys_only else triton.next_power_of_2(head_dim)) * number_bytes
+    held = (2 if tiles.stages >= STAGES else 1) + direct
+    # Fewer rows than warps have lanes for are passed between them.
+    weights = 0 if direct or tiles.rows > 64 else tiles.rows * tiles.keys * number_bytes
+    loaded = (1 if keys_only else 2) * held * tiles.keys
+    return (tiles.rows + loaded) * row + weights + 8 * tiles.rows + OVERHEAD_BYTES
 
 
 def attention_choice(
-    head_dim: int, dtype: torch.dtype = torch.bfloat16, *, batch_invariant: bool = False
+    head_dim: int,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    batch_invariant: bool = False,
+    shared: SharedMemory = HOPPER,
 ) -> AttentionChoice:
     """Returns the tiles for this head dimension. `dtype` is the wider one of queries and cache.
+    `shared`: that they have to fit; with less than Hopper's, fewer loads are in flight, or prefill
+    has smaller tiles.
 
     With `batch_invariant`, decode and prefill have the same tiles, so that a token that is
     recomputed in a chunk has the bits of its decode on any hardware. Otherwise decode packs 16
@@ -158,28 +189,49 @@ def attention_choice(
     Of heads above 256, few rows and few keys at a time fit registers. So it is with float32, which
     isn't multiplied by tensor cores.
     """
+
+    def fitting(*choices: AttentionTiles) -> AttentionTiles:
+        each = (*choices, replace(choices[-1], stages=FEW_STAGES))
+        wanted = (attention_bytes(one, head_dim, dtype.itemsize, shared) for one in each)
+        fits = (one for one, size in zip(each, wanted, strict=True) if size <= shared.size)
+        return next(fits, each[-1])
+
     if head_dim > 256 or dtype == torch.float32:
-        keys = 32 if head_dim <= 128 else 16
-        few = AttentionTiles(16, keys, KEY_SPLIT, 8, STAGES)
-        return AttentionChoice(few, few if batch_invariant else replace(few, rows=32, split=0))
+        few = AttentionTiles(16, 32 if head_dim <= 128 else 16, KEY_SPLIT, 8, STAGES)
+        many = few if batch_invariant else replace(few, rows=32, split=0)
+        return AttentionChoice(fitting(few), fitting(many, replace(many, rows=16)))
     keys = 64 if head_dim <= 128 else 32
     if batch_invariant:
-        same = AttentionTiles(64, keys, KEY_SPLIT, 4 if head_dim <= 128 else 8, STAGES)
+        same = fitting(AttentionTiles(64, keys, KEY_SPLIT, 4 if head_dim <= 128 else 8, STAGES))
         return AttentionChoice(same, same)
-    few = AttentionTiles(16, keys, KEY_SPLIT, 4, STAGES, DECODE_REGISTERS)
+    few = fitting(AttentionTiles(16, keys, KEY_SPLIT, 4, STAGES, DECODE_REGISTERS))
     if head_dim <= 128:
-        return AttentionChoice(few, AttentionTiles(128, 128, 0, 8, STAGES))
-    return AttentionChoice(few, AttentionTiles(64, 64, 0, 8, STAGES))
+        large, small = AttentionTiles(128, 128, 0, 8, STAGES), AttentionTiles(64, 64, 0, 4, STAGES)
+    else:
+        large, small = AttentionTiles(64, 64, 0, 8, STAGES), AttentionTiles(64, 32, 0, 8, STAGES)
+    return AttentionChoice(few, fitting(large, small))
 
 
-def latent_choice(*, batch_invariant: bool = False) -> AttentionChoice:
+def latent_choice(
+    head_dim: int = 576,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    batch_invariant: bool = False,
+    shared: SharedMemory = HOPPER,
+) -> AttentionChoice:
     """Returns the tiles for attention over latents of up to 512 numbers, which all heads share.
+    `head_dim`: with the numbers that rotate; `dtype`, `shared`: see `attention_choice`.
 
     A row's weighted latents stay in the registers of 8 warps, which 32 rows fit. Two stages of
-    float32 keys fit the shared memory.
+    float32 keys fit the shared memory of large GPUs; others have 16 rows and keys.
     """
     few = AttentionTiles(16, 32, KEY_SPLIT, 8, 2)
-    return AttentionChoice(few, few if batch_invariant else AttentionTiles(32, 32, KEY_SPLIT, 8, 2))
+    many = few if batch_invariant else AttentionTiles(32, 32, 0, 8, 2)
+    most = attention_bytes(many, head_dim, dtype.itemsize, shared, keys_only=True)
+    if most > shared.size:
+        few = replace(few, keys=16)
+        many = few if batch_invariant else replace(few, split=0)
+    return AttentionChoice(few, many)
 
 
 def latent_group(heads: int, choice: AttentionChoice) -> int:

@@ -16,6 +16,7 @@ from penstock.kv_layout import kv_layout
 from penstock.model_config import PreparedModel
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.rounding import INTERPRETED
+from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import TritonAttention
@@ -108,7 +109,12 @@ def recipe(
     cache = cache_dtype(setup.kv_cache_dtype, dtype, CUDA)
     shape = CacheShape.of(shard.own, setup.block_size, cache, layout, shard.layers)
     _check_cache(shape.dtype, device)
-    choices = attention_of(config, (dtype, shape.dtype), batch_invariant=setup.batch_invariant)
+    choices = attention_of(
+        config,
+        (dtype, shape.dtype),
+        batch_invariant=setup.batch_invariant,
+        shared=shared_memory(device),
+    )
     require(MECHANISMS, config)
     block_bytes = TritonAttention.block_bytes(shape)
     groups = groups_over_ranks(

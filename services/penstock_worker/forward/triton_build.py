@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.errors import StartupError
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.attention.kv_scales import KVScales
+from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.interface import CacheShape
@@ -17,6 +19,7 @@ from penstock_worker.attention.triton import AttentionChoices, TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.captures import captures_of
+from penstock_worker.forward.device import device_name
 from penstock_worker.forward.encoder_decoder_on_device import EncoderDecoderOnDevice
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.queued import RowsHead, TritonForward
@@ -68,10 +71,18 @@ class TritonBuild:
         return forward
 
     def rehearse(self) -> None:
+        """Raises StartupError where the device can't launch one of the kernels."""
         adapters = self.adapters is not None
-        for step in rehearsed_steps(self.setup, adapters=adapters, media=self.media):
-            # Also of the head's kernels: for as many rows as there are.
-            self._profile_step(step, before=0, wanted=min(self._most_wanted, step.counts.sum()))
+        try:
+            for step in rehearsed_steps(self.setup, adapters=adapters, media=self.media):
+                # Also of the head's kernels: for as many rows as there are.
+                wanted = min(self._most_wanted, step.counts.sum())
+                self._profile_step(step, before=0, wanted=wanted)
+        except KernelTooLarge as error:
+            raise StartupError(
+                f"a kernel of this model takes {error.required:,} bytes of {error.name}, and"
+                f" {device_name(self.device)} has {error.limit:,}"
+            ) from error
 
     def widest_prefill(self) -> Tensor:
         counts = step_of(self.setup, self.setup.max_num_batched_tokens)

@@ -10,6 +10,7 @@ from penstock import mechanisms as mechanism
 from penstock.kv_layout import STATE_BYTES, KVGroup, state_of
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.shared_memory import HOPPER, SharedMemory
 from penstock_kernels.triton.tiles import attention_choice, latent_choice
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.triton import AttentionChoices, kinds_of_heads
@@ -49,14 +50,17 @@ def _latent_obstacle(rank: int, turning: int) -> str | None:
 
 
 def attention_of(
-    config: ModelConfig, dtypes: Collection[torch.dtype], *, batch_invariant: bool
+    config: ModelConfig,
+    dtypes: Collection[torch.dtype],
+    *,
+    batch_invariant: bool,
+    shared: SharedMemory = HOPPER,
 ) -> AttentionChoices:
-    """Returns the tiles of the model's attention. `dtypes`: of queries and of the cache."""
-    if config.latent is not None:
-        latents = latent_choice(batch_invariant=batch_invariant)
-        return lambda heads: latents
+    """Returns the tiles of the model's attention. `dtypes`: of queries and of the cache; `shared`:
+    the device's memory that tiles have to fit."""
     wider = torch.float32 if torch.float32 in dtypes else torch.bfloat16
-    return lambda heads: attention_choice(heads.size, wider, batch_invariant=batch_invariant)
+    choice = attention_choice if config.latent is None else latent_choice
+    return lambda heads: choice(heads.size, wider, batch_invariant=batch_invariant, shared=shared)
 
 
 def crowded_router(config: ModelConfig) -> str | None:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from penstock_kernels.triton import tiles
+from penstock_kernels.triton import shared_memory, tiles
 from penstock_kernels.triton.attention import block_copies, encoder, paged, rope_write
 from penstock_kernels.triton.attention import plan as plans
 from penstock_kernels.triton.attention.kv_scales import KVScales
@@ -112,7 +112,8 @@ def attend(
     spans: bool = False,
     scaled: bool = False,
 ) -> None:
-    choice = tiles.attention_choice(head_dim, dtype, batch_invariant=invariant)
+    shared = shared_memory.shared_memory(CPU)
+    choice = tiles.attention_choice(head_dim, dtype, batch_invariant=invariant, shared=shared)
     plan = plans.plan_attention(
         [np.arange(64), np.arange(64)],
         np.array([1, 100]),
@@ -137,7 +138,8 @@ def attend(
 
 def latents(dtype: torch.dtype = BF16, *, heads: int = 128, invariant: bool = False) -> None:
     """In the shapes of DeepSeek-V3."""
-    choice = tiles.latent_choice(batch_invariant=invariant)
+    shared = shared_memory.shared_memory(CPU)
+    choice = tiles.latent_choice(576, dtype, batch_invariant=invariant, shared=shared)
     plan = plans.plan_attention(
         [np.arange(64), np.arange(64)],
         np.array([1, 100]),

@@ -1,10 +1,11 @@
 """Compiles for sm_90 what a call would launch, on a machine without a GPU.
 
-`python -m tests.kernels.triton.compile_for_hopper [--once] [NAME…]` prints, for each kernel of each
-call in `calls.py`, registers, spilled bytes, shared memory and copies in flight; it fails where
-something doesn't compile or asks for more than an SM has.  --once: each kernel is compiled until
-each of its features was on once and off once, and with each number of warps and stages, not for
-every set of them, type and size.  Not under TRITON_INTERPRET.
+`python -m tests.kernels.triton.compile_for_hopper [--once] [--ada] [NAME…]` prints, for each
+kernel of each call in `calls.py`, registers, spilled bytes, shared memory and copies in flight;
+it fails where something doesn't compile or asks for more than an SM has.  --once: each kernel is
+compiled until each of its features was on once and off once, and with each number of warps and
+stages, not for every set of them, type and size.  --ada: for compute capability 8.9, whose SMs
+have less than half of the shared memory.  Not under TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from loadtest.gpu.tune.ahead import resources
+from penstock_kernels.triton import shared_memory
+from penstock_kernels.triton.shared_memory import SharedMemory
 
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED_BYTES = 227 << 10
+HOPPER, ADA = GPUTarget("cuda", 90, 32), GPUTarget("cuda", 89, 32)
+ADA_MEMORY = SharedMemory(99 << 10, direct=False)
 WAIT = re.compile(r"cp\.async\.wait_group\s+(\d+)")
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
@@ -31,8 +34,15 @@ OPTIONS = ("num_warps", "num_stages", "maxnreg")
 class Compiler:
     """Stands in for launches. Mutates nothing that a launch would. once: see above."""
 
-    def __init__(self, *, once: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        once: bool = False,
+        target: GPUTarget = HOPPER,
+        memory: SharedMemory = shared_memory.HOPPER,
+    ) -> None:
         self._once = once
+        self._target, self._memory = target, memory
         self.seen: set[object] = set()
         self.failed: list[str] = []
 
@@ -63,7 +73,7 @@ class Compiler:
             return
         self.seen |= new
         source = ASTSource(kernel, signature, constants, attributes)
-        built = triton.compile(source, target=HOPPER, options=options)
+        built = triton.compile(source, target=self._target, options=options)
         self.report(kernel.fn.__name__, built)
 
     def report(self, name: str, built: Any) -> None:
@@ -79,16 +89,19 @@ class Compiler:
             f"copies in flight {copies}",
             flush=True,
         )
-        if shared > SHARED_BYTES:
+        if shared > self._memory.size:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
 
 
 def main(names: list[str]) -> int:
     from tests.kernels.triton.calls import CALLS
 
-    once = "--once" in names
-    names = [name for name in names if name != "--once"]
+    once, ada = "--once" in names, "--ada" in names
+    names = [name for name in names if not name.startswith("--")]
     compiler = Compiler(once=once)
+    if ada:
+        shared_memory.shared_memory = lambda device: ADA_MEMORY
+        compiler = Compiler(once=once, target=ADA, memory=ADA_MEMORY)
     JITFunction.run = lambda kernel, *args, **kwargs: compiler.run(kernel, *args, **kwargs)
     chosen: dict[str, Callable[[], object]] = {
         name: call for name, call in CALLS.items() if not names or name in names

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.errors import StartupError
 from penstock.model_config import ModelConfig, WeightFiles
+from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.forward import buckets
 from penstock_worker.forward.backends import choose
@@ -77,6 +79,19 @@ def build_of(
     recipe: Any = choose(model.prepared(), setup, 1)
     build: TritonBuild = recipe.build()
     return build
+
+
+def test_a_kernel_that_the_gpu_cannot_launch_is_named_before_anything_is_served(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = build_of()
+
+    def refused(*_: object, **__: object) -> None:
+        raise KernelTooLarge(172_544, 166_912, "shared memory")
+
+    monkeypatch.setattr(TritonBuild, "_profile_step", refused)
+    with pytest.raises(StartupError, match=r"takes 172,544 bytes of shared memory, .* has 166,912"):
+        build.rehearse()
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])

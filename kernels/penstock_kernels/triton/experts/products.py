@@ -16,6 +16,7 @@ from torch import Tensor
 from penstock_kernels.triton.experts.placing import ExpertTiles
 from penstock_kernels.triton.matmul_tiles import EXPERTS, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
+from penstock_kernels.triton.shared_memory import stages_that_fit
 
 
 @triton.jit
@@ -121,6 +122,6 @@ def expert_linear(
             COLUMNS=tiles.columns,
             INNER=tiles.inner,
             num_warps=tiles.warps,
-            num_stages=tiles.stages,
+            num_stages=stages_that_fit(tiles, x.dtype, x.device),
         )
     return out

@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import MatmulTiles, invariant_tiles
 from penstock_kernels.triton.rounding import tile_dot
+from penstock_kernels.triton.shared_memory import stages_that_fit
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -86,6 +87,6 @@ def linear(
             COLUMNS=tiles.columns,
             INNER=tiles.inner,
             num_warps=tiles.warps,
-            num_stages=tiles.stages,
+            num_stages=stages_that_fit(tiles, x.dtype, x.device),
         )
     return out

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.matmul_tiles import LOW_RANK_PART, MatmulTiles, low_rank_block
 from penstock_kernels.triton.rounding import round_to, tile_dot
+from penstock_kernels.triton.shared_memory import stages_that_fit
 
 MOST_PARTS = 3
 
@@ -185,6 +186,7 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
     if not count:
         return
     shape, block = tiles.shape, low_rank_block(rank)
+    stages = stages_that_fit(shape, x.dtype, x.device)
     splits = triton.cdiv(inputs, LOW_RANK_PART)
     shrunk = torch.empty(splits, rows, parts * rank, dtype=torch.float32, device=x.device)
     lists = (tiles.order, tiles.places, tiles.firsts, tiles.counts)
@@ -206,7 +208,7 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
         INNER=shape.inner,
         PART=LOW_RANK_PART,
         num_warps=shape.warps,
-        num_stages=shape.stages,
+        num_stages=stages,
     )
     sizes = (*factors.parts, 0, 0)[:MOST_PARTS]
     _expand[(count, sum(triton.cdiv(size, shape.columns) for size in factors.parts))](
@@ -229,5 +231,5 @@ def add_low_rank(x: Tensor, out: Tensor, factors: LowRankFactors, tiles: Adapter
         ROWS=shape.rows,
         COLUMNS=shape.columns,
         num_warps=shape.warps,
-        num_stages=shape.stages,
+        num_stages=stages,
     )

@@ -14,6 +14,7 @@ from torch import distributed as dist
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
+from penstock_kernels.triton import shared_memory
 from tests.worker.cuda.simulated.device import CapturedWork, Device, Misuse
 from tests.worker.cuda.simulated.hosts import Hosts
 from tests.worker.cuda.simulated.launches import launching
@@ -179,6 +180,7 @@ def _patched(
         for name, value in cuda.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr(torch, "tensor", tensor)
+        patch.setattr(shared_memory, "program_bytes", lambda _: shared_memory.HOPPER.size)
         patch.setattr(torch, "Generator", Generator)
         for kind in (InterpretedFunction, JITFunction):
             run = kind.run if kind is InterpretedFunction and computes else None
