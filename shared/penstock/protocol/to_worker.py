@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.media_facts import MediaKind
 from penstock.pooling_config import PoolingConfig
-from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
+from penstock.protocol.common import MAX_CALL_BYTES, Grammar, Media, Pooling, TokenSampling
 from penstock.speculation import SpeculativeConfig
 
 
@@ -383,6 +383,8 @@ class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """As in CallWorkers."""
     seconds: float
     """After which the process ends if the method hasn't returned."""
+    result_bytes: int = MAX_CALL_BYTES
+    """The most that its result may have, encoded."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
