@@ -19,6 +19,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.from_frontends import FromFrontends
 from penstock_engine.handlers.from_workers import FromWorkers
+from penstock_engine.handlers.idle import IdleSleep
 from penstock_engine.handlers.prefetch import Prefetcher
 from penstock_engine.scheduler.pipeline import make_scheduler
 from penstock_engine.sessions.effects import Effects
@@ -45,6 +46,7 @@ class EngineCore:
         finisher = Finisher(self.state)
         self._from_frontends = FromFrontends(self.state, finisher, after_error=self._audit)
         self._prefetcher = Prefetcher(self.state)
+        self._idle = IdleSleep(facts.config.scheduler, self.state)
         self._from_workers = FromWorkers(self.state, finisher, after_error=self._rebuild)
         self._status_due = 0.0
         self._last_health: tuple[object, ...] | None = None
@@ -126,6 +128,7 @@ class EngineCore:
         elif self.state.stands_still or self.state.calls.running:
             self.state.workers.progressed(now)  # Nobody waits for a step.
         self._from_workers.expire(now)
+        self._idle.advance(now)
         self._from_workers.regroup()
         self._prefetcher.advance(now)
         self._call_and_plan(now)
@@ -147,6 +150,7 @@ class EngineCore:
             self._from_workers.next_deadline(),
             math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
             self.state.weights.next_deadline(),
+            self._idle.next_deadline(),
         )
         return due if first is None else min(first, due)
 

@@ -72,8 +72,10 @@ class CoreState:
 
     def health(self, now: float) -> tuple[bool, str]:
         """(ready, why not). A model that sleeps takes requests, which wait; whoever wakes it must
-        get through to it, by whatever asks first whether it is ready."""
-        return (True, "") if self.sleep.level else self.workers.health(now)
+        get through to it, by whatever asks first whether it is ready. So does one that is being
+        loaded for a request, unless its worker has said that it fails."""
+        rousing = self.sleep.rousing(now) and self.workers.fault is None
+        return (True, "") if self.sleep.level or rousing else self.workers.health(now)
 
 
 def make_core_state(facts: EngineFacts) -> CoreState:

@@ -155,7 +155,7 @@ class Loop:
 
     def _keep_notes(self) -> None:
         state = self._core.state
-        self._note.keep(state.sleep.level)
+        self._note.keep(state.sleep.noted)
         if state.weights.former is None:
             self._weights.keep(state.facts.folder)
 

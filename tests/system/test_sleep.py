@@ -108,6 +108,34 @@ def test_a_process_that_dies_meanwhile_comes_back_asleep(running: Server, name: 
     assert answers(running) == before
 
 
+def test_an_idle_model_sleeps_and_the_next_request_wakes_it(tiny_model: str) -> None:
+    idle = ("--idle-sleep-minutes", "0.02", "--idle-sleep-level", "2")
+    with Server(tiny_model, "--gateways", "2", *idle) as server:
+
+        def answer() -> str:
+            return server.complete([5] * 40, max_tokens=8, temperature=0.8, seed=7, ignore_eos=True)
+
+        def asleep() -> bool:
+            found = status(server)["engine"]
+            return found is not None and found["asleep"]
+
+        before = answer()
+        for victim in (None, "worker 0", "engine"):
+            wait_until(asleep)
+            if victim is not None:
+                pid, boot = server.child(victim), status(server)["boot"]
+                os.kill(pid, signal.SIGKILL)
+                wait_until(
+                    lambda victim=victim, pid=pid: server.processes().get(victim) not in (None, pid)
+                )
+                if victim == "engine":
+                    wait_until(lambda boot=boot: status(server)["boot"] not in (None, boot))
+            assert answer() == before
+        wait_until(asleep)
+        ready = [httpx.get(f"{server.url}/health/ready", timeout=PATIENCE) for _ in range(4)]
+        assert {each.status_code for each in ready} == {200}
+
+
 def status(server: Server) -> Any:
     """With that of its only engine core."""
     return httpx.get(f"{server.url}/status", timeout=PATIENCE).json()

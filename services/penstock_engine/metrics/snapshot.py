@@ -94,7 +94,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
     return MetricsSnapshot(
         now=now,
         model=core.state.facts.served_name,
-        unready=workers.health(now)[1],
+        unready=core.state.health(now)[1],
         draining=core.draining,
         paused=core.state.paused,
         sleep_level=core.state.sleep.level,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from penstock.protocol.common import WAKE_TAGS, SleepLevel, WakeTag
+
+MOST_ROUSING = 600.0
+"""Seconds that a model may be loaded for whom it was roused, and pass for one that takes
+requests."""
 
 
 class SleepState:
@@ -13,6 +18,9 @@ class SleepState:
     dies meanwhile comes back as it is to be."""
 
     def __init__(self, level: SleepLevel = 0) -> None:
+        self.dozes = False
+        """Whether it sleeps only until there is work."""
+        self._rousing_until = -math.inf
         self.level: SleepLevel = level
         """That is wanted; 0: awake."""
         self.group_level: SleepLevel = 0
@@ -26,7 +34,7 @@ class SleepState:
         """Sleeps from now on, at this level, or deeper if it already does: what is gone stays gone
         until it wakes."""
         self.level = max(self.level, level)
-        self.waking = ()
+        self.waking, self.dozes = (), False
 
     def wake(self, tags: Sequence[WakeTag]) -> None:
         """Ends once all of WAKE_TAGS were asked for. tags: which are; none: all."""
@@ -35,7 +43,32 @@ class SleepState:
         named = (*self.waking, *(tags or WAKE_TAGS))
         self.waking = tuple(tag for tag in WAKE_TAGS if tag in named)
         if self.waking == WAKE_TAGS:
-            self.level, self.waking = 0, ()
+            self.level, self.waking, self.dozes = 0, (), False
+
+    def doze(self, level: SleepLevel) -> None:
+        """Sleeps until there is work. Not while it sleeps."""
+        self.level, self.dozes = level, True
+
+    def rouse(self, now: float) -> bool:
+        """There is work. Returns whether it dozed, and wakes."""
+        if not self.dozes:
+            return False
+        self.level, self.waking, self.dozes = 0, (), False
+        self._rousing_until = now + MOST_ROUSING
+        return True
+
+    def roused(self) -> None:
+        """The model is loaded."""
+        self._rousing_until = -math.inf
+
+    def rousing(self, now: float) -> bool:
+        """Whether the model is being loaded because there is work for it."""
+        return now < self._rousing_until
+
+    @property
+    def noted(self) -> SleepLevel:
+        """At which another life is to begin: one that dozed begins awake."""
+        return 0 if self.dozes else self.level
 
     @property
     def regroups(self) -> bool:

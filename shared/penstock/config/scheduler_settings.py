@@ -96,6 +96,24 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             " its tokens; one item may always be encoded.",
         ),
     ] = 2048
+    idle_sleep_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Minutes without a request after which the model gives its memory back by"
+            " itself; the next request waits until it is loaded again. 0: never.",
+        ),
+    ] = 0.0
+    idle_sleep_level: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2,
+            description="What it gives back then: 1 the KV cache, and a device's weights; 2 all"
+            " weights, too.",
+        ),
+    ] = 1
 
     def __post_init__(self) -> None:
         known = get_args(SchedulingPolicy)

@@ -1,0 +1,63 @@
+"""A model that nobody asks for gives its memory back, and is back for the next request."""
+
+from __future__ import annotations
+
+import math
+
+from penstock import logs
+from penstock.config.scheduler_settings import SchedulerSettings
+from penstock.protocol.common import SleepLevel
+from penstock_engine.core_state import CoreState
+
+log = logs.get(__name__)
+
+
+class IdleSleep:
+    """Puts the model to sleep after so many minutes without work, and rouses it where there is
+    some. Who puts it to sleep by hand wakes it by hand."""
+
+    def __init__(self, settings: SchedulerSettings, state: CoreState) -> None:
+        self._seconds = 60 * settings.idle_sleep_minutes
+        self._level: SleepLevel = 2 if settings.idle_sleep_level == 2 else 1
+        self._state = state
+        self._since = 0.0
+        """When there was work last, or the model wasn't loaded."""
+
+    def advance(self, now: float) -> None:
+        """To be called each turn, behind what brings and ends requests."""
+        if not self._seconds:
+            return
+        sleep = self._state.sleep
+        if self._state.workers.ready is not None:
+            sleep.roused()
+        if self._has_work():
+            self._since = now
+            if sleep.rouse(now):
+                log.info("wakes up", by="a request")
+        elif self._stays():
+            self._since = now
+        elif now - self._since >= self._seconds:
+            log.info("goes to sleep", by="itself", level=self._level)
+            sleep.doze(self._level)
+
+    def next_deadline(self) -> float:
+        """When it would fall asleep."""
+        if not self._seconds or self._has_work() or self._stays():
+            return math.inf
+        return self._since + self._seconds
+
+    def _has_work(self) -> bool:
+        calls = self._state.calls
+        open_ones = next(self._state.frontends.requests(), None)
+        return open_ones is not None or calls.running or calls.num_waiting > 0
+
+    def _stays(self) -> bool:
+        """Whether it is to stay as it is without work: it isn't loaded, an operator has a hand in
+        it, or KV is kept for conversations."""
+        state = self._state
+        return (
+            state.workers.ready is None
+            or state.plans_nothing
+            or state.draining
+            or state.kv_sessions.num_live > 0
+        )
