@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -362,6 +363,8 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     saves: list[Save] = []
     copies: list[Copy] = []
     """As a plan's, to be done first: `blocks` may be among their sources."""
+    seconds: float = math.inf
+    """What hasn't been read by then is left out."""
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
