@@ -124,7 +124,7 @@ def make_core_state(facts: EngineFacts) -> CoreState:
             config.cache.kv_retention_seconds,
             config.cache.max_kv_retention_seconds,
         ),
-        calls=WorkerCalls(scheduling, workers, frontends),
+        calls=WorkerCalls(scheduling, workers, frontends, facts.call_bytes),
         service_rate=ServiceRate(),
         counts=counts,
         effects=effects,

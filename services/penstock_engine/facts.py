@@ -15,6 +15,7 @@ from penstock.model_config import EncoderConfig, PreparedModel
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.common import (
+    MAX_CALL_BYTES,
     MAX_MEDIA_ITEMS,
     MAX_MEDIA_SPANS,
     GrammarKind,
@@ -95,6 +96,11 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
                 f" carries {step} (max_carried_tokens) in {blocks} KV blocks, may take a message of"
                 f" {needed} bytes; max_message_bytes is {most}"
             )
+
+    @property
+    def call_bytes(self) -> int:
+        """That arguments and results of the workers' methods may have, which fit a message."""
+        return min(MAX_CALL_BYTES, self.config.transport.max_message_bytes // 2)
 
     def _plan_blocks(self, carried: int) -> int:
         """Numbers of KV blocks in one plan, at most: of those that start, with so many tokens in
@@ -216,6 +222,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             calls=True,
             prefills_from=prefills_from(self.config.cache),
             replaces=True,
+            call_bytes=self.call_bytes,
         )
 
     def setup(self, version: int, group: RankGroup | None = None) -> Setup:

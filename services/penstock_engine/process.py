@@ -156,7 +156,7 @@ class Loop:
     def _keep_notes(self) -> None:
         state = self._core.state
         self._note.keep(state.sleep.noted)
-        if state.weights.former is None:
+        if state.weights.answered:
             self._weights.keep(state.facts.folder)
 
     def _take_events(self, now: float) -> None:

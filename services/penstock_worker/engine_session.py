@@ -8,7 +8,6 @@ heard, and is dropped if that is over.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import queue
 import secrets
@@ -29,7 +28,7 @@ from penstock.protocol.to_worker import ToWorker
 from penstock.transport.events import Ended, Event, Opened
 from penstock.transport.session_client import SessionClient
 from penstock.transport.wire import LEAVING
-from penstock_worker.left_over import Activity, LeftOverStep
+from penstock_worker.left_over import HUNG_SECONDS, Activity, LeftOverStep, end_hung
 
 log = logs.get(__name__)
 
@@ -41,10 +40,6 @@ TURN = 0.05
 
 FLUSH_SECONDS = 1.0
 """Seconds that a last message gets to leave at the end."""
-
-HUNG_SECONDS = 60.0
-"""Seconds without a computed layer that a step may go on for after its session has ended, before
-this process ends, to be started anew."""
 
 
 @dataclass(frozen=True)
@@ -179,10 +174,7 @@ class CoreSession:
     def _end_if_hung(self, now: float) -> None:
         """The main thread may be in a step of a session that is over, and never come back."""
         if self._left_over.stands_for(now) > HUNG_SECONDS:
-            step = self.activity.step
-            log.error("a step hangs whose session is over; the process ends", step=step)
-            faulthandler.dump_traceback()
-            os._exit(1)
+            end_hung(self.activity.step)
 
     def _wait(self, client: SessionClient[ToWorker], now: float) -> None:
         poller = zmq.Poller()

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock import logs
+
+log = logs.get(__name__)
+
+HUNG_SECONDS = 60.0
+"""Seconds without a computed layer that a step may go on for after its session has ended, before
+this process ends, to be started anew."""
 
 
 @dataclass
@@ -48,3 +59,10 @@ class LeftOverStep:
         if layers != self._layers:
             self._layers, self._since = layers, now
         return now - self._since
+
+
+def end_hung(step: int | None) -> NoReturn:
+    """Ends this process, and says where its threads are. An orderly end would wait for the step."""
+    log.error("a step hangs whose session is over; the process ends", step=step)
+    faulthandler.dump_traceback()
+    os._exit(1)

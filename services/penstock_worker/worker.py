@@ -31,6 +31,7 @@ from penstock.protocol.to_worker import (
     WorkerCall,
 )
 from penstock_worker.engine_session import CoreSession, Heard
+from penstock_worker.left_over import HUNG_SECONDS, end_hung
 from penstock_worker.machine import gc_tuning
 from penstock_worker.machine.numa import NUMAPlacement
 from penstock_worker.metrics.counts import WorkerCounts
@@ -225,6 +226,9 @@ class Worker:
                 raise UnfitWeights("a worker has a --model-dir of its own")
             setup = msgspec.structs.replace(setup, model_dir=self._model_dir)
         ranks = self._membership.join(setup, lambda: self._session.stands(session))
+        hung = self._steps.await_forgotten(HUNG_SECONDS)
+        if hung is not None:
+            end_hung(hung)  # A device's queue: this thread can't hang in it before it waits.
         if self._loaded is None or not same_model(self._loaded, setup):
             if self.counts.sessions > 1:
                 self._drop()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock import logs
 from penstock.errors import InvalidRequest
-from penstock.protocol.common import MAX_CALL_BYTES, MAX_CALL_SECONDS, MAX_METHOD_CHARS
+from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import (
     Abort,
     Advance,
@@ -186,7 +186,7 @@ class FromFrontends:
 
     def _call_workers(self, frontend: FrontendSession, message: CallWorkers, now: float) -> None:
         if (
-            len(message.arguments) > MAX_CALL_BYTES
+            len(message.arguments) > self._state.facts.call_bytes
             or not 0 < message.seconds <= MAX_CALL_SECONDS
             or len(message.method) > MAX_METHOD_CHARS
         ):

@@ -196,6 +196,8 @@ class FromWorkers:
             if not sleep.level:
                 self.drop("other weights are wanted", LossCause.WANTED)
             self._weights.begin()
+        if sleep.level:
+            self._weights.promise()
         if self._ranks.formed and sleep.regroups:
             self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
 
@@ -230,7 +232,8 @@ class FromWorkers:
         loading = self._state.adapters.worker_lost()
         beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause in (LossCause.UNKNOWN, LossCause.SCHEDULED):
-            self._weights.failed(self._state.workers.fault or reason)
+            heard = cause is LossCause.SCHEDULED
+            self._weights.failed(self._state.workers.fault or reason, heard=heard)
         if cause is LossCause.UNKNOWN:
             self._attribution.suspect(scheduled, beside, lives)
         elif cause is LossCause.SCHEDULED:

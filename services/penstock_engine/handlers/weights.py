@@ -35,12 +35,14 @@ class WeightsHandler:
         return True
 
     def begin(self) -> None:
-        """The group that is formed next gets the new ones; a model that sleeps has them when it
-        wakes."""
-        state = self._state
-        state.facts = state.weights.begin(state.facts)
-        if state.sleep.level:
-            self.loaded()
+        """The group that is formed next gets the new ones."""
+        self._state.facts = self._state.weights.begin(self._state.facts)
+
+    def promise(self) -> None:
+        """A model that sleeps gets them when it wakes."""
+        if self._state.weights.promise():
+            folder = self._state.facts.folder
+            log.info("weights are loaded when the model wakes", folder=folder)
 
     def loaded(self) -> None:
         """The group has loaded what it was told to."""
@@ -48,9 +50,11 @@ class WeightsHandler:
             model = self._state.facts.model
             log.info("weights were replaced", source=model.source, digest=model.digest[:16])
 
-    def failed(self, reason: str) -> None:
-        """The group is gone, and nobody wanted that."""
-        former = self._state.weights.failed(reason)
+    def failed(self, reason: str, *, heard: bool) -> None:
+        """The group is gone, and nobody wanted that. heard: whether one of it said why."""
+        if self._state.sleep.group_level:
+            return  # It had nothing to load.
+        former = self._state.weights.failed(reason, heard=heard)
         if former is not None:
             log.error("the new weights can't be loaded", reason=reason)
             self._state.facts = former

@@ -20,6 +20,11 @@ OF_WEIGHTS = ("name", "source", "weights", "digest", "contents", "generation", "
 """Fields of a manifest that may be others: those of the weights, and what stays as it was."""
 
 
+MOST_DEATHS = 2
+"""Of groups that load weights which were promised, and say nothing of why. Then these are given
+up."""
+
+
 @dataclass(frozen=True, slots=True)
 class AskedWeights:
     """session: of the front end.  until: when the change must have begun."""
@@ -36,6 +41,9 @@ class WeightsChange:
     open of which anything is computed for good; until then nothing starts that isn't begun, unless
     somebody who is waits for a place.  Workers are then told of the new folder as their group forms
     anew.  A group that can't load it is the end of the trial: the next one gets the former weights.
+
+    While the model sleeps, nothing can be tried.  Whoever asks is promised that it will be, and the
+    trial takes place when the model wakes.
     """
 
     def __init__(self, frontends: Frontends) -> None:
@@ -43,8 +51,15 @@ class WeightsChange:
         self.asked: AskedWeights | None = None
         """What has not begun."""
         self.former: EngineFacts | None = None
-        """While workers load other weights than these."""
+        """Those that workers had last, while others are on trial."""
         self._tried: AskedWeights | None = None
+        """Whose answer the trial is; None: it was promised."""
+        self._deaths = 0
+
+    @property
+    def answered(self) -> bool:
+        """Whether nobody waits for the end of a trial, so that what facts say now is to be kept."""
+        return self._tried is None
 
     @property
     def due(self) -> bool:
@@ -60,7 +75,7 @@ class WeightsChange:
 
     def ask(self, session: bytes, message: ReplaceWeights, now: float) -> bool:
         """A front end's. False: another one is under way."""
-        if self.asked is not None or self.former is not None:
+        if self.asked is not None or self._tried is not None:
             return False
         self.asked = AskedWeights(session, message, now + message.seconds)
         return True
@@ -69,8 +84,16 @@ class WeightsChange:
         """What workers are told from now on. The change is on trial until `loaded` or `failed`."""
         if self.asked is None:
             return facts
-        self._tried, self.asked, self.former = self.asked, None, facts
+        self._tried, self.asked, self._deaths = self.asked, None, 0
+        self.former = self.former or facts
         return with_weights(facts, self._tried.message.folder, self._tried.message.model)
+
+    def promise(self) -> bool:
+        """The model sleeps. Whether somebody waited for a trial, which then comes later."""
+        waited = self._tried is not None
+        self._answer(self._tried)
+        self._tried = None
+        return waited
 
     def loaded(self) -> bool:
         """The group has what it was told. Whether that ends a trial."""
@@ -80,8 +103,12 @@ class WeightsChange:
         self.former = self._tried = None
         return True
 
-    def failed(self, reason: str) -> EngineFacts | None:
-        """The group is gone. What workers are told instead, if that ends a trial."""
+    def failed(self, reason: str, *, heard: bool) -> EngineFacts | None:
+        """The group is gone that was to load them. What workers are told instead, if that ends the
+        trial. heard: whether it said why; what was promised isn't given up for one death."""
+        self._deaths += 1
+        if self._tried is None and not heard and self._deaths < MOST_DEATHS:
+            return None
         former, self.former = self.former, None
         if former is not None:
             why = f"the weights can't be loaded, and the former ones stay: {reason}"

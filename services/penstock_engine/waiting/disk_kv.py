@@ -36,6 +36,13 @@ UNKNOWN_WAIT = 5.0
 
 LEAST_WAIT = 0.25
 
+FETCH_PATIENCE = 4.0
+"""In place of one, what a fetch may take: others may still want what nobody waits for any more, but
+a store that is as slow as that holds blocks, and up those behind."""
+
+LEAST_FETCH = 5.0
+"""Seconds that it may take in any case."""
+
 
 class UnfitAnswer(Exception):
     """The worker answers what it was not asked."""
@@ -177,9 +184,9 @@ class DiskKV:
         fetch.reading = True
         del fetch.keys[count:]
         blocks = cache.begin_fetch(fetch.number, count)
-        self._workers.send(
-            FetchKV(fetch.number, fetch.keys, blocks, cache.take_saves(), cache.take_copies())
-        )
+        seconds = max(FETCH_PATIENCE * self._patience(count), LEAST_FETCH)
+        saves, copies = cache.take_saves(), cache.take_copies()
+        self._workers.send(FetchKV(fetch.number, fetch.keys, blocks, saves, copies, seconds))
         return []
 
     def fetched(self, message: FetchedKV, rank: int) -> DiskFetch | None:

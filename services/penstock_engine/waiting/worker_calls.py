@@ -36,7 +36,15 @@ class WorkerCalls:
     nobody.  A rank that doesn't return ends its own process; the group is
     lost then, and the call with it."""
 
-    def __init__(self, scheduling: SchedulerState, workers: Workers, frontends: Frontends) -> None:
+    def __init__(
+        self,
+        scheduling: SchedulerState,
+        workers: Workers,
+        frontends: Frontends,
+        result_bytes: int,
+    ) -> None:
+        """result_bytes: that a method may return."""
+        self._result_bytes = result_bytes
         self._scheduling = scheduling
         self._workers = workers
         self._frontends = frontends
@@ -85,7 +93,13 @@ class WorkerCalls:
         self._unanswered = set(range(self._workers.ranks.size))
         message = call.message
         self._workers.send(
-            WorkerCall(self._number, message.method, message.arguments, message.seconds)
+            WorkerCall(
+                self._number,
+                message.method,
+                message.arguments,
+                message.seconds,
+                self._result_bytes,
+            )
         )
 
     def planned(self) -> None:

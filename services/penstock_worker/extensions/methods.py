@@ -20,7 +20,6 @@ from penstock.plugins import (
     installed_plugins,
     leave_out,
 )
-from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_worker import WorkerCall
 from penstock_worker.extensions.context import WorkerContext
@@ -109,8 +108,8 @@ def _called(
         log.error("a worker extension's method failed", exception=True, method=call.method)
         told = f"{call.method}: {type(error).__name__}: {error}"
         return CallFailed(call.call, "failed", told[:MOST_ERROR_CHARS])
-    if len(result) > MAX_CALL_BYTES:
-        told = f"{call.method}: its result has {len(result)} bytes; allowed: {MAX_CALL_BYTES}"
+    if len(result) > call.result_bytes:
+        told = f"{call.method}: its result has {len(result)} bytes; allowed: {call.result_bytes}"
         return CallFailed(call.call, "failed", told)
     return CallDone(call.call, result)
 

@@ -70,6 +70,8 @@ class StepsInFlight:
         self._session = session
         self._tell = tell
         self._begun: deque[_Begun] = deque()
+        self._left: _Begun | None = None
+        """The last one that was forgotten: a device may still be at it."""
 
     def __len__(self) -> int:
         return len(self._begun)
@@ -119,8 +121,21 @@ class StepsInFlight:
 
     def clear(self) -> None:
         """Forgets all steps; nobody wants their results any more."""
+        if self._begun:
+            self._left = self._begun[-1]
         self._begun.clear()
         self._session.activity.step = None
+
+    def await_forgotten(self, seconds: float) -> int | None:
+        """Waits until the device is done with what was forgotten. Returns the step that it is still
+        at after so many seconds; None: it is done."""
+        until = time.monotonic() + seconds
+        while self._left is not None and not self._left.pending.done():
+            if time.monotonic() > until:
+                return self._left.plan.step
+            time.sleep(LONGEST_PAUSE)
+        self._left = None
+        return None
 
     @property
     def _full(self) -> bool:

@@ -227,6 +227,8 @@ class StoreTier:
         self._unread = False
         try:
             for key, block in zip(message.keys, message.blocks, strict=True):
+                if time.perf_counter() - begun >= message.seconds:
+                    break
                 data = self._store.read(key)
                 if data is None or not self._fill(block, data, epoch):
                     break

@@ -10,7 +10,7 @@ from penstock.call_values import encode_value
 from penstock.client.session import EngineSession
 from penstock.client.telling import all_able
 from penstock.errors import EngineUnavailable, InvalidRequest
-from penstock.protocol.common import MAX_CALL_BYTES, MAX_CALL_SECONDS, MAX_METHOD_CHARS
+from penstock.protocol.common import MAX_CALL_SECONDS, MAX_METHOD_CHARS
 from penstock.protocol.from_frontend import CallWorkers
 
 DEFAULT_SECONDS = 60.0
@@ -31,6 +31,11 @@ async def call_workers(
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     arguments = _arguments(method, args, kwargs, seconds)
     connected = all_able(sessions, lambda welcome: welcome.calls, "knows no such calls")
+    most = min(each.welcome.call_bytes for each in connected if each.welcome is not None)
+    if len(arguments) > most:
+        raise InvalidRequest(
+            f"{method}: its arguments have {len(arguments)} bytes; allowed: {most}", param="args"
+        )
     asked = [_asked(session, method, arguments, seconds) for session in connected]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     results: list[bytes] = []
@@ -70,12 +75,6 @@ def _arguments(
             param="timeout",
         )
     try:
-        arguments = encode_value([list(args), kwargs or {}])
+        return encode_value([list(args), kwargs or {}])
     except TypeError as error:
         raise InvalidRequest(f"{method}: {error}", param="args") from None
-    if len(arguments) > MAX_CALL_BYTES:
-        raise InvalidRequest(
-            f"{method}: its arguments have {len(arguments)} bytes; allowed: {MAX_CALL_BYTES}",
-            param="args",
-        )
-    return arguments

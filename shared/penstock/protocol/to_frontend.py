@@ -11,6 +11,7 @@ from penstock.media_facts import MediaFacts
 from penstock.model_config import GenerationDefaults
 from penstock.pooling_config import PoolingConfig
 from penstock.protocol.common import (
+    MAX_CALL_BYTES,
     CallCode,
     ErrorCode,
     FinishReason,
@@ -93,6 +94,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     with them, and takes nothing else where there are others. 0: it takes all."""
     replaces: bool = False
     """Whether it supports ReplaceWeights."""
+    call_bytes: int = MAX_CALL_BYTES
+    """The most that the arguments of a CallWorkers may have."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

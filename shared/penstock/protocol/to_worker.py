@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 
 from penstock.media_facts import MediaKind
 from penstock.pooling_config import PoolingConfig
-from penstock.protocol.common import Grammar, Media, Pooling, TokenSampling
+from penstock.protocol.common import MAX_CALL_BYTES, Grammar, Media, Pooling, TokenSampling
 from penstock.speculation import SpeculativeConfig
 
 
@@ -362,6 +363,8 @@ class FetchKV(msgspec.Struct, frozen=True, tag="fetch_kv"):
     saves: list[Save] = []
     copies: list[Copy] = []
     """As a plan's, to be done first: `blocks` may be among their sources."""
+    seconds: float = math.inf
+    """What hasn't been read by then is left out."""
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
@@ -383,6 +386,8 @@ class WorkerCall(msgspec.Struct, frozen=True, tag="call"):
     """As in CallWorkers."""
     seconds: float
     """After which the process ends if the method hasn't returned."""
+    result_bytes: int = MAX_CALL_BYTES
+    """The most that its result may have, encoded."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

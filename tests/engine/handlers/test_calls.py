@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from penstock.config.settings import RecordSettings
+from penstock.config.settings import RecordSettings, TransportSettings
 from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_frontend import CallWorkers, SetPaused
 from penstock.protocol.from_worker import CallDone, CallFailed
@@ -17,6 +18,7 @@ from penstock_engine.record.replay import replay
 from penstock_engine.waiting.worker_calls import MOST_WAITING
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
+from tests.engine.small_facts import facts
 from tests.engine.test_walk import Seeded
 from tests.engine.walker import Walker, make_harness
 
@@ -167,6 +169,23 @@ def test_bounds() -> None:
         h.send(other, wrong)
         assert other.ended == "a call of the workers is out of bounds"
         other = h.connect()
+
+
+def test_what_a_call_carries_fits_a_message() -> None:
+    least = TransportSettings(max_message_bytes=2**25)
+    known = facts()
+    config = msgspec.structs.replace(known.config, transport=least)
+    h = Harness(msgspec.structs.replace(known, config=config))
+    front = h.connect()
+    h.start_worker()
+    assert front.welcome is not None
+    assert front.welcome.call_bytes == 2**24
+    asks(h, front, 1)
+    h.settle()
+    (asked,) = h.calls
+    assert asked.result_bytes == 2**24
+    h.send(front, CallWorkers(2, "m", bytes(2**24 + 1), 1.0))
+    assert front.ended == "a call of the workers is out of bounds"
 
 
 def test_a_front_end_that_goes_takes_its_calls_along() -> None:

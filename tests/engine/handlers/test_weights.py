@@ -12,13 +12,14 @@ import pytest
 
 from penstock.config.settings import RecordSettings
 from penstock.model_config import PreparedModel
-from penstock.protocol.from_frontend import ReplaceWeights
+from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_frontend import Called
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from penstock_engine.sessions.weights_note import WeightsNote
+from tests.engine.handlers.test_sleep import fall_asleep
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
 from tests.engine.test_walk import Seeded
@@ -129,6 +130,74 @@ def test_what_cannot_be_loaded_is_taken_back(how: str) -> None:
     request = h.submit(front, [7] * 5, max_tokens=4, ignore_eos=True)
     h.run()
     assert finish(request) == "length"
+
+
+def told(h: Harness) -> tuple[str, bool]:
+    """The digest that the worker was told to load last, and whether it is on trial."""
+    assert h.setup is not None
+    return h.setup.digest, h.setup.trial
+
+
+def asleep(h: Harness, front: Front) -> str:
+    """Falls asleep. Returns the digest of the weights that were served."""
+    h.start_worker(life="w")
+    before, _ = told(h)
+    h.send(front, PutToSleep(1))
+    fall_asleep(h)
+    return before
+
+
+def test_what_cannot_be_loaded_when_a_model_wakes_is_taken_back() -> None:
+    """Two sets that were given while it slept: the former ones are those that were served."""
+    h = Harness()
+    front = h.connect()
+    before = asleep(h, front)
+    for digest in ("bad", "worse"):
+        asks(h, front, digest)
+    assert [each.code for each in front.called] == ["", ""]
+    h.kill_worker()  # It held none of them.
+    h.send(front, WakeUp())
+    h.start_worker(ready=False)
+    assert told(h) == ("worse", True)
+    h.worker_says(Fault("a tensor is missing", final=False))
+    assert len(front.called) == 2
+    h.start_worker()
+    assert told(h) == (before, False)
+    request = h.submit(front, [7] * 5, max_tokens=4, ignore_eos=True)
+    h.run()
+    assert finish(request) == "length"
+
+
+def test_a_worker_that_dies_while_a_model_wakes_says_nothing_of_its_weights() -> None:
+    """The first time: they were promised. One that always does is no use."""
+    h = Harness()
+    front = h.connect()
+    before = asleep(h, front)
+    asks(h, front, "new")
+    h.send(front, WakeUp())
+    for _ in range(2):
+        h.start_worker(ready=False)
+        assert told(h) == ("new", True)
+        h.kill_worker()
+    h.start_worker(ready=False)
+    assert told(h) == (before, False)
+
+
+def test_who_waits_for_weights_hears_of_them_when_the_model_is_put_to_sleep() -> None:
+    h = Harness()
+    front = h.connect()
+    h.start_worker(life="w")
+    asks(h, front, "new")
+    h.start_worker(life="w", ready=False)
+    h.send(front, PutToSleep(1))
+    fall_asleep(h)
+    assert [each.code for each in front.called] == [""]
+    h.send(front, WakeUp())
+    h.start_worker()
+    assert told(h) == ("new", True)
+    h.kill_worker()
+    h.start_worker()
+    assert told(h) == ("new", False)
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

@@ -130,3 +130,10 @@ def test_the_bound_holds_from_the_first_import_to_the_result(watch: Watch) -> No
 )
 def test_what_a_method_does_wrong_is_told(method: str, says: str) -> None:
     assert call(extensions(), method) == CallFailed(5, "failed", says)
+
+
+def test_a_result_that_fits_no_message_is_an_error() -> None:
+    """The worker's session would end over it."""
+    asked = WorkerCall(5, "rank", encode_value([[], {}]), 9.0, result_bytes=0)
+    says = "rank: its result has 1 bytes; allowed: 0"
+    assert extensions().answer(asked) == CallFailed(5, "failed", says)

@@ -213,3 +213,17 @@ def test_who_computes_at_once_is_told_of_at_once(session: Session) -> None:
     assert [(result.step, result.sampled) for result in results] == [(1, 1), (2, 2), (3, 3)]
     assert all(result.compute_seconds >= 0.01 for result in results)
     assert session.activity.step is None
+
+
+def test_what_was_forgotten_is_waited_for(session: Session, steps: StepsInFlight) -> None:
+    """A device whose queue stands still would else get one session's steps after another's."""
+    device = Device()
+    for step in range(1, DEPTH + 1):
+        steps.begin(1, plan(step), device)
+    steps.clear()
+    steps.clear()  # As at the session's end, and when the next one begins.
+    device.steps[0].computed.set()
+    assert steps.await_forgotten(0.01) == DEPTH
+    device.steps[-1].computed.set()
+    assert steps.await_forgotten(60.0) is None
+    assert steps.await_forgotten(0.0) is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import queue
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock_worker.stores import tier
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.tier import StoreTier
 from testing.serving import wait_until
@@ -65,9 +69,11 @@ def seconds(disk: StoreTier, *numbers: int) -> float:
     return looked_up(disk, *numbers).block_seconds
 
 
-def fetched(disk: StoreTier, numbers: list[int], blocks: list[int]) -> int:
+def fetched(
+    disk: StoreTier, numbers: list[int], blocks: list[int], seconds: float = math.inf
+) -> int:
     answers: queue.SimpleQueue[FoundKV | FetchedKV] = queue.SimpleQueue()
-    disk.fetch(FetchKV(8, [key(n) for n in numbers], blocks), answers.put)
+    disk.fetch(FetchKV(8, [key(n) for n in numbers], blocks, seconds=seconds), answers.put)
     answer = answers.get(timeout=60)
     assert answer == FetchedKV(8, answer.count)
     return answer.count
@@ -135,6 +141,26 @@ def test_a_store_that_raises_what_it_should_not_ends_no_thread(
     saved(disk, 1)
     assert found(disk, 0, 1) == 2
     assert fetched(disk, [0, 1], [15, 16]) == 2
+
+
+def test_a_fetch_ends_in_time_however_slow_the_store_is(
+    disk: StoreTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks would belong to it, and others wait behind it, for as long as the store takes."""
+    saved(disk, 0, 1, 2, 3)
+    read, now = disk._store.read, 0.0
+
+    def slowly(key: bytes) -> bytes | None:
+        nonlocal now
+        now += 1.0
+        return read(key)
+
+    monkeypatch.setattr(disk._store, "read", slowly)
+    clock = SimpleNamespace(perf_counter=lambda: now, monotonic=time.monotonic)
+    monkeypatch.setattr(tier, "time", clock)
+    numbers, places = [0, 1, 2, 3], [10, 11, 12, 13]
+    assert fetched(disk, numbers, places, seconds=2.0) == 2
+    assert fetched(disk, numbers, places) == 4
 
 
 def test_a_store_that_was_slow_is_tried_again(disk: StoreTier) -> None:
