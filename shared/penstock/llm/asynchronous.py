@@ -422,10 +422,11 @@ class AsyncLLM(AsyncPooling):
         if tensors is not None:
             await self._take_tensors(tensors, mode, timeout)
             return
-        await self._started().replace_weights(
+        client = self._started()
+        await client.replace_weights(
             model or "", mode=mode, timeout=timeout, cache_dir=self._config.model.cache_dir
         )
-        self._given.taken(newest=False)
+        self._given.taken(newest=False, promised=client.sleeping)
 
     async def _take_tensors(
         self,
@@ -439,16 +440,16 @@ class AsyncLLM(AsyncPooling):
                 " runs elsewhere takes a folder",
                 param="tensors",
             )
-        given = self._given
+        given, client = self._given, self._started()
         folder = await asyncio.to_thread(given.write, tensors)
         try:
-            await self._started().replace_weights(
+            await client.replace_weights(
                 folder, mode=mode, timeout=timeout, cache_dir=given.cache_of(folder)
             )
         except (InvalidRequest, RequestFailed):
             given.refused()
             raise
-        given.taken(newest=True)
+        given.taken(newest=True, promised=client.sleeping)
 
     async def collective_rpc(
         self,

@@ -65,9 +65,10 @@ class GivenWeights:
         """Where to prepare it: a place that goes with it."""
         return str(folder.parent / "prepared")
 
-    def taken(self, *, newest: bool) -> None:
-        """Other weights are served now. newest: those that were written last."""
-        while len(self._written) > int(newest):
+    def taken(self, *, newest: bool, promised: bool) -> None:
+        """Other weights are served now. newest: those that were written last.  promised: a model
+        that sleeps tries them when it wakes, and may go back to the former ones."""
+        while len(self._written) > int(newest) + int(promised):
             self._written.pop(0).cleanup()
 
     def refused(self) -> None:
@@ -76,7 +77,7 @@ class GivenWeights:
 
     def close(self) -> None:
         """Nobody serves any of them."""
-        self.taken(newest=False)
+        self.taken(newest=False, promised=False)
 
     def _checkpoint(self) -> Path:
         from penstock.prepare import load_manifest, prepare
