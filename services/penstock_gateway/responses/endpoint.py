@@ -29,6 +29,7 @@ from penstock_gateway.responses.background import (
 from penstock_gateway.responses.chat_translation import ChatTranslation
 from penstock_gateway.responses.memory import conversation_before, keep, keeps
 from penstock_gateway.responses.output import EventWriter
+from penstock_gateway.responses.references import with_items
 from penstock_gateway.responses.reply import ID_PREFIX, Response, ResponsesFormat
 from penstock_gateway.responses.request import STATELESS, ResponsesRequest, check
 from penstock_gateway.service import Service
@@ -135,12 +136,23 @@ class Responses(GenerateEndpoint[ResponsesRequest]):
     async def _whole(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder
     ) -> bytes:
+        request = await with_items(self._service, request, terms.tenant)
         if request.background:
             return await self._begin(request, terms, recorder)
         payload = await super()._whole(request, terms, recorder)
         if keeps(self._service, request):
             await keep(self._service, request, terms.tenant, payload)
         return payload
+
+    async def _stream(
+        self,
+        request: ResponsesRequest,
+        terms: Terms,
+        recorder: TimelineRecorder,
+        events: EventStream,
+    ) -> None:
+        request = await with_items(self._service, request, terms.tenant)
+        await super()._stream(request, terms, recorder, events)
 
     async def _begin(
         self, request: ResponsesRequest, terms: Terms, recorder: TimelineRecorder

@@ -40,10 +40,12 @@ class InputPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
-    """type: message (or nothing), function_call, function_call_output or reasoning. Fields that are
-    unknown here are skipped."""
+    """type: message (or nothing), function_call, function_call_output, reasoning or item_reference.
+    id: that an item has, or that of the one an item_reference means.  Fields that are unknown here
+    are skipped."""
 
     type: str | None = None
+    id: str | None = None
     role: str | None = None
     content: str | list[InputPart] | None = None
     call_id: str | None = None

@@ -18,12 +18,19 @@ from penstock.client import BeamSearchParams, EngineClient, Generation, ModelTex
 from penstock.client.replacing import ChangeMode
 from penstock.client.sleeping import sleep_level, wake_tags
 from penstock.config.settings import EngineConfig
-from penstock.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from penstock.errors import (
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidRequest,
+    Overloaded,
+    RequestFailed,
+)
 from penstock.generation_config import sampling_defaults
 from penstock.llm.adapters import GivenAdapters, LibraryAdapters
 from penstock.llm.assembly import Assembly, timed_out_output
 from penstock.llm.beam import search_all
 from penstock.llm.beam_outputs import BeamSearchOutput
+from penstock.llm.given_weights import GivenWeights
 from penstock.llm.keywords import engine_config
 from penstock.llm.launched_engine import LaunchedEngine
 from penstock.llm.media_prompts import (
@@ -97,6 +104,7 @@ class AsyncLLM(AsyncPooling):
         self._client: EngineClient | None = None
         self._desk = MediaDesk(self._config.media)
         self._adapters = LibraryAdapters(self._config.model.cache_dir)
+        self._given = GivenWeights(self._config.model.model, self._config.model.cache_dir)
         self._numbers = itertools.count()
 
     @classmethod
@@ -138,6 +146,7 @@ class AsyncLLM(AsyncPooling):
             await client.close()
         self._desk.close()
         self._stop_engine()
+        self._given.close()
 
     def shutdown(self) -> None:
         """The same for who can't wait, in the event loop or after its end. Idempotent."""
@@ -146,6 +155,7 @@ class AsyncLLM(AsyncPooling):
             client.close_now()
         self._desk.close()
         self._stop_engine()
+        self._given.close()
 
     async def __aenter__(self) -> AsyncLLM:
         await self.start()
@@ -385,13 +395,19 @@ class AsyncLLM(AsyncPooling):
 
     async def update_weights(
         self,
-        model: str | os.PathLike[str],
+        model: str | os.PathLike[str] | None = None,
         mode: ChangeMode = "wait",
         timeout: float | None = None,
+        *,
+        tensors: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
     ) -> None:
         """Replaces the model's weights by those of a folder or .gguf file, or of a model on the
         hub; returns once they are loaded. Architecture and tokenizer must be the same; the chat
         template and sampling defaults stay as they are.
+
+        tensors, in place of a model: torch's or NumPy's, all that its checkpoint has, by the names
+        there; of a model whose checkpoint is in the hub's format, and that this object has started.
+        They go through the machine's shared memory, and the caller's may be changed afterwards.
 
         No answer comes of both: mode wait has requests that have begun end first, within so many
         seconds (timeout: 60; at most 3600), and holds those that come meanwhile; abort ends all
@@ -400,10 +416,39 @@ class AsyncLLM(AsyncPooling):
         Raises InvalidRequest for what are no other weights of this model, DeadlineExceeded,
         EngineUnavailable, and RequestFailed where they can't be loaded: then the former ones stay.
         """
+        if (model is None) == (tensors is None):
+            raise InvalidRequest("weights come as a model or as tensors; give one of the two")
         await self.start()
+        if tensors is not None:
+            await self._take_tensors(tensors, mode, timeout)
+            return
         await self._started().replace_weights(
-            model, mode=mode, timeout=timeout, cache_dir=self._config.model.cache_dir
+            model or "", mode=mode, timeout=timeout, cache_dir=self._config.model.cache_dir
         )
+        self._given.taken(newest=False)
+
+    async def _take_tensors(
+        self,
+        tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        mode: ChangeMode,
+        timeout: float | None,
+    ) -> None:
+        if self._endpoint is not None:
+            raise InvalidRequest(
+                "tensors can be given to a model that this object has started; an engine core that"
+                " runs elsewhere takes a folder",
+                param="tensors",
+            )
+        given = self._given
+        folder = await asyncio.to_thread(given.write, tensors)
+        try:
+            await self._started().replace_weights(
+                folder, mode=mode, timeout=timeout, cache_dir=given.cache_of(folder)
+            )
+        except (InvalidRequest, RequestFailed):
+            given.refused()
+            raise
+        given.taken(newest=True)
 
     async def collective_rpc(
         self,

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Literal
 
@@ -205,13 +205,15 @@ class LLM(PoolingCalls):
 
     def update_weights(
         self,
-        model: str | os.PathLike[str],
+        model: str | os.PathLike[str] | None = None,
         mode: ChangeMode = "wait",
         timeout: float | None = None,
+        *,
+        tensors: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
     ) -> None:
         """Replaces the model's weights, see AsyncLLM.update_weights."""
         self._text()
-        self._loop.run(self._llm.update_weights(model, mode, timeout))
+        self._loop.run(self._llm.update_weights(model, mode, timeout, tensors=tensors))
 
     def collective_rpc(
         self,

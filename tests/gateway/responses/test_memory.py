@@ -67,6 +67,29 @@ async def test_it_is_as_if_the_whole_had_been_sent(gateway: Storing) -> None:
     assert gateway.engine.submitted[-1][0] == gone_on
 
 
+async def test_items_that_are_named_are_those_of_kept_responses(gateway: Storing) -> None:
+    first = await ask(gateway, "One?")
+    (message,) = first["output"]
+    named = [{"role": "user", "content": "One?"}, {"type": "item_reference", "id": message["id"]}]
+    second = await ask(gateway, [*named, {"role": "user", "content": "Two?"}])
+    said = "user: One?\nassistant: Yes.0\nuser: Two?\nassistant:"
+    assert last_prompt(gateway) == said
+    async with gateway.http.stream(
+        "POST", URL, json={"input": [*named, {"id": message["id"]}], "stream": True}
+    ) as stream:
+        assert events_of((await stream.aread()).decode())[-1]["type"] == "response.completed"
+    assert last_prompt(gateway).count("assistant: Yes.0") == 2
+    # What was named is kept with what names it.
+    assert (await gateway.http.delete(f"{URL}/{first['id']}")).status_code == 200
+    await ask(gateway, "Three?", previous_response_id=second["id"])
+    assert last_prompt(gateway) == f"{said} Yes.0\nuser: Three?\nassistant:"
+    for id in (message["id"], "msg_x_0", "rs_", ""):
+        body = {"input": [{"type": "item_reference", "id": id}]}
+        refused = await gateway.http.post(URL, json=body)
+        assert refused.status_code == 404
+        assert refused.json()["error"]["param"] == "input[0].id"
+
+
 async def test_a_stream_is_kept_before_it_ends(gateway: Storing) -> None:
     async with gateway.http.stream("POST", URL, json={"input": "One?", "stream": True}) as stream:
         events = events_of((await stream.aread()).decode())
@@ -120,6 +143,11 @@ async def test_nobody_sees_anothers(gateway: Storing) -> None:
     body = {"input": "x", "previous_response_id": "resp_same"}
     assert (await gateway.http.post(URL, json=body, headers=bob)).status_code == 404
     assert (await gateway.http.get(f"{URL}/resp_same", headers=bob)).status_code == 404
+    named = {"input": [{"type": "item_reference", "id": theirs["output"][0]["id"]}]}
+    statuses = [
+        (await gateway.http.post(URL, json=named, headers=h)).status_code for h in (alice, bob)
+    ]
+    assert statuses == [200, 404]
     own = await ask(gateway, "Other?", request_id="same", headers=bob)
     assert (await gateway.http.get(f"{URL}/resp_same", headers=bob)).json() == own
     assert (await gateway.http.get(f"{URL}/resp_same", headers=alice)).json() == theirs

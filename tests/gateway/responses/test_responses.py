@@ -194,7 +194,8 @@ async def test_logprobs(http: httpx.AsyncClient) -> None:
         ({"input": [{"role": "bot", "content": "x"}]}, "input[0].role", "user"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
         ({"input": [{"content": "x"}]}, "input[0].role", "missing"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "message"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "keeps no responses"),
+        ({"input": [{"type": "item", "id": "x"}]}, "input[0].type", "message"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},
             "input[0].content[0]",

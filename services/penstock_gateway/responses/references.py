@@ -1,0 +1,94 @@
+"""Items that a request names in place of sending them: those of responses that are kept."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock_gateway.http.errors import HTTPError, clip
+from penstock_gateway.responses.reply import ID_PREFIX
+from penstock_gateway.responses.request import STATELESS, InputItem, ResponsesRequest
+from penstock_gateway.service import Service
+
+if TYPE_CHECKING:
+    from penstock_gateway.storage.response_records import ResponseRecords
+
+REFERENCE = "item_reference"
+MOST = 100
+"""Responses that the references of a request may be to."""
+
+_ID = re.compile(r"[a-z]+_(?P<base>.{1,300})_\d{1,9}")
+"""An item's id holds that of its response."""
+
+
+class _Output(msgspec.Struct):
+    output: list[InputItem]
+
+
+_OUTPUT = msgspec.json.Decoder(_Output)
+
+
+async def with_items(service: Service, request: ResponsesRequest, owner: str) -> ResponsesRequest:
+    """The request with the items that it refers to in their places. Raises InvalidRequest, and
+    HTTPError 404 for one that isn't there."""
+    if isinstance(request.input, str) or not any(map(_refers, request.input or ())):
+        return request
+    records = None if service.store is None else service.store.responses
+    if records is None:
+        raise InvalidRequest(
+            f"input has an {REFERENCE}, but {STATELESS}; send the item itself",
+            param="input",
+            code="unsupported_value",
+        )
+    kept = _KeptItems(records, owner, service.config.max_body_bytes)
+    items = [
+        await kept.find(item.id or "", f"input[{place}].id") if _refers(item) else item
+        for place, item in enumerate(request.input or ())
+    ]
+    return msgspec.structs.replace(request, input=items)
+
+
+class _KeptItems:
+    """most: bytes that the responses may have which hold them."""
+
+    def __init__(self, records: ResponseRecords, owner: str, most: int) -> None:
+        self._records = records
+        self._owner = owner
+        self._most = self._left = most
+        self._found: dict[str, dict[str | None, InputItem]] = {}
+
+    async def find(self, id: str, where: str) -> InputItem:
+        """where: it stands in the request."""
+        named = _ID.fullmatch(id)
+        if named is not None:
+            items = await self._items_of(ID_PREFIX + named["base"], where)
+            if id in items:
+                return items[id]
+        raise HTTPError(
+            404,
+            f"{where} is {clip(id)}, and no response that is kept has that item",
+            param=where,
+            code="item_not_found",
+        )
+
+    async def _items_of(self, response: str, where: str) -> dict[str | None, InputItem]:
+        if response not in self._found:
+            whole = await self._records.find(self._owner, response) or '{"output": []}'
+            self._left -= len(whole)
+            if len(self._found) == MOST or self._left < 0:
+                raise InvalidRequest(
+                    f"{where} is one too many: references of a request may be to {MOST} responses "
+                    f"of {self._most} bytes together",
+                    param=where,
+                )
+            self._found[response] = {each.id: each for each in _OUTPUT.decode(whole).output}
+        return self._found[response]
+
+
+def _refers(item: InputItem) -> bool:
+    """Its type need not be said."""
+    bare = item.type is None and item.role is None and item.id is not None
+    return item.type == REFERENCE or bare
