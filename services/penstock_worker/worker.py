@@ -229,7 +229,8 @@ class Worker:
         hung = self._steps.await_forgotten(HUNG_SECONDS)
         if hung is not None:
             end_hung(hung)  # A device's queue: this thread can't hang in it before it waits.
-        if self._loaded is None or not same_model(self._loaded, setup):
+        # On trial, also the same ones: an extension's method may have changed what is loaded.
+        if self._loaded is None or setup.trial or not same_model(self._loaded, setup):
             if self.counts.sessions > 1:
                 self._drop()
                 gc_tuning.let_go()  # What was loaded before, even in part, must be free by now.

@@ -275,6 +275,10 @@ def test_a_life(engine: Engine, setup: Setup) -> None:
     engine.bind(b"87654321")
     again = engine.set_up(setup)
     assert again == ready, "loaded once: even its load_seconds are the same"
+    engine.server.close()
+    engine.bind(b"12348765")
+    tried = engine.set_up(msgspec.structs.replace(setup, trial=True))
+    assert tried.load_seconds != ready.load_seconds, "whoever asks for weights gets those on disk"
     engine.send(first_plan([1, 2, 3]))
     assert engine.hear(Result).slots == result.slots
     engine.send(Stop())

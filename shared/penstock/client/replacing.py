@@ -10,7 +10,13 @@ from typing import Literal, get_args
 
 from penstock.client.session import EngineSession
 from penstock.client.telling import all_able
-from penstock.errors import EngineUnavailable, InvalidRequest, ModelNotFound, UnsupportedModel
+from penstock.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    ModelNotFound,
+    RequestFailed,
+    UnsupportedModel,
+)
 from penstock.model_config import PreparedModel
 from penstock.protocol.common import MAX_CALL_SECONDS
 from penstock.protocol.from_frontend import ReplaceWeights
@@ -19,6 +25,9 @@ DEFAULT_SECONDS = 60.0
 """For which requests that have begun may take to end."""
 LOADING = 600.0
 """Seconds that loading may take beyond that."""
+
+MOST_TOLD = 4
+"""Engine cores of which an error tells."""
 
 ChangeMode = Literal["wait", "abort"]
 
@@ -56,9 +65,25 @@ async def replace_weights(
     text_only = welcome is not None and welcome.media is None
     folder, model = await asyncio.to_thread(_prepared, os.fspath(source), cache_dir, text_only)
     asked = [_asked(each, folder, model, mode == "abort", seconds) for each in connected]
-    for answer in await asyncio.gather(*asked, return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    failed = [
+        (session.endpoint, answer)
+        for session, answer in zip(connected, answers, strict=True)
+        if isinstance(answer, BaseException)
+    ]
+    if failed and len(failed) < len(connected):
+        raise RequestFailed(_divided(len(connected), failed))
+    for _, error in failed:
+        raise error
+
+
+def _divided(count: int, failed: Sequence[tuple[str, BaseException]]) -> str:
+    """What is to be said where some of so many engine cores have other weights than the rest."""
+    told = "; ".join(f"{endpoint}: {error}" for endpoint, error in failed[:MOST_TOLD])
+    return (
+        f"{count - len(failed)} of {count} engine cores have the new weights, and answers come of"
+        f" both until the others have them, too: {told}"
+    )
 
 
 def _prepared(source: str, cache_dir: str | None, text_only: bool) -> tuple[Path, PreparedModel]:
@@ -80,6 +105,8 @@ async def _asked(
         if not session.send(ReplaceWeights(number, str(folder), model, abort, seconds)):
             raise EngineUnavailable("there is no session with an engine core at the moment")
         await asyncio.wait_for(done, seconds + LOADING)
+    except InvalidRequest as error:  # Of a call, it would be the method.
+        raise InvalidRequest(error.message, param="model_path") from None
     except TimeoutError:
         raise EngineUnavailable("the workers haven't loaded the weights yet") from None
     finally:
