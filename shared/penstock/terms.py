@@ -56,6 +56,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         priority: int = 0,
         deadline_ms: float | None = None,
         cache_salt: str = "",
+        session: SessionTerms | None = None,
     ) -> Terms:
         """Terms with a deadline so many milliseconds from now. Raises InvalidRequest."""
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -72,14 +73,20 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
                 param="cache_salt",
             )
         if deadline_ms is None:
-            return cls(tenant=tenant, priority=priority, cache_salt=cache_salt)
+            return cls(tenant=tenant, priority=priority, cache_salt=cache_salt, session=session)
         if isinstance(deadline_ms, bool) or not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise InvalidRequest(
                 f"deadline_ms must lie in 1 to {MAX_DEADLINE_MS} milliseconds, not {deadline_ms!r}",
                 param="deadline_ms",
             )
         deadline = time.monotonic() + deadline_ms / 1000
-        return cls(tenant=tenant, priority=priority, deadline=deadline, cache_salt=cache_salt)
+        return cls(
+            tenant=tenant,
+            priority=priority,
+            deadline=deadline,
+            cache_salt=cache_salt,
+            session=session,
+        )
 
     def after_resets(self, count: int) -> Terms:
         """The terms under which nothing is shared with requests before the `count`-th reset of the

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from penstock import LLM, SamplingParams
+from penstock.errors import InvalidRequest
 from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
 from penstock_engine.simulate.trace import TraceRequest
 from testing.serving import Server, wait_until
@@ -138,3 +140,24 @@ def test_a_session_that_was_away_is_read_from_disk_before_it_is_back(
     assert reply["choices"][0]["text"] == alone
     assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] >= 780
     assert read_page(page).value("penstock:disk_kv_blocks_total", result="read") == read
+
+
+def test_the_library_keeps_a_sessions_kv(model: str) -> None:
+    """Beside prompts that fill the pool, those of a session are found, and those of nobody not."""
+    mine = {"prompt_token_ids": [n % 200 + 1 for n in range(400)]}
+    others = [
+        {"prompt_token_ids": [number, *[n % 150 + 9 for n in range(600)]]} for number in (2, 4)
+    ]
+    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    found, said = [], set()
+    for session in ({"session_id": "a", "kv_retention_seconds": 600}, {}):
+        with LLM(model, num_kv_blocks=300, kv_block_size=4, max_num_seqs=1) as llm:
+            for _ in range(2):
+                (output,) = llm.generate(mine, params, **session)
+                llm.generate(others, params)
+            (output,) = llm.generate(mine, params, **session)
+            found.append(output.num_cached_tokens)
+            said.add(output.outputs[0].text)
+            with pytest.raises(InvalidRequest, match="kv_retention_seconds needs a session_id"):
+                llm.generate(mine, params, kv_retention_seconds=3)
+    assert (found, len(said)) == ([396, 0], 1)

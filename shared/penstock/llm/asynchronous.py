@@ -57,7 +57,7 @@ from penstock.media.items import PromptMedia
 from penstock.media.sources import MediaSource
 from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
-from penstock.terms import Terms
+from penstock.terms import Terms, checked_session
 from penstock.transcription.begin import begin
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
@@ -225,19 +225,23 @@ class AsyncLLM(AsyncPooling):
         *,
         priority: int = 0,
         deadline_ms: float | None = None,
+        session_id: str | None = None,
+        kv_retention_seconds: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yields what `sampling_params.output_kind` says each time something new has come: the same
         RequestOutput, grown (CUMULATIVE); one with the news alone (DELTA); one at the end.
 
         priority: the lower value is served earlier, where the scheduling policy knows priorities.
         deadline_ms: from now; what isn't finished then ends with finish_reason "timeout".
-        lora_request: the adapter that is applied.
+        lora_request: the adapter that is applied.  session_id: the conversation that this is a turn
+        of, whose KV blocks are kept for so many seconds after it (default: --kv-retention-seconds).
 
         Leaving the iteration early, or cancelling its task, aborts the request.  Raises
         InvalidRequest, Overloaded, EngineUnavailable or RequestFailed.
         """
         await self.start()
-        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        session = checked_session(session_id, kv_retention_seconds)
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms, session=session)
         (terms,) = await self.with_adapters([with_salt(prompt, terms)], lora_request)
         given = library_prompt(prompt, self.text)
         async for output in self._stream(given, sampling_params, request_id, terms):
@@ -258,10 +262,13 @@ class AsyncLLM(AsyncPooling):
         mm_processor_kwargs: dict[str, Any] | None = None,
         priority: int = 0,
         deadline_ms: float | None = None,
+        session_id: str | None = None,
+        kv_retention_seconds: float | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """As generate, for a conversation in the model's chat template. See LLM.chat."""
         await self.start()
-        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
+        session = checked_session(session_id, kv_retention_seconds)
+        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms, session=session)
         (terms,) = await self.with_adapters([terms], lora_request)
         given = self.tokenise_chat(
             messages,

@@ -15,6 +15,7 @@ from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS
 from penstock.model_config import GenerationDefaults
+from penstock.protocol.common import SessionTerms
 from penstock.sampling_params import SamplingParams
 from penstock.terms import Terms
 from penstock.text.content_shape import Marks, media_part, shaped, stand_ins
@@ -104,7 +105,10 @@ def params_list(
 
 
 def terms_list(
-    priority: Sequence[int] | None, deadline_ms: float | None, count: int
+    priority: Sequence[int] | None,
+    deadline_ms: float | None,
+    count: int,
+    session: SessionTerms | None = None,
 ) -> list[Terms]:
     """Terms for each prompt. priority: one value each, or None. Raises InvalidRequest."""
     values = [0] * count if priority is None else list(priority)
@@ -113,7 +117,9 @@ def terms_list(
             f"there are {count} prompts and {len(values)} priorities; give one for each",
             param="priority",
         )
-    return [Terms.checked(priority=value, deadline_ms=deadline_ms) for value in values]
+    return [
+        Terms.checked(priority=value, deadline_ms=deadline_ms, session=session) for value in values
+    ]
 
 
 def with_salt(prompt: Prompt, terms: Terms) -> Terms:

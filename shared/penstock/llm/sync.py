@@ -33,7 +33,7 @@ from penstock.llm.prompts import (
     with_salt,
 )
 from penstock.sampling_params import SamplingParams
-from penstock.terms import Terms
+from penstock.terms import Terms, checked_session
 
 
 def _shut_down(loop: BackgroundLoop, llm: AsyncLLM) -> None:
@@ -92,6 +92,8 @@ class LLM(PoolingCalls):
         lora_request: GivenAdapters = None,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
+        session_id: str | None = None,
+        kv_retention_seconds: float | None = None,
     ) -> list[RequestOutput]:
         """One RequestOutput per prompt, in the prompts' order.
 
@@ -105,13 +107,17 @@ class LLM(PoolingCalls):
         place.  lora_request: the adapter that is applied, one for all or one each (None: the model
         alone).  priority: one value each; the lower is served earlier, where the scheduling policy
         knows priorities.  deadline_ms: from now, for all; what isn't finished then ends with
-        finish_reason "timeout".  Raises ValueError for a bad prompt before anything runs; for a
-        picture that can't be prepared, when its turn comes.
+        finish_reason "timeout".  session_id: the conversation that these are a turn of, whose KV
+        blocks are kept for so many seconds after it (default: --kv-retention-seconds).
+
+        Raises ValueError for a bad prompt before anything runs; for a picture that can't be
+        prepared, when its turn comes.
         """
         text = self._text()
         given = prompt_list(prompts)
         tokenised = [library_prompt(prompt, text) for prompt in given]
-        terms = terms_list(priority, deadline_ms, len(tokenised))
+        session = checked_session(session_id, kv_retention_seconds)
+        terms = terms_list(priority, deadline_ms, len(tokenised), session)
         terms = [with_salt(prompt, each) for prompt, each in zip(given, terms, strict=True)]
         terms = self._loop.run(self._llm.with_adapters(terms, lora_request))
         return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
@@ -131,6 +137,8 @@ class LLM(PoolingCalls):
         mm_processor_kwargs: dict[str, Any] | None = None,
         priority: Sequence[int] | None = None,
         deadline_ms: float | None = None,
+        session_id: str | None = None,
+        kv_retention_seconds: float | None = None,
     ) -> list[RequestOutput]:
         """As generate, for one conversation or a list of them, in the model's chat template.
 
@@ -153,7 +161,8 @@ class LLM(PoolingCalls):
             )
             for chat in conversation_list(messages)
         ]
-        terms = terms_list(priority, deadline_ms, len(tokenised))
+        session = checked_session(session_id, kv_retention_seconds)
+        terms = terms_list(priority, deadline_ms, len(tokenised), session)
         terms = self._loop.run(self._llm.with_adapters(terms, lora_request))
         return self._run(tokenised, self._params(sampling_params, len(tokenised)), terms, use_tqdm)
 
