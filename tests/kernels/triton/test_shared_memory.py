@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from penstock_kernels.triton.shared_memory import (
     stages_that_fit,
 )
 from penstock_kernels.triton.tiles import (
+    AttentionChoice,
     AttentionTiles,
     attention_bytes,
     attention_choice,
@@ -147,6 +149,27 @@ def test_every_head_fits(shared: SharedMemory, dtype: torch.dtype, *, invariant:
             taken = attention_bytes(tiles, head, dtype.itemsize, shared, keys_only=True)
             assert taken <= shared.size
         assert not invariant or choice.few == choice.many
+
+
+def test_hopper_has_the_tiles_that_were_measured_there() -> None:
+    large, wide = AttentionTiles(128, 128, 0, 8, 5), AttentionTiles(64, 64, 0, 8, 5)
+    few = AttentionTiles(16, 64, 512, 4, 5, 168)
+    for head in (64, 80, 96, 128):
+        assert attention_choice(head) == AttentionChoice(few, large)
+        same = AttentionTiles(64, 64, 512, 4, 5)
+        assert attention_choice(head, batch_invariant=True) == AttentionChoice(same, same)
+    for head in (192, 256):
+        assert attention_choice(head) == AttentionChoice(replace(few, keys=32), wide)
+        same = AttentionTiles(64, 32, 512, 8, 5)
+        assert attention_choice(head, batch_invariant=True) == AttentionChoice(same, same)
+    for head, dtype, keys in ((128, FP32, 32), (256, FP32, 16), (512, FP32, 16), (512, BF16, 16)):
+        few, many = AttentionTiles(16, keys, 512, 8, 5), AttentionTiles(32, keys, 0, 8, 5)
+        assert attention_choice(head, dtype) == AttentionChoice(few, many)
+        assert attention_choice(head, dtype, batch_invariant=True) == AttentionChoice(few, few)
+    few, many = AttentionTiles(16, 32, 512, 8, 2), AttentionTiles(32, 32, 0, 8, 2)
+    for dtype in (BF16, FP32):
+        assert latent_choice(576, dtype) == AttentionChoice(few, many)
+        assert latent_choice(576, dtype, batch_invariant=True) == AttentionChoice(few, few)
 
 
 @pytest.mark.slow
