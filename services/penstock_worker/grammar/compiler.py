@@ -30,6 +30,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._library: Library | None = None
         self._own = threading.local()
+        self._trials: list[Trial] = []
 
     def __call__(self, definition: Grammar) -> _Compiled:
         with self._lock:
@@ -38,10 +39,16 @@ class Compiler:
         trial = getattr(self._own, "trial", None)
         if trial is None:
             trial = self._own.trial = Trial(*self._model)
+            self._trials.append(trial)
         template = self._library.matcher(trial.source(definition))
         compiled = _Compiled(template, self._vocab_size)
         compiled.matcher().allowed()  # One that allows nothing at all is refused here.
         return compiled
+
+    def close(self) -> None:
+        """Ends the processes. Nobody may ask for anything any more."""
+        for trial in self._trials:
+            trial.end()
 
 
 class _Compiled:

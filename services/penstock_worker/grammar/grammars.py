@@ -60,15 +60,21 @@ class SlotGrammars:
     """budget: seconds that a step may wait for masks, all its rounds together. Threads that compute
     shares of it wait at the same time, each so long.
     agree: makes one answer of what several ranks say of the same masks (whether each is late);
-    called in every step that has grammars.
+    called in every step that has grammars.  end: what `close` calls last.
 
     `compile`, `drop` and `reset` are the session's; `apply`, `masks` and `advance` the runner's.
     """
 
     def __init__(
-        self, compile: Compile = unsupported, *, budget: float = 0.0, agree: Agree = _by_itself
+        self,
+        compile: Compile = unsupported,
+        *,
+        budget: float = 0.0,
+        agree: Agree = _by_itself,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self._compile = compile
+        self._end = end
         self._agree = agree
         self._budget = budget
         self._waited: dict[int, float] = {}
@@ -101,6 +107,7 @@ class SlotGrammars:
         self.reset()
         for pool in (self._compilers, self._quick, self._slow):
             pool.shutdown(wait=False, cancel_futures=True)
+        self._end()
 
     def _compile_one(
         self, compiled: dict[int, Compiled], number: int, definition: Grammar, tell: Tell

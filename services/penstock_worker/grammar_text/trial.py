@@ -59,6 +59,13 @@ class Trial:
             child.kill()
             child.communicate()
 
+    def end(self) -> None:
+        """The same from any thread: what is being compiled fails."""
+        child = self._child
+        if child is not None:
+            child.kill()
+            child.wait()
+
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "penstock_worker.grammar_text.child", *self._arguments]
         child = subprocess.Popen(

@@ -298,7 +298,8 @@ def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGramma
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,
     )
-    return SlotGrammars(compiler, budget=setup.grammar_mask_budget_ms / 1000, agree=ranks.any)
+    budget = setup.grammar_mask_budget_ms / 1000
+    return SlotGrammars(compiler, budget=budget, agree=ranks.any, end=compiler.close)
 
 
 def _load_pooling(

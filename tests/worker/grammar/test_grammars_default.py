@@ -92,9 +92,11 @@ def conforms(number: int, text: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def compiler(default_folder: Path, default_model: PreparedModel) -> Compiler:
+def compiler(default_folder: Path, default_model: PreparedModel) -> Iterator[Compiler]:
     eos = default_model.generation.eos_token_ids
-    return Compiler(default_folder / "tokenizer.json", default_model.config.vocab_size, eos)
+    made = Compiler(default_folder / "tokenizer.json", default_model.config.vocab_size, eos)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -385,8 +387,10 @@ def test_other_dialects(
 
 
 def test_a_model_without_eos_cannot_end_a_grammar(default_folder: Path) -> None:
-    grammars = SlotGrammars(Compiler(default_folder / "tokenizer.json", 49152, ()), budget=1.0)
+    compiler = Compiler(default_folder / "tokenizer.json", 49152, ())
+    grammars = SlotGrammars(compiler, budget=1.0, end=compiler.close)
     assert "EOS" in compile_now(grammars, 1, GRAMMARS[2])
+    grammars.close()
 
 
 def test_an_ambiguous_grammar_is_deferred_then_fails_and_holds_nobody_up(

@@ -46,4 +46,5 @@ def test_outputs_are_valid(
         jsonschema.Draft202012Validator(
             schema, format_checker=jsonschema.FormatChecker(formats=("date", "uuid", "ipv4"))
         ).validate(json.loads(text))
+    compiler.close()
     assert ended >= 0.95 * SCHEMAS, ended
