@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from deploy.local import HAPROXY_CONFIG, Balancer, haproxy
-from testing.serving import wait_until
+from testing.serving import PATIENCE, wait_until
 from tests.deploy.programs import needed
 from tests.deploy.scripted_gateway import Scripted, scripted_gateway
 
@@ -114,7 +114,7 @@ def test_an_id_is_the_same_in_every_attempt(tmp_path: Path) -> None:
 def test_no_spelling_of_metrics_gets_through(tmp_path: Path) -> None:
     with balanced(tmp_path, ok) as (balancer, (gateway,)):
         for path in ("/metrics", "/%6detrics", "/METRICS", "/metrics?x=1", "/metrics/"):
-            answer = httpx.get(balancer.url + path)
+            answer = httpx.get(balancer.url + path, timeout=PATIENCE)
             assert answer.status_code == 404
             assert answer.json()["error"]["code"] == "not_found"
         assert gateway.asked == []
@@ -179,7 +179,7 @@ def test_without_a_gateway_it_says_so(tmp_path: Path) -> None:
 def test_its_own_counts_are_on_a_port_of_their_own(tmp_path: Path) -> None:
     with balanced(tmp_path, ok) as (balancer, _):
         post(balancer)
-        text = httpx.get(f"http://{balancer.operations}/metrics").text
+        text = httpx.get(f"http://{balancer.operations}/metrics", timeout=PATIENCE).text
         assert 'haproxy_backend_active_servers{proxy="gateways"} 1' in text
         assert "haproxy_frontend_http_responses_total" in text
 

@@ -22,7 +22,7 @@ import pytest
 from deploy.local import Balancer, answers, free_port, haproxy
 from penstock.prepare import prepare
 from testing import processes
-from testing.serving import wait_until
+from testing.serving import PATIENCE, wait_until
 from testing.words import text
 from tests.deploy.programs import certificate, needed
 
@@ -172,12 +172,13 @@ def test_tls_brings_http_2_and_only_what_it_should(pair: Pair, tmp_path: Path) -
         old = [needed("curl"), "-sS", *trust, "--tls-max", "1.1", url]
         assert subprocess.run(old, capture_output=True, timeout=120).returncode == 35
         with pytest.raises(httpx.ConnectError):
-            httpx.get(balancer.url + "/v1/models")
+            httpx.get(balancer.url + "/v1/models", timeout=PATIENCE)
 
 
 def test_a_client_that_leaves_takes_its_request_along(pair: Pair) -> None:
     def running() -> int:
-        return int(httpx.get(pair.balancer.url + "/status").json()["engine"]["running"])
+        status = httpx.get(pair.balancer.url + "/status", timeout=PATIENCE).json()
+        return int(status["engine"]["running"])
 
     for flags in ("--http1.1", "--http2-prior-knowledge"):
         for stream in (True, False):

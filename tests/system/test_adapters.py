@@ -16,7 +16,7 @@ import torch
 from openai import OpenAI
 
 from penstock import LLM, LoRARequest, SamplingParams
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from tests.adapter_folders import random_factors, write_gguf, write_peft
 from tests.worker.pooling.pooling_models import save
 from tests.worker.pooling.test_adapters import merged
@@ -333,7 +333,7 @@ def test_a_classifier_with_adapters(start_server: Callable[..., Server], tmp_pat
     twin = merged(model, factors, 8 / 4)
     for name, values in head.items():
         twin.get_parameter(name).data = torch.from_numpy(values)
-    served = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+    served = httpx.get(f"{server.url}/v1/models", timeout=PATIENCE).json()["data"][0]["id"]
     found = {name: scores(name) for name in (served, "mine")}
     for name, theirs in ((served, model), ("mine", twin)):
         for text, probs in zip(texts, found[name], strict=True):

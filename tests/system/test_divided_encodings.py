@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testing.serving import Server, wait_until
+from testing.serving import PATIENCE, Server, wait_until
 from testing.trained.seeing.hub_folder import Shape, config, processor, save, tokenizer
 from testing.trained.seeing.pictures import EVERY, draw
 from tests.gateway.media import data_uri, image, text
@@ -104,6 +104,6 @@ def test_answers_are_the_same_when_a_process_dies_of_something_else(
 
 def _waiting(server: Server) -> bool:
     """Whether a request has come."""
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    lines = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text.splitlines()
     name = "penstock:gateway_open_requests"
     return any(line.startswith(name) and float(line.split()[-1]) > 0 for line in lines)

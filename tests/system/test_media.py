@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from penstock import LLM, SamplingParams
-from testing.serving import Server
+from testing.serving import PATIENCE, Server
 from tests.gateway.media import data_uri, image, text
 from tests.shared.media.pictures import picture, saved
 from tests.system.killed_streams import check_a_killed_stream
@@ -117,7 +117,7 @@ def test_the_same_answers_in_company_and_again(
     assert tokens(again) == wanted[0][1]
     (sequence,) = again["penstock_timeline"]["sequences"]
     assert (sequence["encoded_items"], sequence["cached_items"]) == (0, 1)
-    metrics = httpx.get(f"{seeing.url}/metrics").text
+    metrics = httpx.get(f"{seeing.url}/metrics", timeout=PATIENCE).text
     prepared = [line for line in metrics.splitlines() if "media_prepared_total{" in line]
     # Three pictures in all, however often they came.
     assert [float(line.split()[-1]) for line in prepared] == [3.0]

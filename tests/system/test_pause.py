@@ -73,7 +73,7 @@ def test_streams_go_on_where_they_were(running: Server) -> None:
     assert said(running, "pause", mode="keep") == {"status": "paused"}
     wait_until(lambda: paused(running))
     late = Stream(running.url)
-    steps = httpx.get(f"{running.url}/status").json()
+    steps = httpx.get(f"{running.url}/status", timeout=PATIENCE).json()
     assert said(running, "resume") == {"status": "resumed"}
     for each in (*streams, late):
         each.join(PATIENCE)

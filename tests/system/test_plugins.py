@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from testing.examples import install
-from testing.serving import Server, ServerFailed
+from testing.serving import PATIENCE, Server, ServerFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -41,8 +41,8 @@ def test_examples_in_a_whole_system(start_server: Callable[..., Server], tiny_mo
         *("--plugins", "uptime,long_prompts", "--dtype", "float32"),
     )
     said = complete(server)
-    assert httpx.get(f"{server.url}/v1/uptime").json()["seconds"] > 0
-    assert "example:long_prompts_total" in httpx.get(f"{server.url}/metrics").text
+    assert httpx.get(f"{server.url}/v1/uptime", timeout=PATIENCE).json()["seconds"] > 0
+    assert "example:long_prompts_total" in httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
     assert "a long prompt" in server.stderr
     assert "the largest logit so far" in server.stderr
     plain = start_server(
@@ -50,7 +50,7 @@ def test_examples_in_a_whole_system(start_server: Callable[..., Server], tiny_mo
         *("--plugins", "none"),
     )
     assert complete(plain) == said
-    assert httpx.get(f"{plain.url}/v1/uptime").status_code == 404
+    assert httpx.get(f"{plain.url}/v1/uptime", timeout=PATIENCE).status_code == 404
 
 
 def test_what_was_asked_for_and_is_broken_stops_the_start(

@@ -70,7 +70,8 @@ def ready(port: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200:
+            url = f"http://127.0.0.1:{port}/health/ready"
+            if httpx.get(url, timeout=PATIENCE).status_code == 200:
                 return True
         except httpx.TransportError:
             pass  # It isn't listening yet.

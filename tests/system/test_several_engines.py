@@ -42,7 +42,7 @@ def ready(server: Server) -> int:
 
 
 def counter(server: Server, name: str) -> float:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
     lines = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
@@ -137,7 +137,7 @@ def test_a_sessions_turns_meet_at_one_engine_core(two):
 
 def sessions_at(server: Server) -> Counter[str]:
     """Requests that engine cores were given as turns of a session."""
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
     lines = [line for line in text.splitlines() if line.startswith("penstock:routed_requests_to")]
     return Counter(
         {

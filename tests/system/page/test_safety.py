@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from testing.serving import Server
+from testing.serving import PATIENCE, Server
 from tests.system.page.driving import Chat, Tab, export_file
 
 pytestmark = pytest.mark.timeout(600)
@@ -157,7 +157,7 @@ def test_the_key_goes_nowhere_else(open_tab: Callable[..., Tab], server: Server)
         chat.send("Hi")
     assert request.value.headers["authorization"] == "Bearer sk-secret"
     assert all("sk-secret" not in url for url in asked)
-    assert httpx.get(server.url).headers["referrer-policy"] == "no-referrer"
+    assert httpx.get(server.url, timeout=PATIENCE).headers["referrer-policy"] == "no-referrer"
     kept = "[JSON.stringify(localStorage), JSON.stringify(sessionStorage)]"
     assert ["sk-secret" in each for each in chat.page.evaluate(kept)] == [False, True]
     assert "sk-secret" not in json.dumps(chat.kept())
