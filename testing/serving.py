@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,17 @@ class Server:
             return self.get("/health/ready", timeout=5)[0] == 200
         except OSError:
             return False
+
+    def each_gateway(self, says: Callable[[Any], bool]) -> bool:
+        """Whether /status says so of all gateways: each connection may reach another one."""
+        return all(says(self.get("/status")[1]) for _ in range(8))
+
+    def engine_replaced(self, boot: str) -> bool:
+        """Whether all gateways serve requests by another engine core than this one, which was
+        killed. New requests don't wait long for one that is slow to come back."""
+        return self.each_gateway(
+            lambda status: status["ready"] and status["boot"] not in (None, "", boot)
+        )
 
     def stop(self, signum: int = signal.SIGTERM, timeout: float = STOP_TIMEOUT) -> int:
         """Sends the signal and waits; returns the exit code."""

@@ -117,10 +117,13 @@ def test_a_dropped_stream_frees_its_request(server: Server, channel: grpc.Channe
 
 def test_a_stream_outlives_the_engine_core(server: Server, channel: grpc.Channel) -> None:
     expected = over_http(server, "Survive", 100)["token_ids"]
+    boot = server.get("/status")[1]["boot"]
     running = stream(channel, generate("Survive", 100))
     first = next(running)
     os.kill(server.child("engine"), signal.SIGKILL)
     assert token_ids([first, *running]) == expected
+    # The stream may have been over before the blow.
+    wait_until(lambda: server.engine_replaced(boot))
 
 
 def test_the_process_comes_back_at_its_port(server: Server, channel: grpc.Channel) -> None:

@@ -58,7 +58,7 @@ def undisturbed(started):
 
 @pytest.mark.parametrize("victim", ["worker 0", "engine"])
 def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undisturbed, victim):
-    first = own_server.child(victim)
+    first, boot = own_server.child(victim), own_server.get("/status")[1]["boot"]
 
     def kill_once(count: int) -> None:
         if count == 8:
@@ -67,6 +67,8 @@ def test_a_stream_goes_on_when_a_process_is_killed_under_it(own_server, undistur
     assert stream_text(own_server.url, kill_once) == undisturbed
     # Where the stream was over before the blow, its successor may be on its way still.
     wait_until(lambda: own_server.children().get(f"penstock: {victim}") not in (None, first))
+    if victim == "engine":
+        wait_until(lambda: own_server.engine_replaced(boot))
 
 
 def test_tokens_that_the_engine_core_held_come_out_the_same_when_it_is_killed(own_server):

@@ -177,9 +177,15 @@ def test_a_deadline_counts_while_a_model_is_loaded_and_the_timeline_tells(severa
 def test_a_model_whose_engine_core_dies_is_back_and_others_notice_nothing(
     several: Server,
 ) -> None:
+    def serves_two(status: Any) -> bool:
+        return any(each["model"] == "two" and each["ready"] for each in status["models"])
+
     with httpx.Client(base_url=several.url, timeout=2 * PATIENCE) as client:
         client.post("/v1/completions", json=body_of("abc", "two", stream=False))
-        os.kill(several.child("engine of two"), signal.SIGKILL)
+        first = several.child("engine of two")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: several.children().get("penstock: engine of two") not in (None, first))
+        wait_until(lambda: several.each_gateway(serves_two))
         reply = client.post("/v1/completions", json=body_of("abc", "two", stream=False))
         assert reply.status_code == 200
 

@@ -121,9 +121,11 @@ def test_a_killed_process_comes_back_with_them(
     running: Server, expected: list[list[str]], child: str
 ) -> None:
     assert replaced(running, "2").status_code == 200
-    pid = running.child(child)
+    pid, boot = running.child(child), running.get("/status")[1]["boot"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: running.children().get(f"penstock: {child}", pid) != pid)
+    if child == "engine":
+        wait_until(lambda: running.engine_replaced(boot))
     assert said(running) == expected[2]
 
 
