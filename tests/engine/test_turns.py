@@ -93,6 +93,7 @@ def test_a_flood_of_front_ends_leaves_room_for_steps_and_workers(
                 assert front.client.send(Abort(number))
             worker.poll()
             _until(lambda: worker.poll() or worker.client._numbering is not None)
+            _until(lambda: _has_come(servers[1]))
             core.busy.clear()
             _until(lambda: Abort(FLOOD - 1) in core.said and "worker" in core.said)
         finally:
@@ -111,6 +112,12 @@ def test_a_flood_of_front_ends_leaves_room_for_steps_and_workers(
         longest = max(longest, between)
     assert longest <= TURN / COST + 1
     assert core.said.index("worker") < core.said.index(Abort(20)), "it need not wait for the flood"
+
+
+def _has_come(server: Any) -> bool:
+    """Whether something lies there for the loop to take."""
+    with server.lock:
+        return server.more or server.socket.poll(0) != 0
 
 
 def _until(done: Any) -> None:

@@ -134,7 +134,6 @@ def test_headers_wait_for_the_first_token(start: Callable[..., LiveGateway]) -> 
         (InvalidRequest("too late"), 400),
         ([delta("", "timeout")], 408),
         ([delta("", "error", "worker died twice")], 500),
-        ([delta("", "abort")], 503),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
