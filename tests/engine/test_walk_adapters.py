@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_engine.waiting import adapter_places
@@ -15,7 +15,7 @@ from tests.engine.fake_media import drawn_media
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import POLICIES, TENANTS, Choices, Walker
-from tests.thinning import part
+from tests.engine.walks import SHORT, walked
 
 
 def make_harness(choose: Choices) -> Harness:
@@ -97,18 +97,10 @@ class AdapterWalker(Walker):
         assert {entry.running for entry in adapters.places.loaded.values()} <= {0}
 
 
-def walked(choose: Choices, operations: int) -> AdapterWalker:
-    walker = AdapterWalker(choose)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length).end()
+    walked(AdapterWalker(Drawn(data)), length).end()
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for(
@@ -117,7 +109,7 @@ def test_long_histories_and_that_they_meet_what_they_are_for(
     monkeypatch.setattr(adapter_places, "MAX_STARTS", 3)
     met = Counter[str]()
     for seed in range(10):
-        walker = walked(Seeded(seed), 250)
+        walker = walked(AdapterWalker(Seeded(seed)), 250)
         walker.end()
         met += walker.met
         met["preempted"] += walker.h.core.state.scheduling.num_preemptions

@@ -7,22 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.settings import RecordSettings
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
-from penstock_engine.record.restore import restore
-from penstock_engine.record.snapshot import snapshot
 from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
-from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Choices, Walker, drawn_options
-from tests.thinning import part
+from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,24 +71,16 @@ class DiskWalker(Walker):
         assert not cache.num_fetching
 
 
-def walked(choose: Choices, operations: int) -> DiskWalker:
-    walker = DiskWalker(choose)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length).end()
+    walked(DiskWalker(Drawn(data)), length).end()
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(12):
-        walker = walked(Seeded(seed), 500)
+        walker = walked(DiskWalker(Seeded(seed)), 500)
         walker.end()
         met += walker.met
         counts = walker.h.core.state.counts
@@ -118,26 +103,11 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4])
 def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
-    walker = DiskWalker(Seeded(seed))
-    with recording(walker.h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        walker.h.core = core
-        walker.connect()
-        for _ in range(400):
-            walker.walk()
+    core, steps = check_replay(DiskWalker(Seeded(seed)), tmp_path, 400)
     assert core.state.counts.disk_blocks_read
-    (path,) = log_files([str(tmp_path)])
-    done = replay(path)
-    assert (done.difference, done.torn) == (None, None)
-    assert done.steps > 200
+    assert steps > 200
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_restored_core_goes_on_like_the_original(seed: int) -> None:
-    walker = walked(Seeded(seed), 150 + 40 * seed)
-    core = walker.h.core
-    twins = Twins(core, restore(snapshot(core)))
-    walker.h.core = twins  # type: ignore[assignment]
-    for _ in range(200):
-        walker.walk()
-    walker.end()
-    assert twins.steps > 50
+    assert check_restored(walked(DiskWalker(Seeded(seed)), 150 + 40 * seed), 200) > 50

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.fake_media import drawn_media, picture
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import POLICIES, Choices, Walker
-from tests.thinning import part
+from tests.engine.walks import SHORT, walked
 
 
 def make_harness(choose: Choices) -> Harness:
@@ -93,24 +93,16 @@ class MediaWalker(Walker):
             self.h.compiles(number)
 
 
-def walked(choose: Choices, operations: int) -> MediaWalker:
-    walker = MediaWalker(choose)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length).end()
+    walked(MediaWalker(Drawn(data)), length).end()
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(16):
-        walker = walked(Seeded(seed), 250)
+        walker = walked(MediaWalker(Seeded(seed)), 250)
         walker.end()
         met += walker.met
         met["preempted"] += walker.h.core.state.scheduling.num_preemptions

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.settings import RecordSettings
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
-from penstock_engine.record.restore import restore
-from penstock_engine.record.snapshot import snapshot
 from tests.engine.harness import Harness
-from tests.engine.record.twins import Twins
 from tests.engine.test_walk import Drawn, Seeded
 from tests.engine.walker import Choices, Walker, drawn_options
-from tests.thinning import part
+from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
 
 class SessionWalker(Walker):
@@ -65,24 +58,16 @@ class SessionWalker(Walker):
         assert not sessions._heap
 
 
-def walked(choose: Choices, operations: int) -> SessionWalker:
-    walker = SessionWalker(choose)
-    walker.connect()
-    for _ in range(operations):
-        walker.walk()
-    return walker
-
-
-@settings(max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
+@SHORT
 @given(st.data(), st.integers(1, 60))
 def test_short_histories(data: st.DataObject, length: int) -> None:
-    walked(Drawn(data), length).end()
+    walked(SessionWalker(Drawn(data)), length).end()
 
 
 def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     met = Counter[str]()
     for seed in range(8):
-        walker = walked(Seeded(seed), 300)
+        walker = walked(SessionWalker(Seeded(seed)), 300)
         walker.end()
         met += walker.met
         met["prefetched"] += walker.h.core.state.counts.prefetched["host"]
@@ -94,24 +79,9 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
 
 
 def test_a_replay_decides_alike(tmp_path: Path) -> None:
-    walker = SessionWalker(Seeded(1))
-    with recording(walker.h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        walker.h.core = core
-        walker.connect()
-        for _ in range(200):
-            walker.walk()
-    (path,) = log_files([str(tmp_path)])
-    done = replay(path)
-    assert (done.difference, done.torn) == (None, None)
-    assert done.steps > 100
+    _, steps = check_replay(SessionWalker(Seeded(1)), tmp_path, 200)
+    assert steps > 100
 
 
 def test_a_restored_core_goes_on_like_the_original() -> None:
-    walker = walked(Seeded(0), 150)
-    core = walker.h.core
-    twins = Twins(core, restore(snapshot(core)))
-    walker.h.core = twins  # type: ignore[assignment]
-    for _ in range(80):
-        walker.walk()
-    walker.end()
-    assert twins.steps > 20
+    assert check_restored(walked(SessionWalker(Seeded(0)), 150), 80) > 20

@@ -1,0 +1,57 @@
+"""What random histories are put through: they are walked, replayed, and restored half-way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import HealthCheck, settings
+
+from penstock.config.settings import RecordSettings
+from penstock_engine.core import EngineCore
+from penstock_engine.record.framing import log_files
+from penstock_engine.record.recorder import recording
+from penstock_engine.record.replay import replay
+from penstock_engine.record.restore import restore
+from penstock_engine.record.snapshot import snapshot
+from tests.engine.record.twins import Twins
+from tests.engine.walker import Walker
+from tests.thinning import part
+
+SHORT = settings(
+    max_examples=part(20, 1 / 2), deadline=None, suppress_health_check=list(HealthCheck)
+)
+"""Of the histories that Hypothesis draws."""
+
+AnyWalker = TypeVar("AnyWalker", bound=Walker)
+
+
+def walked(walker: AnyWalker, operations: int) -> AnyWalker:
+    """After so many, the first of which connects a front end."""
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+    return walker
+
+
+def check_replay(walker: Walker, folder: Path, operations: int) -> tuple[EngineCore, int]:
+    """The recording of a new walker's history decides as it did; the core, and its steps."""
+    with recording(walker.h.core, RecordSettings(record_dir=str(folder))) as core:
+        walker.h.core = core
+        walked(walker, operations)
+    (path,) = log_files([str(folder)])
+    done = replay(path)
+    assert (done.difference, done.torn) == (None, None)
+    return core, done.steps
+
+
+def check_restored(walker: Walker, operations: int) -> int:
+    """A restored core does what the original does for so many operations and up to the end; the
+    steps of both."""
+    core = walker.h.core
+    twins = Twins(core, restore(snapshot(core)))
+    walker.h.core = twins  # type: ignore[assignment]
+    for _ in range(operations):
+        walker.walk()
+    walker.end()
+    return twins.steps
