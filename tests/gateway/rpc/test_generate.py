@@ -206,7 +206,7 @@ async def test_a_dropped_stream_aborts_its_request(serve: Serve) -> None:
     async for _ in stream:
         break
     stream.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await serving.engine.generations[0].aborted.wait()
     while serving.service.open_requests:
         await asyncio.sleep(0)
@@ -214,11 +214,16 @@ async def test_a_dropped_stream_aborts_its_request(serve: Serve) -> None:
 
 async def test_a_call_whose_deadline_passes(serve: Serve) -> None:
     serving = await serve(FakeEngineClient(_slow))
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await serving.unary(GENERATE, GenerateRequest(text="x"), GenerateResponse, timeout=0.3)
-    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    for seconds in (0.3, 3.0, 30.0):
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await serving.unary(
+                GENERATE, GenerateRequest(text="x"), GenerateResponse, timeout=seconds
+            )
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if serving.engine.generations:
+            break  # Else the machine was so slow that nothing had been begun.
     assert serving.engine.terms[0].deadline is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await serving.engine.generations[0].aborted.wait()
 
 
@@ -232,7 +237,7 @@ async def test_abort_ends_what_has_the_id(serve: Serve) -> None:
     await serving.unary("/vllm.Control/Abort", request, AbortResponse)
     assert await stream.code() is grpc.StatusCode.CANCELLED
     assert "aborted" in await stream.details()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await serving.engine.generations[0].aborted.wait()
     assert not serving.engine.generations[1].aborted.is_set()
 
