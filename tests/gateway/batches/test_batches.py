@@ -345,7 +345,7 @@ async def test_a_wrong_file_ends_a_batch_that_comes_too_late(gateway: Storing) -
     batch_id = await gateway.begin(line("a") + b"nonsense\n", completion_window="1s")
     await asyncio.sleep(1.1)
     async with gateway.running():
-        batch = await asyncio.wait_for(gateway.ended(batch_id), 10)
+        batch = await asyncio.wait_for(gateway.ended(batch_id), 60)
     assert batch["status"] == "failed"
     assert batch["errors"]["data"][0]["line"] == 2
 
@@ -355,7 +355,7 @@ async def test_lines_of_a_batch_that_comes_too_late(gateway: Storing) -> None:
     await asyncio.sleep(1.1)
     gateway.engine.script = lambda prompt, params: iter([1000.0])
     async with gateway.running():
-        batch = await asyncio.wait_for(gateway.ended(batch_id), 10)
+        batch = await asyncio.wait_for(gateway.ended(batch_id), 60)
     assert batch["status"] == "expired"
     assert batch["request_counts"] == {"total": 2, "completed": 0, "failed": 2}
 

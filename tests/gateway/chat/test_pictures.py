@@ -302,7 +302,7 @@ async def test_a_deadline_ends_the_wait_for_a_picture(stream: bool) -> None:
         (pid,) = gateway.desk.pool.pids
         os.kill(pid, signal.SIGSTOP)
         other = image(data_uri(saved(picture(seed=5))))
-        reply = await gateway.ask(other, deadline_ms=50, stream=stream)
+        reply = await gateway.ask(other, deadline_ms=500, stream=stream)
         assert reply.status_code == 408, reply.text
         assert "before its pictures were prepared" in reply.text
         assert gateway.desk.budget.held == 0

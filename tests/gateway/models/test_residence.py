@@ -132,7 +132,7 @@ async def test_a_model_that_fails_is_told_to_all_who_wait_and_tried_again_later(
     tasks = [asyncio.create_task(work(place, done)) for _ in range(2)]
     await turns()
     place.take()
-    place.state("failed", "its weights are broken", retry_after=0.1)
+    place.state("failed", "its weights are broken", retry_after=0.6)
     for task in tasks:
         with pytest.raises(ModelFailed, match="its weights are broken") as caught:
             await task
@@ -140,7 +140,7 @@ async def test_a_model_that_fails_is_told_to_all_who_wait_and_tried_again_later(
     with pytest.raises(ModelFailed):
         await work(place, done)
     assert place.take() == []
-    await asyncio.sleep(0.11)
+    await asyncio.sleep(0.61)
     again = asyncio.create_task(work(place, done))
     await turns()
     assert place.take() == [Want]
