@@ -153,7 +153,7 @@ async def test_a_line_that_finds_no_room_comes_again(gateway: Storing, monkeypat
 
 async def test_a_runner_that_dies_leaves_its_work_to_another(gateway: Storing, monkeypatch) -> None:
     """What was answered isn't asked again; what was under way is."""
-    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 0.3)
+    monkeypatch.setattr(held_batches, "HOLD_SECONDS", 1.5)
     asked: list[str] = []
     held = asyncio.Event()
 

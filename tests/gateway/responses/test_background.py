@@ -147,7 +147,7 @@ async def test_another_runner_goes_on_when_one_has_died(
     gateway: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.engine.script = ENDLESS
-    monkeypatch.setattr(background_records, "HOLD_SECONDS", 0.5)
+    monkeypatch.setattr(background_records, "HOLD_SECONDS", 2.0)
     ids = [(await begin(gateway, f"{number}?"))["id"] for number in range(3)]
     records = gateway.store.background
     assert records is not None
