@@ -146,7 +146,7 @@ def test_a_stream_goes_on_when_a_process_is_killed(victim: str, drafting: Drafti
     server = drafting.server
     wait_until(server.ready)
     undisturbed = stream_text(server.url)
-    first = server.child(victim)
+    first, boot = server.child(victim), server.get("/status")[1]["boot"]
 
     def kill_once(count: int) -> None:
         if count == 8:
@@ -155,6 +155,8 @@ def test_a_stream_goes_on_when_a_process_is_killed(victim: str, drafting: Drafti
     assert stream_text(server.url, kill_once) == undisturbed
     wait_until(lambda: server.children().get(f"penstock: {victim}") not in (None, first))
     wait_until(server.ready)
+    if victim == "engine":
+        wait_until(lambda: server.engine_replaced(boot))
     assert stream_text(server.url) == undisturbed
     assert drafting.drafted() > 0
 
