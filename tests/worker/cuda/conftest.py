@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from tests.interpreted_triton import DEVICE, quiet_numpy
+
+from penstock_kernels.triton import shared_memory  # isort: skip  # After what interprets it.
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,9 @@ def _quiet_numpy() -> None:
 
 
 @pytest.fixture
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, int]], None]:
+def pretend_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[str, tuple[int, int]], None]]:
     """Given a name and a compute capability: such a GPU is there, as far as torch tells of it
     before anything is computed."""
 
@@ -28,8 +32,11 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, in
             "get_device_name": name,
         }.items():
             monkeypatch.setattr(torch.cuda, function, lambda *_, value=value: value)
+        monkeypatch.setattr(shared_memory, "program_bytes", lambda _: shared_memory.HOPPER.size)
+        shared_memory.shared_memory.cache_clear()
 
-    return pretend
+    yield pretend
+    shared_memory.shared_memory.cache_clear()
 
 
 @pytest.fixture(scope="session")
