@@ -1,5 +1,5 @@
 """Time per step and memory against batch, context and threads, on the CPU kernels:
-`python loadtest/scaling.py --help`.
+`python -m loadtest.scaling --help`.
 
 The worker's own forward pass gets batches made by hand; there is no engine and no sampler. Every
 page of the KV cache that a step reads has been written by a step before, so that it is real memory.
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
 
 import numpy as np

@@ -145,9 +145,7 @@ class Measurement:
 
 
 def program_of(name: str) -> str:
-    """What follows `python` on the command line: `-m` and a module, or a script's path."""
-    spec, script = sys.modules["__main__"].__spec__, Path(sys.argv[0]).absolute()
-    if spec is None and script.is_relative_to(ROOT / "loadtest"):
-        return str(script.relative_to(ROOT))
+    """What follows `python` on the command line: `-m` and a module."""
+    spec = sys.modules["__main__"].__spec__
     module = spec.name.removesuffix(".__main__") if spec is not None else ""
     return f"-m {module if module.startswith('loadtest.') else f'loadtest.{name}'}"
