@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import packaged_file
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
@@ -29,17 +30,14 @@ from loadtest.report.table import table
 from penstock.config.settings import EngineConfig
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
-from penstock.protocol.to_worker import Setup
 from penstock_worker.adapters.adaptable import adaptable_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
-from penstock_worker.forward.backends import choose
-from penstock_worker.forward.interface import Batch, Forward
+from penstock_worker.forward.interface import Batch, Forward, Recipe
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.weights.stored import StoredTensor
 
 RANKS = (4, 8, 16, 32, 64)
-BLOCK = 16
 CHUNK = 512
 """Tokens of the prompt's chunk."""
 SHOWN = {
@@ -74,9 +72,9 @@ def measure(flags: argparse.Namespace) -> Document:
     forwards: dict[bool, Forward] = {}
     held: list[HeldAdapter] = []
     for served in (False, True):
-        setup = setup_of(flags, threads, served=served)
-        recipe = choose(prepared, setup, threads)
-        blocks = flags.streams * -(-(flags.context + CHUNK) // BLOCK)
+        more = {"max_loras": flags.adapters, "max_lora_rank": max(RANKS)} if served else {}
+        recipe = recipe_for(flags, prepared, threads, **more)
+        blocks = flags.streams * blocks_of(flags.context + CHUNK)
         with torch.inference_mode():
             forwards[served] = recipe.build()(blocks)
             if recipe.adapters is not None:
@@ -144,13 +142,11 @@ def step_seconds(forward: Forward, batch: Batch, steps: int) -> float:
 
 def decode_batch(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
     """A token of each stream; those of one adapter are neighbours, as a worker has them."""
-    each = -(-(flags.context + 1) // BLOCK)
     which = np.sort(np.arange(flags.streams) % len(held)) if held else None
-    return Batch(
-        tokens=np.arange(flags.streams) + 100,
-        tables=[np.arange(at * each, (at + 1) * each) for at in range(flags.streams)],
-        starts=np.full(flags.streams, flags.context),
-        counts=np.ones(flags.streams, dtype=np.int64),
+    return sequences_of(
+        np.arange(flags.streams) + 100,
+        flags.streams,
+        flags.context,
         slots=range(flags.streams),
         adapters=None if which is None else BatchAdapters(tuple(held), which),
     )
@@ -158,14 +154,8 @@ def decode_batch(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
 
 def _prompt(held: list[HeldAdapter]) -> Batch:
     """The first tokens of a prompt."""
-    return Batch(
-        tokens=np.arange(CHUNK) + 100,
-        tables=[np.arange(-(-CHUNK // BLOCK))],
-        starts=np.zeros(1, dtype=np.int64),
-        counts=np.array([CHUNK]),
-        slots=(0,),
-        adapters=BatchAdapters(tuple(held[:1]), np.zeros(1, dtype=np.int64)) if held else None,
-    )
+    adapters = BatchAdapters(tuple(held[:1]), np.zeros(1, dtype=np.int64)) if held else None
+    return sequences_of(np.arange(CHUNK) + 100, slots=(0,), adapters=adapters)
 
 
 def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedModule]:
@@ -181,22 +171,19 @@ def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedM
     }
 
 
-def setup_of(flags: argparse.Namespace, threads: int, *, served: bool) -> Setup:
-    usual = EngineConfig()
-    return Setup(
-        version=1,
-        model_dir="",
+def recipe_for(
+    flags: argparse.Namespace, prepared: PreparedModel, threads: int, **more: Any
+) -> Recipe:
+    """For the flags' streams. more: other fields of Setup."""
+    return recipe_of(
+        prepared,
+        threads,
+        sequences=flags.streams,
+        step_tokens=max(CHUNK, flags.streams),
+        context=flags.context + CHUNK,
         dtype=flags.dtype,
-        attention_backend="cpu",
-        threads=threads,
-        block_size=BLOCK,
-        num_kv_blocks=None,
-        kv_memory_fraction=usual.cache.kv_memory_fraction,
-        max_num_seqs=flags.streams,
-        max_num_batched_tokens=max(CHUNK, flags.streams),
-        max_model_len=flags.context + CHUNK,
-        max_loras=flags.adapters if served else 0,
-        max_lora_rank=max(RANKS) if served else 0,
+        kv_memory_fraction=EngineConfig().cache.kv_memory_fraction,
+        **more,
     )
 
 

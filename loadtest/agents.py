@@ -81,7 +81,7 @@ def measure(flags: argparse.Namespace) -> Document:
 
 
 def run(traffic: AgentTraffic, told: Told, host_blocks: int) -> Row:
-    """One simulation. Times are seconds; `curve` has pairs of a time and the share of turns whose
+    """One simulation. Times are seconds; `curve` has times, and of each the share of turns whose
     first token came within it."""
     options = SimulationOptions(
         cost=COST, told=told, host_blocks=host_blocks, check_every=50_000, slo_ttft=2.0
@@ -90,6 +90,7 @@ def run(traffic: AgentTraffic, told: Told, host_blocks: int) -> Row:
     simulation.run(agents(traffic))
     report, tenants = report_of(simulation), simulation.metrics.tenants
     mine = tenants["agents"]
+    points = mine.ttft.curve()
     return {
         "per_hour": 3600 * traffic.rate,
         "told": told,
@@ -99,7 +100,10 @@ def run(traffic: AgentTraffic, told: Told, host_blocks: int) -> Row:
         "turns": mine.completed,
         "ttft": _seconds(latency(mine.ttft)),
         "others": _seconds(latency(tenants["others"].ttft)),
-        "curve": [f"{at:.4g} {share:.4f}" for at, share in mine.ttft.curve()],
+        "curve": {
+            "seconds": [float(f"{at:.4g}") for at, _ in points],
+            "share": [round(share, 4) for _, share in points],
+        },
         "preemptions": report.preemptions,
         "swapped_in": report.swapped_in,
         "prefetched": report.prefetched,
@@ -129,12 +133,8 @@ def draw(path: Path, document: Document) -> None:
         for panel, kind in zip(panels, kinds, strict=True):
             for row in document["rows"]:
                 if (row["per_hour"], row["host"]) == kind:
-                    points = [tuple(map(float, point.split())) for point in row["curve"]]
-                    panel.step(
-                        [at for at, _ in points],
-                        [100 * share for _, share in points],
-                        label=f"told {row['told']}",
-                    )
+                    percent = [100 * share for share in row["curve"]["share"]]
+                    panel.step(row["curve"]["seconds"], percent, label=f"told {row['told']}")
             title = f"{kind[0]:.0f} sessions an hour, host tier: {kind[1]}"
             panel.set(title=title, xscale="log", xlabel="s to a turn's first token, at most")
             panel.grid(alpha=0.3)

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
 from penstock.prepare import load_manifest
-from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 
 TEXT = Path(__file__).with_name("quality_text.txt")
-BLOCK = 16
 CHUNK = 256
 
 
@@ -69,30 +67,22 @@ class Penstock:
         return answer
 
     def _forward(self, tokens: int) -> Forward:
-        blocks = -(-tokens // BLOCK)
-        setup = Setup(
-            version=1,
-            model_dir=str(self.folder),
+        recipe = recipe_of(
+            load_manifest(self.folder),
+            self.threads,
+            sequences=1,
+            step_tokens=CHUNK,
+            context=tokens,
             dtype=self.dtype,
-            attention_backend="cpu",
-            threads=self.threads,
-            block_size=BLOCK,
-            num_kv_blocks=blocks,
-            kv_memory_fraction=0.4,
-            max_num_seqs=1,
-            max_num_batched_tokens=CHUNK,
-            max_model_len=tokens,
             kv_cache_dtype=self.kv_cache_dtype,
         )
-        recipe = choose(load_manifest(self.folder), setup, self.threads)
         with torch.inference_mode():
-            return recipe.build()(blocks)
+            return recipe.build()(blocks_of(tokens))
 
 
 def _batch(tokens: list[int], start: int) -> Batch:
-    """One sequence, in the blocks from 0 on, of which `start` tokens are computed."""
-    blocks = -(-(start + len(tokens)) // BLOCK)
-    return Batch(np.array(tokens), [np.arange(blocks)], np.array([start]), np.array([len(tokens)]))
+    """One sequence, of which `start` tokens are computed."""
+    return sequences_of(np.array(tokens), start=start)
 
 
 @dataclass(frozen=True)

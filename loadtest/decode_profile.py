@@ -14,7 +14,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
 import numpy as np
 import torch
 
+from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
@@ -31,19 +32,17 @@ from penstock import LLM, SamplingParams
 from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
-from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.memory import Scratch
 from penstock_kernels.cpu.program import Phase
 from penstock_kernels.cpu.sampler import Row, sample
-from penstock_worker.forward.backends import choose
 from penstock_worker.forward.cpu.forward import CPUForward
 from penstock_worker.forward.interface import Batch
 
-BLOCK = 16
 CONTEXT = 128
 """Tokens of a sequence before the first step that counts."""
 STEPS = 40
+ROOM = CONTEXT + STEPS + 1
 SAMPLING, SYSTEM = "sampling, greedy", "the whole system"
 NAMES = {
     "EMBED RESIDUAL": "embedding",
@@ -79,10 +78,8 @@ class Alone:
 
     def __init__(self, folder: Path, streams: int, threads: int) -> None:
         self._streams, self._threads = streams, threads
-        self._blocks = -(-(CONTEXT + STEPS + 1) // BLOCK)
-        self._forward = forward_of(
-            folder, threads, sequences=streams, blocks=self._blocks * streams, tokens=512
-        )
+        blocks = streams * blocks_of(ROOM)
+        self._forward = forward_of(folder, threads, sequences=streams, blocks=blocks, tokens=512)
         self._scratch = Scratch()
 
     def run(self, steps: int) -> list[dict[str, object]]:
@@ -104,31 +101,17 @@ class Alone:
 
     def _batch(self, step: int) -> Batch:
         tokens = np.random.default_rng(step).integers(0, 40_000, self._streams)
-        tables = [np.arange(self._blocks) + i * self._blocks for i in range(self._streams)]
-        ones = np.ones(self._streams, dtype=np.int64)
-        return Batch(tokens, tables, (CONTEXT + step) * ones, ones)
+        return sequences_of(tokens, self._streams, CONTEXT + step, room=ROOM)
 
 
 def forward_of(
     folder: Path, threads: int, *, sequences: int, blocks: int, tokens: int
 ) -> CPUForward:
     """A model's forward pass without the processes around it, in steps of at most `tokens`."""
-    setup = Setup(
-        version=1,
-        model_dir=str(folder),
-        dtype="auto",
-        attention_backend="cpu",
-        threads=threads,
-        block_size=BLOCK,
-        num_kv_blocks=blocks,
-        kv_memory_fraction=0.4,
-        max_num_seqs=sequences,
-        max_num_batched_tokens=tokens,
-        max_model_len=blocks * BLOCK,
-    )
-    recipe = choose(load_manifest(folder), setup, threads)
+    sizes = {"sequences": sequences, "step_tokens": tokens, "context": blocks * BLOCK}
+    recipe = recipe_of(load_manifest(folder), threads, num_kv_blocks=blocks, **sizes)
     with torch.inference_mode():
-        forward = recipe.build()(setup.num_kv_blocks)
+        forward = recipe.build()(blocks)
     if not isinstance(forward, CPUForward):
         raise TypeError(f"{type(forward).__name__} has no phases")
     return forward
@@ -202,21 +185,37 @@ def markdown(document: Document) -> str:
         f"Milliseconds of a decode step at {CONTEXT} tokens of context; of products, the weights' "
         "GB/s in brackets."
     ]
-    for isa in dict.fromkeys(case["isa"] for case in document["cases"]):
-        cases = [case for case in document["cases"] if case["isa"] == isa]
-        header = [isa, *(_streams(case["streams"]) for case in cases)]
-        names = [part["name"] for part in cases[0]["parts"]]
-        rows = [
-            [name, *(_cell(case["parts"][at]) for case in cases)] for at, name in enumerate(names)
-        ]
+    for isa, cases in by_isa(document):
         waited = [sum(part["waited"] for part in case["parts"]) for case in cases]
-        alone = [_alone(case) for case in cases]
-        rows.append(["waiting for each other", *map(_ms, waited)])
-        rows.append(["**kernels alone**", *map(_ms, alone)])
+        foot = {"waiting for each other": map(_ms, waited)}
+        foot["**kernels alone**"] = map(_ms, map(_alone, cases))
         if all(case["system"] is not None for case in cases):
-            rows.append([f"**{SYSTEM}**", *(_ms(case["system"]) for case in cases)])
-        parts.append(markdown_table(header, rows))
+            foot[f"**{SYSTEM}**"] = (_ms(case["system"]) for case in cases)
+        parts.append(
+            parts_table(isa, cases, [_streams(each["streams"]) for each in cases], _cell, foot)
+        )
     return sections(parts)
+
+
+def by_isa(document: Document) -> Iterator[tuple[str, list[Document]]]:
+    """Each instruction set with its cases."""
+    for isa in dict.fromkeys(case["isa"] for case in document["cases"]):
+        yield isa, [case for case in document["cases"] if case["isa"] == isa]
+
+
+def parts_table(
+    isa: str,
+    cases: list[Document],
+    heads: list[str],
+    cell: Callable[[Document], str],
+    foot: Mapping[str, Iterable[str]],
+) -> str:
+    """A row for each part of a step, a column for each case. foot: further rows, by their names."""
+    rows = [
+        [part["name"], *(cell(case["parts"][at]) for case in cases)]
+        for at, part in enumerate(cases[0]["parts"])
+    ]
+    return markdown_table([isa, *heads], [*rows, *([name, *row] for name, row in foot.items())])
 
 
 def _streams(count: int) -> str:

@@ -1,4 +1,4 @@
-"""How fast are embeddings on the CPU? `python loadtest/embeddings.py --help`.
+"""How fast are embeddings on the CPU? `python -m loadtest.embeddings --help`.
 
 all-MiniLM-L6-v2 by the CPU kernels, by the reference kernels, and by sentence-transformers where
 that can be imported: inputs of one length, so that nobody pays for padding, taken in turns, one
@@ -15,9 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the engine core costs, without sockets or a worker: `python loadtest/engine_core.py --help`.
+"""What the engine core costs, without sockets or a worker: `python -m loadtest.engine_core --help`.
 
 Time to plan a step and to apply its result with many requests running, for pools of several sizes;
 messages and bytes that a step sends to the worker; memory of the pool.  Every step is a decode of
@@ -17,11 +17,7 @@ import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import msgspec
 

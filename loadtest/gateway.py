@@ -1,4 +1,4 @@
-"""The gateway alone, over a null engine core: `python loadtest/gateway.py --help`.
+"""The gateway alone, over a null engine core: `python -m loadtest.gateway --help`.
 
 A real gateway process, as `penstock gateway` starts it, between a null engine core, which
 computes nothing, and gateway_reader.py, each a process of its own.  For each number of streams two
@@ -12,19 +12,12 @@ results/gateway.json and .md.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
 
@@ -32,6 +25,7 @@ from deploy.local import wait
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
+from loadtest.steady import NO_LOG, cpu_seconds, reading, steady
 from testing.board import Board
 from testing.processes import RestartableProcess, gateway
 
@@ -42,7 +36,6 @@ EXPECTED = {1: 1_500.0, 100: 20_000.0}
 PATIENCE = 300.0
 GROUP = 256
 """Streams in one step, at most."""
-NO_LOG = Path(os.devnull)
 
 
 def measure(flags: argparse.Namespace) -> Document:
@@ -78,13 +71,13 @@ def measured(
     that may be on their way), only a guess of what there will be.
     profile: a file for the gateway's cProfile data."""
     tokens = max(8, round(seconds * rate / streams))
-    shape = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
+    sizes = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
     pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
     profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
-        null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *shape, *pace]
+        null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *sizes, *pace]
         quiet = {"PENSTOCK_LOG_LEVEL": "error"}
         with (
             RestartableProcess(null),
@@ -94,15 +87,20 @@ def measured(
             figures: dict[str, Any] = {
                 "streams": streams,
                 "ready_seconds": started.ready_s,
-                "ready_cpu_seconds": _cpu(process),
+                "ready_cpu_seconds": cpu_seconds(started.pid),
                 "rss_ready_mib": _rss(process),
             }
-            with _reader(started.port, page, streams, tokens, GROUP) as reader:
+            shape = (started.port, page, streams, tokens, GROUP)
+            with reading("loadtest.gateway_reader", *shape) as reader:
                 wait(lambda: board.submitted == streams, reader, NO_LOG, PATIENCE)
                 time.sleep(0.5)  # What accepting the streams took for a moment is given back.
                 figures["rss_open_mib"] = _rss(process)
-                board.go = True
-                figures |= _steady(process, board, streams * tokens, reader)
+                found = steady(started.pid, board, streams * tokens, reader, PATIENCE)
+                figures |= {
+                    "tokens_per_s": found.tokens / found.seconds,
+                    "cpu_share": found.cpu / found.seconds,
+                    "cpu_seconds_per_1000_tokens": 1000 * found.cpu / found.tokens,
+                }
                 said, _ = reader.communicate(timeout=PATIENCE)
                 if reader.returncode:
                     raise RuntimeError("the reader failed")
@@ -112,40 +110,8 @@ def measured(
     return figures
 
 
-def _steady(
-    gateway: psutil.Process, board: Board, tokens: int, reader: subprocess.Popen[bytes]
-) -> dict[str, Any]:
-    """Tokens a second and the gateway's CPU for them, without the streams' beginnings and ends."""
-    moments = []
-    for part in (0.15, 0.85):
-        wait(lambda n=part * tokens: board.received >= n, reader, NO_LOG, PATIENCE, pause=0.001)
-        moments.append((board.received, _cpu(gateway), time.perf_counter()))
-    count, cpu, wall = (b - a for a, b in zip(*moments, strict=True))
-    return {
-        "tokens_per_s": count / wall,
-        "cpu_share": cpu / wall,
-        "cpu_seconds_per_1000_tokens": 1000 * cpu / count,
-    }
-
-
-@contextlib.contextmanager
-def _reader(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "loadtest.gateway_reader", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def _rss(process: psutil.Process) -> float:
     return float(process.memory_info().rss / 2**20)
-
-
-def _cpu(process: psutil.Process) -> float:
-    """Seconds of all threads so far, to the nanosecond."""
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 FLAT_OUT = {

@@ -1,4 +1,4 @@
-"""What hostile request bodies cost others: `python loadtest/hostile_bodies.py --help`.
+"""What hostile request bodies cost others: `python -m loadtest.hostile_bodies --help`.
 
 Some streams run against a real system with the default model; the time between their chunks is
 noted, first undisturbed, then while one client sends bodies that are meant to hurt, one after the
@@ -15,10 +15,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution

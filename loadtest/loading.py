@@ -1,4 +1,4 @@
-"""What loading a model takes: `python loadtest/loading.py --help`.
+"""What loading a model takes: `python -m loadtest.loading --help`.
 
 `penstock serve` is started with files in the page cache, and looked at until it is ready: when each
 process is there, the processor time that it takes, and its memory. Private memory is what the
@@ -21,9 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import psutil
 

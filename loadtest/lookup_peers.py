@@ -16,7 +16,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.drafting.requests import WORKLOADS
+from loadtest.peers.children import answer_of
 from loadtest.peers.servers import installed, packaged_file, version_in
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, SetupError, say
@@ -126,17 +126,8 @@ def _theirs(
 ) -> dict[str, Answers]:
     python = sys.executable if library == "transformers" else installed(library, "python")
     asked = {"prompts": prompts, "tokens": flags.tokens}
-    done = subprocess.run(
-        [python, RUNNER, library, model],
-        input=json.dumps({**asked, "drafts": flags.drafts, "threads": flags.threads}),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    if done.returncode:
-        raise SetupError(f"{library} failed:\n{done.stderr[-2000:]}")
-    found: dict[str, Answers] = json.loads(done.stdout.splitlines()[-1])
+    asked |= {"drafts": flags.drafts, "threads": flags.threads}
+    found: dict[str, Answers] = answer_of(library, [python, RUNNER, library, model], asked, LIMIT)
     return found
 
 

@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import sys
 import time
+from typing import Any
 
 import httpx
 
@@ -52,16 +53,18 @@ PROMPTS = {
 
 
 def measure(flags: argparse.Namespace) -> Document:
-    found = {}
+    found: dict[str, Any] = {}
     for name, serve in WAYS.items():
         if not flags.only or name in flags.only.split(";"):
-            found[name] = served(serve, flags.seconds, flags.tokens)
-            gaps = distribution(found[name]["gaps"], 1000)
-            say(f"{name}: {gaps} {found[name]['firsts']}")
+            gaps, firsts = served(serve, flags.seconds, flags.tokens)
+            # Of thousands of gaps: what a reader asks of them.
+            found[name] = {"gaps": distribution(gaps, 1000), "firsts": firsts}
+            say(f"{name}: {found[name]}")
     return {"serve": WAYS, "seconds": flags.seconds, "tokens": flags.tokens, "found": found}
 
 
-def served(serve: tuple[str, ...], seconds: float, tokens: int) -> dict[str, list[float]]:
+def served(serve: tuple[str, ...], seconds: float, tokens: int) -> tuple[list[float], list[float]]:
+    """As `waits_of`, of a server with these flags."""
     count = 2 if "--kv-roles" in serve else 1
     with Server(*serve) as server:
 
@@ -73,8 +76,9 @@ def served(serve: tuple[str, ...], seconds: float, tokens: int) -> dict[str, lis
         return asyncio.run(waits_of(server.url, seconds, tokens))
 
 
-async def waits_of(url: str, seconds: float, tokens: int) -> dict[str, list[float]]:
-    """Gaps of streams, and seconds to the first token of long prompts that come one by one."""
+async def waits_of(url: str, seconds: float, tokens: int) -> tuple[list[float], list[float]]:
+    """Seconds between tokens of streams, and to the first token of long prompts that come one by
+    one."""
     gaps: list[float] = []
     firsts: list[float] = []
     async with connected(url, STREAMS) as client, connected(url, 1) as other:
@@ -90,7 +94,7 @@ async def waits_of(url: str, seconds: float, tokens: int) -> dict[str, list[floa
                         body = {"prompt": prompt_ids(tokens, 50_000 + salt), "max_tokens": ANSWER}
                         firsts.append((await listen(other, body)).first)
             await asyncio.sleep(max(0.0, until - time.perf_counter()))
-            return {"gaps": list(gaps), "firsts": firsts}
+            return list(gaps), firsts
 
 
 async def stream_on(client: httpx.AsyncClient, number: int, gaps: list[float]) -> None:
@@ -108,13 +112,9 @@ async def stream_on(client: httpx.AsyncClient, number: int, gaps: list[float]) -
 
 def markdown(document: Document) -> str:
     found, seconds = document["found"].items(), document["seconds"]
-    rows = [{"name": name, **distribution(each["gaps"], 1000)} for name, each in found]
+    rows = [{"name": name, **each["gaps"]} for name, each in found]
     prompts = [
-        {
-            "name": name,
-            **distribution(each["firsts"]),
-            "rate": len(each["gaps"]) / seconds,
-        }
+        {"name": name, **distribution(each["firsts"]), "rate": each["gaps"]["count"] / seconds}
         for name, each in found
     ]
     return (

@@ -18,12 +18,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # As the worker has it.
 
 import numpy as np
 
-from loadtest.decode_profile import BLOCK, by_part, forward_of, names
+from loadtest.decode_profile import by_isa, by_part, forward_of, names, parts_table
+from loadtest.forward_pass import blocks_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import sections
-from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import prepare
 from penstock_kernels.cpu import library
@@ -46,7 +46,7 @@ class PromptStep:
     @property
     def blocks(self) -> int:
         """Of a sequence."""
-        return -(-(self.before + self.tokens) // BLOCK)
+        return blocks_of(self.before + self.tokens)
 
     @property
     def rows(self) -> int:
@@ -54,9 +54,7 @@ class PromptStep:
 
     def batch(self) -> Batch:
         ids = np.random.default_rng(1).integers(0, 40_000, self.rows)
-        tables = [np.arange(self.blocks) + i * self.blocks for i in range(self.sequences)]
-        each = np.ones(self.sequences, dtype=np.int64)
-        return Batch(ids, tables, self.before * each, self.tokens * each)
+        return sequences_of(ids, self.sequences, self.before)
 
 
 STEPS = (
@@ -107,19 +105,16 @@ def markdown(document: Document) -> str:
         "Milliseconds of a step; of products, thousand million operations a second in brackets (a "
         "multiply-add is two)."
     ]
-    for isa in dict.fromkeys(case["isa"] for case in document["cases"]):
-        cases = [case for case in document["cases"] if case["isa"] == isa]
-        rows = [
-            [part["name"], *(_cell(case["parts"][at]) for case in cases)]
-            for at, part in enumerate(cases[0]["parts"])
-        ]
+    for isa, cases in by_isa(document):
         waited = [sum(part["waited"] for part in case["parts"]) for case in cases]
         whole = [sum(part["seconds"] + part["waited"] for part in case["parts"]) for case in cases]
         speeds = [case["rows"] / seconds for case, seconds in zip(cases, whole, strict=True)]
-        rows.append(["waiting for each other", *(f"{1e3 * each:.1f}" for each in waited)])
-        rows.append(["**the step**", *(f"{1e3 * each:.1f}" for each in whole)])
-        rows.append(["**tokens a second**", *(f"{each:,.0f}" for each in speeds)])
-        parts.append(markdown_table([isa, *(case["step"] for case in cases)], rows))
+        foot = {
+            "waiting for each other": (f"{1e3 * each:.1f}" for each in waited),
+            "**the step**": (f"{1e3 * each:.1f}" for each in whole),
+            "**tokens a second**": (f"{each:,.0f}" for each in speeds),
+        }
+        parts.append(parts_table(isa, cases, [case["step"] for case in cases], _cell, foot))
     return sections(parts)
 
 

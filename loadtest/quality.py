@@ -1,5 +1,5 @@
 """Does speed cost quality? Perplexity on a fixed text and 24 greedy answers, side by side:
-`python loadtest/quality.py --help`.
+`python -m loadtest.quality --help`.
 
 transformers computes the dequantised weights in float32; the CPU kernels compute the same file in
 float32, in bfloat16, and as it is (quantised weights and activations: the default).  About three
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +27,7 @@ from deploy.local import free_port, wait
 from loadtest.report.facts import machine_line
 from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
+from loadtest.steady import NO_LOG, reading, steady
 from testing.board import Board
 from testing.processes import RestartableProcess
 
@@ -66,7 +65,7 @@ def measured(kind: str, streams: int, tokens: int, window: int) -> dict[str, Any
         command = [sys.executable, "-m", "penstock", *front, "--engine-endpoint", endpoint]
         with RestartableProcess(null), RestartableProcess(command) as process:
             if kind == "grpc":
-                wait(ready.exists, process.process, Path("/dev/null"), PATIENCE)
+                wait(ready.exists, process.process, NO_LOG, PATIENCE)
             else:
                 process.wait_answers(f"http://127.0.0.1:{port}/health/ready")
             return {"kind": kind} | _read(kind, port, page, board, streams, tokens, process.pid)
@@ -75,31 +74,16 @@ def measured(kind: str, streams: int, tokens: int, window: int) -> dict[str, Any
 def _read(
     kind: str, port: int, page: Path, board: Board, streams: int, tokens: int, pid: int
 ) -> dict[str, Any]:
-    words = [kind, str(port), str(page), str(streams), str(tokens)]
-    command = [sys.executable, "-m", "loadtest.rpc_reader", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
-        nowhere = Path("/dev/null")
-        wait(lambda: board.submitted == streams, reader, nowhere, PATIENCE)
-        board.go = True
-        moments = []
-        for part in (0.15, 0.85):
-            wanted = part * streams * tokens
-            wait(lambda n=wanted: board.received >= n, reader, nowhere, PATIENCE, pause=0.001)
-            moments.append((board.received, _cpu(pid), time.perf_counter()))
+    with reading("loadtest.rpc_reader", kind, port, page, streams, tokens) as reader:
+        wait(lambda: board.submitted == streams, reader, NO_LOG, PATIENCE)
+        found = steady(pid, board, streams * tokens, reader, PATIENCE)
         said, _ = reader.communicate(timeout=PATIENCE)
-    count, cpu, wall = (b - a for a, b in zip(*moments, strict=True))
     return {
-        "tokens_per_s": count / wall,
-        "us_per_token": 1e6 * cpu / count,
+        "tokens_per_s": found.tokens / found.seconds,
+        "us_per_token": 1e6 * found.cpu / found.tokens,
         "rss_mib": psutil.Process(pid).memory_info().rss / 2**20,
         **json.loads(said),
     }
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of all threads so far."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def shares(document: Document) -> list[dict[str, Any]]:

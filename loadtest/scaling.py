@@ -1,5 +1,5 @@
 """Time per step and memory against batch, context and threads, on the CPU kernels:
-`python loadtest/scaling.py --help`.
+`python -m loadtest.scaling --help`.
 
 The worker's own forward pass gets batches made by hand; there is no engine and no sampler. Every
 page of the KV cache that a step reads has been written by a step before, so that it is real memory.
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the worker has it
 
 import numpy as np
 import psutil
 
+from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
 from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
@@ -34,11 +34,8 @@ from loadtest.report.files import Document, Measurement, say
 from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
-from penstock.protocol.to_worker import Setup
-from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward, Recipe
 
-BLOCK = 16
 CHUNK = 2048
 """Rows of a step that fills the cache."""
 
@@ -56,7 +53,7 @@ class Extent:
     @property
     def blocks(self) -> int:
         tokens = max(self.batches[-1] * (self.base + BLOCK), self.streams * self.contexts[-1])
-        return -(-tokens // BLOCK) + self.streams
+        return blocks_of(tokens) + self.streams
 
 
 SMOKE = Extent(batches=(1, 2, 4), contexts=(32, 64), base=32, streams=2, seconds=0.02)
@@ -84,20 +81,9 @@ def measure(flags: argparse.Namespace) -> Document:
 
 
 def recipe_for(folder: Path, extent: Extent, threads: int) -> Recipe:
-    setup = Setup(
-        version=1,
-        model_dir=str(folder),
-        dtype="auto",
-        attention_backend="cpu",
-        threads=threads,
-        block_size=BLOCK,
-        num_kv_blocks=extent.blocks,
-        kv_memory_fraction=0.4,
-        max_num_seqs=extent.batches[-1],
-        max_num_batched_tokens=CHUNK,
-        max_model_len=-(-(extent.contexts[-1] + BLOCK) // BLOCK) * BLOCK,
-    )
-    return choose(load_manifest(folder), setup, threads)
+    context = blocks_of(extent.contexts[-1] + BLOCK) * BLOCK
+    sizes = {"sequences": extent.batches[-1], "step_tokens": CHUNK, "context": context}
+    return recipe_of(load_manifest(folder), threads, num_kv_blocks=extent.blocks, **sizes)
 
 
 def add_curves(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> None:
@@ -125,14 +111,8 @@ def add_curves(curves: Curves, extent: Extent, recipe: Recipe, threads: int) -> 
 def _sequences(count: int, start: int, rows: int, first_block: int = 0) -> Batch:
     """`count` sequences with `start` tokens computed and `rows` to compute, each in blocks of its
     own from first_block on."""
-    each = -(-(start + rows) // BLOCK)
-    blocks = first_block + np.arange(count * each).reshape(count, each)
-    return Batch(
-        tokens=np.random.default_rng(start).integers(1000, 40_000, count * rows),
-        tables=list(blocks),
-        starts=np.full(count, start),
-        counts=np.full(count, rows),
-    )
+    tokens = np.random.default_rng(start).integers(1000, 40_000, count * rows)
+    return sequences_of(tokens, count, start, first_block=first_block)
 
 
 def _step_ms(forward: Forward, batch: int, context: int, seconds: float) -> float:
@@ -162,7 +142,7 @@ def _one_request(extent: Extent) -> Prefills:
 
 def _many_requests(extent: Extent) -> Prefills:
     """By requests of extent.base tokens. Writes the whole pool in the end."""
-    blocks, at_once = -(-extent.base // BLOCK), max(CHUNK // extent.base, 1)
+    blocks, at_once = blocks_of(extent.base), max(CHUNK // extent.base, 1)
     for start, requests in pairwise((0, *extent.batches, extent.blocks // blocks)):
         batches = [
             _sequences(min(at_once, requests - done), 0, extent.base, done * blocks)

@@ -1,5 +1,5 @@
 """How many of the JSON schemas that people write are served, and whether any is served wrongly:
-`python loadtest/schema_corpus.py FOLDER`.
+`python -m loadtest.schema_corpus FOLDER`.
 
 FOLDER holds files with a `schema` and `tests` (`data`, `valid`), as `maskbench/data` of
 JSONSchemaBench has them (github.com/guidance-ai/jsonschemabench, Geng et al. 2025: 11,306 files).
@@ -19,9 +19,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import jsonschema
 

@@ -1,4 +1,4 @@
-"""What structured output costs: `python loadtest/structured.py --help`.
+"""What structured output costs: `python -m loadtest.structured --help`.
 
 The same prompts with and without a JSON schema, as many tokens each: processor time of all
 processes for each token, and its difference.  Beside it the grammar alone, in this process:
@@ -14,11 +14,7 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import jsonschema
 

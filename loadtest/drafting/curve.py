@@ -17,22 +17,21 @@ from collections.abc import Mapping
 
 import torch
 
-from loadtest.adapters import decode_batch, setup_of, step_seconds
+from loadtest.adapters import decode_batch, recipe_for, step_seconds
+from loadtest.forward_pass import blocks_of
 from penstock.prepare import load_manifest, prepare
 from penstock_kernels.cpu.library import instruction_set
-from penstock_worker.forward.backends import choose
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 ROUNDS = 7
-CONTEXT, BLOCK = 256, 16
+CONTEXT = 256
 
 
 def main(model: str, threads: int) -> None:
     flags = argparse.Namespace(dtype="auto", streams=ROWS[-1], context=CONTEXT, adapters=0)
     prepared = load_manifest(prepare(model))
-    recipe = choose(prepared, setup_of(flags, threads, served=False), threads)
     with torch.inference_mode():
-        forward = recipe.build()(ROWS[-1] * (CONTEXT // BLOCK + 1))
+        forward = recipe_for(flags, prepared, threads).build()(ROWS[-1] * blocks_of(CONTEXT + 1))
     found = dict.fromkeys(ROWS, float("inf"))
     for _ in range(ROUNDS):
         for rows in ROWS:

@@ -8,21 +8,18 @@ is that of its end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from loadtest.peers.children import answer_of, llamacpp_server
 from loadtest.peers.servers import installed, version_in
 from loadtest.pictures.asking import QUESTION, body, png, wait_of
-from loadtest.pictures.models import GGUFFiles, as_gguf
+from loadtest.pictures.models import as_gguf
 from loadtest.pictures.served import FLAGS, Load
-from loadtest.report.files import SetupError, say
+from loadtest.report.files import say
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
 from testing.streams.reading import connected
@@ -44,7 +41,7 @@ def one_round(model: Path, load: Load) -> list[Waits]:
         with Server(str(model), *FLAGS) as server:
             ours = asyncio.run(_asked(server.url, load))
         say("llama.cpp")
-        with _llamacpp(python, files, threads) as url:
+        with llamacpp_server(python, threads, files.text, files.mmproj) as url:
             theirs = asyncio.run(_asked(url, load))
         say("transformers")
         others = _transformers(model, Path(folder), threads, load)
@@ -74,40 +71,12 @@ async def _asked(url: str, load: Load) -> Waits:
     return {"alone": waits, "together": list(crowded), "seconds": seconds}
 
 
-@contextlib.contextmanager
-def _llamacpp(python: Path, files: GGUFFiles, threads: int) -> Iterator[str]:
-    """Its server meanwhile: the address."""
-    with subprocess.Popen(
-        [python, "-E", HERE / "llamacpp_peer.py", files.text, files.mmproj, str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            address = process.stdout.readline().strip() if process.stdout else ""
-            if not address:
-                raise SetupError("llama.cpp's server didn't start")
-            yield address
-        finally:
-            process.kill()
-
-
 def _transformers(model: Path, folder: Path, threads: int, load: Load) -> Waits:
     """In a process of its own. Pictures that come at once are answered in turn."""
     alone, together = numbers(load)
     for number in {0, *alone, *together}:
         (folder / f"{number}.png").write_bytes(png(number))
     asked = {"question": QUESTION, "alone": alone, "together": together, "threads": threads}
-    done = subprocess.run(
-        [sys.executable, HERE / "transformers_peer.py", model, folder],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    if done.returncode:
-        raise SetupError(f"transformers failed:\n{done.stderr[-2000:]}")
-    found: Waits = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, HERE / "transformers_peer.py", model, folder]
+    found: Waits = answer_of("transformers", command, asked, 600)
     return found

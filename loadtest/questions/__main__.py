@@ -7,19 +7,18 @@ llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from loadtest.peers.children import llamacpp_server
 from loadtest.peers.servers import default_model, installed, version_in
 from loadtest.questions import entrances
 from loadtest.questions.report import LLAMACPP, Question, questions, to_markdown
-from loadtest.report.files import Document, Measurement, SetupError, say
+from loadtest.report.files import Document, Measurement, say
 from penstock import LLM
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
@@ -90,7 +89,7 @@ def ask_llamacpp(
     python: Path, file: Path, threads: int, words: list[str], times: int, seeds: int
 ) -> Asked:
     """Each question with the seeds 0 to times - 1."""
-    with llamacpp(python, file, threads) as url:
+    with llamacpp_server(python, threads, file) as url:
         prompts = [llamacpp_prompt(url, each) for each in words]
         say(LLAMACPP)
         given = [together(entrances.http(url, seed=seed, **CARD), words) for seed in range(times)]
@@ -113,26 +112,6 @@ def rates(asking: Callable[[int], entrances.Ask], seeds: int) -> list[int]:
             sum(pool.map(lambda ask, to=each: to.is_right(ask(to.question)), asks))
             for each in EXAMPLES
         ]
-
-
-@contextlib.contextmanager
-def llamacpp(python: Path, file: Path, threads: int) -> Iterator[str]:
-    """llama.cpp's server meanwhile: its address."""
-    script = Path(__file__).with_name("llamacpp.py")
-    with subprocess.Popen(
-        [python, "-E", script, file, str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            address = process.stdout.readline().strip() if process.stdout else ""
-            if not address:
-                raise SetupError("llama.cpp's server didn't start")
-            yield address
-        finally:
-            process.kill()
 
 
 def llamacpp_prompt(url: str, question: str) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from deploy.local import NotThere
 from loadtest.report.facts import ROOT, now, run_facts
+from loadtest.report.json_text import json_text
 from loadtest.report.readme import README, replace_section
 from penstock.errors import StartupError
 
@@ -71,7 +71,7 @@ class Report:
     def save(self, facts: Facts, document: Document, text: str) -> None:
         """Writes the JSON and the Markdown file; may be called again as more is known."""
         self._flags.output.mkdir(parents=True, exist_ok=True)
-        whole = json.dumps({**facts, **document}, indent=1, ensure_ascii=False)
+        whole = json_text({**facts, **document})
         self.path("json").write_text(whole + "\n", encoding="utf-8")
         self.path("md").write_text(text, encoding="utf-8")
 
@@ -145,9 +145,7 @@ class Measurement:
 
 
 def program_of(name: str) -> str:
-    """What follows `python` on the command line: `-m` and a module, or a script's path."""
-    spec, script = sys.modules["__main__"].__spec__, Path(sys.argv[0]).absolute()
-    if spec is None and script.is_relative_to(ROOT / "loadtest"):
-        return str(script.relative_to(ROOT))
+    """What follows `python` on the command line: `-m` and a module."""
+    spec = sys.modules["__main__"].__spec__
     module = spec.name.removesuffix(".__main__") if spec is not None else ""
     return f"-m {module if module.startswith('loadtest.') else f'loadtest.{name}'}"

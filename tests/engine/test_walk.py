@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Seeded, Walker, make_harness
 from tests.thinning import part
 
 LENGTH = part(1000, 1 / 2)
@@ -30,14 +29,6 @@ class Drawn:
 
     def whole(self, low: int, high: int) -> int:
         return self._data.draw(st.integers(low, high))
-
-
-class Seeded:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def whole(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
 
 
 @settings(max_examples=part(60, 1 / 3), deadline=None, suppress_health_check=list(HealthCheck))

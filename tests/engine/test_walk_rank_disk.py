@@ -15,8 +15,7 @@ from tests.engine.fake_disk import FakeDisk
 from tests.engine.rank_walker import RankWalker
 from tests.engine.rank_workers import RankHarness
 from tests.engine.record.twins import Twins
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Choices, drawn_options
+from tests.engine.walker import Choices, Seeded, drawn_options
 
 
 @pytest.fixture(autouse=True, scope="module")

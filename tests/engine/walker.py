@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import typing
 from collections import Counter
 from typing import Any, Protocol
@@ -19,6 +20,16 @@ class Choices(Protocol):
     """Where randomness comes from: Hypothesis, or a seeded generator."""
 
     def whole(self, low: int, high: int) -> int: ...
+
+
+class Seeded:
+    """The same choices for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def whole(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
 
 
 POLICIES = typing.get_args(SchedulingPolicy)

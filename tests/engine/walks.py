@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +16,9 @@ from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from penstock_engine.record.restore import restore
 from penstock_engine.record.snapshot import snapshot
+from tests.engine.harness import Harness
 from tests.engine.record.twins import Twins
-from tests.engine.walker import Walker
+from tests.engine.walker import Choices, Seeded, Walker, make_harness
 from tests.thinning import part
 
 SHORT = settings(
@@ -34,15 +37,38 @@ def walked(walker: AnyWalker, operations: int) -> AnyWalker:
     return walker
 
 
-def check_replay(walker: Walker, folder: Path, operations: int) -> tuple[EngineCore, int]:
-    """The recording of a new walker's history decides as it did; the core, and its steps."""
-    with recording(walker.h.core, RecordSettings(record_dir=str(folder))) as core:
-        walker.h.core = core
-        walked(walker, operations)
+def walked_beside(seed: int, act: Callable[[Harness, Choices], None], operations: int) -> Walker:
+    """After so many random operations, behind each of which came what `act` does."""
+    choose = Seeded(seed)
+    walker = Walker(make_harness(choose), choose)
+    walker.connect()
+    for _ in range(operations):
+        walker.walk()
+        act(walker.h, choose)
+    return walker
+
+
+@contextmanager
+def recorded(h: Harness, folder: Path) -> Iterator[None]:
+    """The core is recorded in the block, from its beginning on."""
+    with recording(h.core, RecordSettings(record_dir=str(folder))) as core:
+        h.core = core
+        yield
+
+
+def replayed(folder: Path) -> int:
+    """The one recording in the folder is replayed, and decides as the core did. Its steps."""
     (path,) = log_files([str(folder)])
     done = replay(path)
     assert (done.difference, done.torn) == (None, None)
-    return core, done.steps
+    return done.steps
+
+
+def check_replay(walker: Walker, folder: Path, operations: int) -> tuple[EngineCore, int]:
+    """The recording of a new walker's history decides as it did; the core, and its steps."""
+    with recorded(walker.h, folder):
+        walked(walker, operations)
+    return walker.h.core, replayed(folder)
 
 
 def check_restored(walker: Walker, operations: int) -> int:

@@ -30,7 +30,7 @@ TINY = (
     Cell("3 streams", 3, 6, 5, 4, seconds=10, warmup=1),
 )
 FACTS = {
-    "command": "python loadtest/peers/compare.py",
+    "command": "python -m loadtest.peers.compare",
     "started": "2020-01-02T03:04:05",
     "machine": {"cpu": "a CPU", "cores": 2.0, "memory_bytes": 2**30, "python": "3.11"},
     "model": "m.gguf",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from loadtest.gpu.extent import DRY_TILES
+from loadtest.gpu.job import part_file
 from loadtest.gpu.parts.cases import Bench, Case
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
@@ -27,7 +28,7 @@ from loadtest.gpu.tune.products import GGUFTiles, parts_of
 from loadtest.gpu.tune.report import to_markdown
 from loadtest.gpu.tune.settings import Candidate, Setting, ordered
 from loadtest.gpu.tune.supervise import gathered
-from loadtest.gpu.tune.sweep import Sweep
+from loadtest.gpu.tune.sweep import Sweep, measure_limits
 from loadtest.gpu.tune.table import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +93,12 @@ def run(
         if "status" in row and row["tiles"]["warps"] == 1:
             rows.setdefault(row["tiles"]["size"], []).append(row)
     return rows
+
+
+def test_candidates_are_held_against_the_machines_own_limits(tmp_path: Path) -> None:
+    measure_limits(tmp_path, dry=True)
+    found = json.loads(part_file(tmp_path, "limits").read_text())
+    assert {row["name"] for row in found["rows"]} == {"copy", "read", "matrix"}
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from loadtest.report.chart import chart
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Document, Measurement, Report, SetupError, parser
+from loadtest.report.json_text import WIDTH, json_text
 from loadtest.report.readme import section
 from loadtest.report.table import sections, table, verdict
 
@@ -110,3 +111,19 @@ def test_what_is_wrong_is_one_sentence() -> None:
 def test_a_table_shows_rows_as_its_columns_say() -> None:
     shown = table({"who": "{name}", "ms": "{p50:.1f}"}, [{"name": "a", "p50": 1.25, "p99": 9.0}])
     assert shown == "| who |  ms |\n| --- | --: |\n| a   | 1.2 |\n"
+
+
+def test_a_result_file_has_few_lines_and_all_that_was_given() -> None:
+    samples = [0.03119218100649036 * number for number in range(200)]
+    given = {
+        "one": {"p50": 1.5, "none": None, "words": "more than ASCII: µ"},
+        "samples": samples,
+        "rows": [{"number": number, "name": "n" * 60} for number in range(3)],
+        "empty": [{}, [], ""],
+    }
+    text = json_text(given)
+    assert json.loads(text) == given
+    lines = text.splitlines()
+    assert len(lines) == 1 + 1 + 1 + 5 + 1 + 1
+    assert all(len(line) <= WIDTH for line in lines if "samples" not in line)
+    assert 'more than ASCII: µ"' in text

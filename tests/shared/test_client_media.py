@@ -131,7 +131,7 @@ async def test_who_leaves_while_an_item_is_written_leaves_no_file(
     await asyncio.gather(task, return_exceptions=True)
     go_on.set()
     (session,) = client._fleet.sessions
-    await until(lambda: not session._sending)
+    await until(lambda: not session._media.writing)
     name = media_of(bytes(LARGE)).media.items[0].name
     assert not list((tmp_path / "media").rglob(name))
     assert not engine.media

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import save_file
 
 from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
-from penstock.model_config import ModelConfig, PreparedModel, WeightFiles
+from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel, WeightFiles
+from penstock.prepare.folder import FORMAT_VERSION
 from penstock.prepare.hub_config import read_config
+from penstock.protocol.to_worker import Setup
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.opening import open_weights
 from testing.model_configs import llama_config
@@ -72,6 +76,36 @@ def tiny_files(folder: Path, config: ModelConfig = TINY, seed: int = 0) -> Weigh
     path = folder / f"tiny-{seed}.safetensors"
     save_file(tiny_tensors(config, seed), path)
     return WeightFiles(format="safetensors", files=(str(path),), dtype="float32")
+
+
+def tiny_setup(folder: Path, files: WeightFiles | None = None, **changes: Any) -> Setup:
+    """Writes a prepared folder of the tiny model, as far as a worker reads one. files: of its
+    weights; None: they are written too. changes: of the Setup that asks for it."""
+    prepared = PreparedModel(
+        format_version=FORMAT_VERSION,
+        name="tiny",
+        source="test",
+        config=TINY,
+        generation=GenerationDefaults(),
+        weights=files or tiny_files(folder),
+        digest="0" * 64,
+        has_chat_template=False,
+    )
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(prepared))
+    usual = Setup(
+        version=1,
+        model_dir=str(folder),
+        dtype="float32",
+        attention_backend="auto",
+        threads=2,
+        block_size=4,
+        num_kv_blocks=2000,
+        kv_memory_fraction=0.1,
+        max_num_seqs=4,
+        max_num_batched_tokens=8192,
+        max_model_len=8000,
+    )
+    return msgspec.structs.replace(usual, **changes)
 
 
 def load_model(

@@ -17,8 +17,6 @@ import pytest
 import zmq
 
 from penstock.config.settings import TransportSettings
-from penstock.model_config import GenerationDefaults, PreparedModel
-from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.from_worker import (
     Fault,
@@ -46,7 +44,7 @@ from penstock.transport.events import Ended, Opened
 from penstock.transport.session_server import SessionServer
 from penstock_worker.media.memory import USUAL_ROWS
 from testing.preloaded import Preloaded, in_use
-from tests.worker.checkpoints import TINY, tiny_files
+from tests.worker.checkpoints import tiny_setup
 from tests.worker.vision.pictures import message_of, picture, prompt_of
 from tests.worker.vision.vision_cases import CASES, prepared_folder
 
@@ -227,31 +225,7 @@ def release(tmp_path: Path) -> None:
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    """A prepared folder of the tiny model, as far as a worker reads it."""
-    prepared = PreparedModel(
-        format_version=FORMAT_VERSION,
-        name="tiny",
-        source="test",
-        config=TINY,
-        generation=GenerationDefaults(),
-        weights=tiny_files(tmp_path),
-        digest="0" * 64,
-        has_chat_template=False,
-    )
-    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(prepared))
-    return Setup(
-        version=1,
-        model_dir=str(tmp_path),
-        dtype="float32",
-        attention_backend="auto",
-        threads=2,
-        block_size=4,
-        num_kv_blocks=2000,
-        kv_memory_fraction=0.1,
-        max_num_seqs=4,
-        max_num_batched_tokens=8192,
-        max_model_len=8000,
-    )
+    return tiny_setup(tmp_path)
 
 
 def first_plan(tokens: list[int], step: int = 1, slot: int = 0) -> Plan:

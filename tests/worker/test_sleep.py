@@ -8,47 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from penstock.config.settings import TransportSettings
-from penstock.model_config import GenerationDefaults, PreparedModel
-from penstock.prepare.folder import FORMAT_VERSION
 from penstock.protocol.to_worker import Setup, Sleep, Stop, ToWorker
 from penstock_worker.engine_session import CoreSession, Heard
 from penstock_worker.loading import load
 from penstock_worker.metrics.phases import UNWATCHED
 from penstock_worker.parallel.membership import Membership
 from penstock_worker.worker import Worker
-from tests.worker.checkpoints import TINY, tiny_files
+from tests.worker.checkpoints import tiny_setup
 
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    prepared = PreparedModel(
-        format_version=FORMAT_VERSION,
-        name="tiny",
-        source="test",
-        config=TINY,
-        generation=GenerationDefaults(),
-        weights=tiny_files(tmp_path),
-        digest="0" * 64,
-        has_chat_template=False,
-    )
-    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(prepared))
-    return Setup(
-        version=1,
-        model_dir=str(tmp_path),
-        dtype="float32",
-        attention_backend="auto",
-        threads=2,
-        block_size=4,
-        num_kv_blocks=100,
-        kv_memory_fraction=0.1,
-        max_num_seqs=4,
-        max_num_batched_tokens=256,
-        max_model_len=256,
-    )
+    return tiny_setup(tmp_path, num_kv_blocks=100, max_num_batched_tokens=256, max_model_len=256)
 
 
 @pytest.fixture

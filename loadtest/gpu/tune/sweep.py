@@ -209,8 +209,9 @@ class Sweep:
 
 def measure_limits(work: Path, *, dry: bool) -> None:
     """As the GPU measurements do."""
-    if not part_file(work, "limits").is_file():
-        run_part(Job(PARTS[0], work, work, 60.0, DRY if dry else GPU))
+    [limits] = (part for part in PARTS if part.name == "limits")
+    if not part_file(work, limits.name).is_file():
+        run_part(Job(limits, work, work, 60.0, DRY if dry else GPU))
 
 
 def main() -> int:

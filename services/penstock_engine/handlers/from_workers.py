@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
 
 import msgspec
 
 from penstock import logs
-from penstock.kv_layout import MAX_GROUPS, KVGroup, state_of
 from penstock.protocol.from_worker import (
     AdapterFailed,
     AdapterReady,
@@ -38,33 +36,19 @@ from penstock_engine.handlers.adapters import AdapterHandler
 from penstock_engine.handlers.disk_kv import DiskKVHandler
 from penstock_engine.handlers.finisher import Finisher
 from penstock_engine.handlers.grammars import GrammarHandler
+from penstock_engine.handlers.group_losses import GroupLosses, LossCause
 from penstock_engine.handlers.media import MediaHandler
-from penstock_engine.handlers.ranges import MAX_COUNT
+from penstock_engine.handlers.ready_check import wrong_ready
 from penstock_engine.handlers.results import ResultHandler
 from penstock_engine.handlers.weights import WeightsHandler
-from penstock_engine.kv.pool import MAX_BLOCKS
-from penstock_engine.request.request import Sequence
 from penstock_engine.request.states import SequenceState
 from penstock_engine.request.step_in_flight import UnfitResult
-from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
-from penstock_engine.sessions.rank_faults import RankFaults
 from penstock_engine.sessions.ranks import Disagreement, WorkerSession
-from penstock_engine.waiting.adapter_entry import AdapterEntry
 from penstock_engine.waiting.disk_kv import UnfitAnswer
-from penstock_engine.waiting.grammar_entry import GrammarEntry
 
 log = logs.get(__name__)
 
 HEARD = "its fault was heard"
-
-
-class LossCause(enum.Enum):
-    """To what the loss of a group is attributed."""
-
-    SCHEDULED = "what was at work"
-    UNKNOWN = "known when its workers are back"
-    NOT_A_FAULT = "nobody's"
-    WANTED = "what a front end asked for"
 
 
 class FromWorkers:
@@ -81,11 +65,11 @@ class FromWorkers:
     ) -> None:
         self.num_settled = 0
         self._ranks = state.workers.ranks
-        self._faults = RankFaults(self._ranks.size)
         self._after_error = after_error
         self._state = state
         self._finisher = finisher
-        self._attribution = FaultAttribution()
+        self._losses = GroupLosses(state, finisher)
+        self._faults = self._losses.faults
         self._results = ResultHandler(state, finisher)
         self._grammars = GrammarHandler(state, finisher)
         self._media = MediaHandler(state, finisher)
@@ -107,10 +91,10 @@ class FromWorkers:
             return
         before = self._ranks.holder(message.rank)
         if before is not None:
-            self._end(before, "another worker of the same rank took its place", LossCause.UNKNOWN)
+            reason = "another worker of the same rank took its place"
+            self._losses.end(before, reason, LossCause.UNKNOWN)
         log.info("worker connected", rank=message.rank, pid=message.pid)
-        for suspect in self._attribution.arrived(message.rank, message.life):
-            self._end_if_poison(suspect)
+        self._losses.arrived(message.rank, message.life)
         for worker, group in self._ranks.join(WorkerSession(session, message, version)):
             self._state.sleep.formed()
             level = self._state.sleep.level
@@ -153,7 +137,7 @@ class FromWorkers:
             case Leaving():
                 self._leaves(worker)
             case _:
-                self._end(worker, f"{type(message).__name__} came out of turn")
+                self._losses.end(worker, f"{type(message).__name__} came out of turn")
 
     def ended(self, session: bytes, reason: str) -> None:
         """The session is over, and with it those of the ranks that it computed with."""
@@ -166,112 +150,22 @@ class FromWorkers:
         if self._faults.has(worker.rank):
             return  # It has said why; others are waited for.
         others = [one for one in self._ranks.formed if one != session]
-        self._lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
+        self._losses.lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
 
     def _leaves(self, worker: WorkerSession) -> None:
         """It was told to go: nothing that ran is to blame."""
-        if self._ranks.formed:
-            self._lose(
-                list(self._ranks.formed), f"rank {worker.rank} leaves", LossCause.NOT_A_FAULT
-            )
-
-    def _end(
-        self, worker: WorkerSession, reason: str, cause: LossCause = LossCause.SCHEDULED
-    ) -> None:
-        """Ends a worker's session from this side, and with it its group."""
-        if self._ranks.formed:
-            self.drop(reason, cause)
-        else:
-            self._state.effects.end_workers.append((worker.session, reason))
-            self._ranks.leave(worker)
-
-    def regroup(self) -> None:
-        """Ends a group that is awake and is to sleep, or the other way round, or that is to have
-        other weights, once no step is in flight and no call runs: its ranks come back at once, and
-        are told what they are to be."""
-        sleep = self._state.sleep
-        if self._state.scheduling.in_flight or self._state.calls.running:
-            return
-        if self._state.weights.due:
-            if not sleep.level:
-                self.drop("other weights are wanted", LossCause.WANTED)
-            self._weights.begin()
-        if sleep.level:
-            self._weights.promise()
-        if self._ranks.formed and sleep.regroups:
-            self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
+        self.drop(f"rank {worker.rank} leaves", LossCause.NOT_A_FAULT)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
         """Ends the present group, if there is one, from this side."""
-        if self._ranks.formed:
-            self._lose(list(self._ranks.formed), reason, cause)
+        self._losses.drop(reason, cause)
 
-    def _lose(self, sessions: list[bytes], reason: str, cause: LossCause) -> None:
-        """The group is over; `sessions` of it are to be ended.
-
-        What ran waits again, with what it has emitted; a step in flight is forgotten.
-        """
-        if cause is LossCause.WANTED:
-            log.info("worker is told anew", reason=reason)
-        else:
-            log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
-            self._state.counts.lost(self._state.clock.now)
-        self._state.effects.end_workers += [(session, reason) for session in sessions]
-        lives = self._ranks.disband()
-        self._faults.clear()
-        self._state.workers.results.clear()
-        self._state.step_clock.forget()
-        if self._state.scheduling.cache is not None:
-            self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
-            self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
-        scheduled = self._state.scheduling.detach()
-        self._state.media.worker_lost()
-        self._disk_kv.worker_lost()
-        self._state.kv_sessions.worker_lost()
-        self._state.calls.worker_lost(reason)
-        loading = self._state.adapters.worker_lost()
-        beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
-        if cause in (LossCause.UNKNOWN, LossCause.SCHEDULED):
-            heard = cause is LossCause.SCHEDULED
-            self._weights.failed(self._state.workers.fault or reason, heard=heard)
-        if cause is LossCause.UNKNOWN:
-            self._attribution.suspect(scheduled, beside, lives)
-        elif cause is LossCause.SCHEDULED:
-            self._attribution.accuse(scheduled, beside)
-            for suspect in [*scheduled, *beside]:
-                self._end_if_poison(suspect)
-
-    def _end_if_poison(self, suspect: Suspect) -> None:
-        if not self._attribution.is_poison(suspect):
-            return
-        if isinstance(suspect, GrammarEntry):
-            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
-            self._grammars.fail(suspect, error, "complex_grammar")
-        elif isinstance(suspect, AdapterEntry):
-            self._adapters.poisoned(suspect)
-        elif isinstance(suspect, Sequence):
-            self._finisher.end_if_poison(suspect)
+    def regroup(self) -> None:
+        """See GroupLosses."""
+        self._losses.regroup()
 
     def _take_ready(self, worker: WorkerSession, ready: Ready, now: float) -> None:
-        if not 1 <= ready.num_kv_blocks <= MAX_BLOCKS:
-            self.drop(f"a pool has 1 to {MAX_BLOCKS} KV blocks, not {ready.num_kv_blocks}")
-            return
-        if not 0 <= ready.num_host_blocks <= MAX_BLOCKS:
-            self.drop(f"a host tier has 0 to {MAX_BLOCKS} blocks, not {ready.num_host_blocks}")
-            return
-        if not 0 <= ready.media_rows <= MAX_COUNT:
-            self.drop(f"an encoder cache has 0 to {MAX_COUNT} rows, not {ready.media_rows}")
-            return
-        if ready.media_bytes < 0:
-            self.drop(f"a worker holds 0 bytes of prepared items or more, not {ready.media_bytes}")
-            return
-        if not 0 <= ready.encoder_rows <= ready.media_rows:
-            self.drop(
-                f"a worker's prompts begin with 0 to {ready.media_rows} rows of an encoder, not "
-                f"{ready.encoder_rows}"
-            )
-            return
-        wrong = wrong_groups(ready.kv_groups, self._state.facts.block_size)
+        wrong = wrong_ready(ready, self._state.facts.block_size)
         if wrong is not None:
             self.drop(wrong)
             return
@@ -362,7 +256,7 @@ class FromWorkers:
             self.drop(HEARD, LossCause.NOT_A_FAULT)
             self._media.end_misfits()
         elif fault.out_of_memory or fault.final or not in_step:
-            self._end(worker, HEARD)
+            self._losses.end(worker, HEARD)
         elif self._faults.add(worker.rank, now, own=not fault.rank_lost):
             self.drop(HEARD, self._loss_cause())
         self._state.workers.final = fault.final
@@ -389,25 +283,3 @@ class FromWorkers:
             self._after_error()
         else:
             self.num_settled += settled
-
-
-def wrong_groups(groups: tuple[KVGroup, ...], block_size: int) -> str | None:
-    """What is wrong with a worker's KV groups; None: nothing."""
-    if not 1 <= len(groups) <= MAX_GROUPS:
-        return f"a model has 1 to {MAX_GROUPS} KV groups, not {len(groups)}"
-    spans = [span for group in groups for span in (group.window, group.chunk) if span is not None]
-    if spans and min(spans) < 1:
-        return f"a KV group sees 1 token or more, not {min(spans)}"
-    states = [group for group in groups if group.every is not None]
-    if not states:
-        return None
-    state = state_of(groups)
-    if len(states) > 1 or state is None or len(groups) == 1:
-        return "recurrent layers are one KV group, the last, behind those with keys and values"
-    every = state.every or 0
-    if every < 1 or every % block_size or not 1 <= state.blocks <= MAX_BLOCKS:
-        return (
-            f"checkpoints are {every} tokens apart, in {state.blocks} blocks each: it has to be a"
-            f" multiple of {block_size} tokens, and 1 to {MAX_BLOCKS} blocks"
-        )
-    return None

@@ -12,7 +12,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from penstock.client.session import STATUS_MAX_AGE
+from penstock.client.told_state import STATUS_MAX_AGE
 from penstock.metrics.bounds import STEP_TOKENS
 from penstock.metrics.cache_config import CACHE_CONFIG, cache_config
 from penstock.metrics.drafts import DRAFTS

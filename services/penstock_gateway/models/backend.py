@@ -6,7 +6,7 @@ import time
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.client.session import STATUS_MAX_AGE
+from penstock.client.told_state import STATUS_MAX_AGE
 from penstock.config.settings import GatewayConfig
 from penstock.errors import EngineUnavailable
 from penstock.protocol.common import AdapterFile

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.client.session import STATUS_MAX_AGE, EngineSession
+from penstock.client.session import EngineSession
+from penstock.client.told_state import STATUS_MAX_AGE
 from penstock.protocol.to_frontend import Status, Welcome
 
 

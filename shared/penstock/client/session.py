@@ -7,23 +7,23 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import zmq
 
 from penstock import logs
-from penstock.client.generation import Generation
-from penstock.client.media import MediaFiles, PreparedMedia, files_beside
+from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
+from penstock.client.session_owner import SessionOwner
+from penstock.client.told_state import ToldState
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.protocol import PROTOCOL_VERSIONS
-from penstock.protocol.common import NamedAdapter, SleepLevel, WakeTag
-from penstock.protocol.from_frontend import Abort, FromFrontend, Hello, MediaLost
+from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
     Accepted,
@@ -44,12 +44,6 @@ from penstock.transport.session_client import SessionClient
 
 log = logs.get(__name__)
 
-STATUS_MAX_AGE = 2.0
-"""Seconds after which an engine's last word about itself says nothing about now: four beats."""
-
-DEFAULT_BLOCK_SIZE = 16
-"""Tokens of a KV block where the engine has not said yet."""
-
 UNANSWERED_PACE = 0.2
 """Seconds between looks at an engine core that has not answered for UNANSWERED seconds."""
 
@@ -61,41 +55,12 @@ TURN = 0.02
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
 
 
-class Owner(Protocol):
-    """What a session tells. due: those with a sink that this turn has given something."""
-
-    due: list[Generation]
-
-    def session_opened(
-        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
-    ) -> None: ...
-
-    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
-
-    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
-
-    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
-
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
-
-    def fingerprint_changed(
-        self, session: EngineSession, request: OpenRequest, before: str
-    ) -> None: ...
-
-    def rejected(
-        self, session: EngineSession, request: OpenRequest | None, message: Rejected
-    ) -> None: ...
-
-
-class EngineSession:
+class EngineSession(ToldState):
     """Dials one engine core, and again whenever the session ends.
 
     open: its requests, by their numbers; pacing: which of them it has been told of.  calls: of its
-    workers, that are open.  welcome: the last that came, also of a session that has ended; status,
-    fingerprint, weights: of the present one.
-    refused: why nothing is sent to an engine that answers; empty: it is used.  retired: its address
-    is no longer among those given: it gets nothing new.  slept: this process itself was away before
-    the session ended.
+    workers, that are open.  retired: its address is no longer among those given: it gets nothing
+    new.  slept: this process itself was away before the session ended.
     """
 
     def __init__(
@@ -106,8 +71,9 @@ class EngineSession:
         name: str,
         settings: TransportSettings,
         numbers: Iterator[int],
-        owner: Owner,
+        owner: SessionOwner,
     ) -> None:
+        super().__init__()
         self.index = index
         self.endpoint = endpoint
         self.transport: SessionClient[ToFrontend] = SessionClient(
@@ -120,22 +86,14 @@ class EngineSession:
         self.open: dict[int, OpenRequest] = {}
         self.pacing = Pacing(self._submit)
         self.calls = OpenCalls()
-        self.welcome: Welcome | None = None
-        self.status: Status | None = None
-        self.fingerprint: str | None = None
-        self.weights: str | None = None
-        self.refused = ""
         self.retired = False
         self.slept = False
         self._settings = settings
         self._numbers = numbers
         self._owner = owner
-        self._media_files = files_beside(endpoint)
-        self._sending: set[asyncio.Task[None]] = set()
-        self._status_at = 0.0
+        self._media = MediaSending(endpoint, self.open, self.send)
         self._works = Works(settings.progress_timeout)
         self._submitted = 0
-        self._answered = False
         self._begun = self._polled = time.monotonic()
         self._watched: int | None = None
         self._pump_due = False
@@ -144,80 +102,11 @@ class EngineSession:
         self._ticker: asyncio.Task[None] | None = None
 
     @property
-    def connected(self) -> bool:
-        """Whether requests can be sent: it has answered, and serves our model."""
-        return self._answered and not self.refused
-
-    @property
-    def answered(self) -> bool:
-        """Whether there is a session, also with an engine core of another model."""
-        return self._answered
-
-    @property
-    def fresh(self) -> bool:
-        """Whether its last status means anything now."""
-        return self.status_age(time.monotonic()) <= STATUS_MAX_AGE
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes and computes requests now."""
-        status = self.status
-        return (
-            self.connected
-            and status is not None
-            and status.ready
-            and not status.draining
-            and self.fresh
-        )
-
-    @property
-    def paused(self) -> bool:
-        """Whether it computes nothing until it is told to go on."""
-        return self.status is not None and self.status.paused
-
-    @property
-    def sleeping(self) -> SleepLevel:
-        """The level at which its model sleeps, or is about to; 0: it doesn't."""
-        return 0 if self.status is None else self.status.sleeping
-
-    @property
-    def waking(self) -> tuple[WakeTag, ...]:
-        """That were named, and don't wake it alone."""
-        return () if self.status is None else self.status.waking
-
-    @property
-    def asleep(self) -> bool:
-        """Whether its workers have given back what that level says."""
-        return self.status is not None and self.status.asleep
-
-    @property
-    def prefills_from(self) -> int:
-        """Prompts of so many tokens are computed here first, and go on elsewhere; 0: none."""
-        return 0 if self.welcome is None else self.welcome.prefills_from
-
-    @property
-    def draining(self) -> bool:
-        return self.status is not None and self.status.draining
-
-    @property
     def load(self) -> int:
         """Sequences that it runs and has waiting, as it last said, and ours since then."""
         status = self.status
         ours = self._submitted + self.pacing.waiting
         return ours + (0 if status is None else status.waiting + status.running)
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether it said last that no sequence waits there."""
-        return self.status is not None and not self.status.waiting
-
-    @property
-    def block_size(self) -> int:
-        return DEFAULT_BLOCK_SIZE if self.status is None else self.status.block_size
-
-    def status_age(self, now: float) -> float:
-        """Seconds since it last told its state; infinite when it never did."""
-        return now - self._status_at if self.status is not None else float("inf")
 
     def start(self) -> None:
         """Begins to dial."""
@@ -302,11 +191,9 @@ class EngineSession:
         if asyncio._get_running_loop() is not None:
             if self._ticker is not None:
                 self._ticker.cancel()
-            for sending in self._sending:
-                sending.cancel()
+            self._media.cancel()
             self._watch(None)
-        if self._media_files is not None:
-            self._media_files.close()
+        self._media.close()
         heartbeat.PROCESS.leave(self.transport)
         self.transport.close()
         self._answered = False
@@ -410,36 +297,6 @@ class EngineSession:
             if request is not None:
                 request.blame.left()
 
-    def _send_media(self, asked: NeedMedia, request: OpenRequest | None) -> None:
-        """An item, or a part of it. Nothing for a request that is over: the engine core hears of
-        that."""
-        if request is None:
-            return
-        media = request.media
-        if media is None:
-            self.send(MediaLost(asked.request, asked.item))
-            return
-        files, large = self._media_files, media.large_file(asked)
-        if files is None or large is None:
-            self.send(*media.answer(asked, files))
-            return
-        sending = asyncio.create_task(self._send_large(asked, request, media, files, *large))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
-
-    async def _send_large(
-        self,
-        asked: NeedMedia,
-        request: OpenRequest,
-        media: PreparedMedia,
-        files: MediaFiles,
-        name: str,
-        data: memoryview,
-    ) -> None:
-        async with files.written(name, data) as there:
-            if self.open.get(asked.request) is request:
-                self.send(*media.answer(asked, files if there else None))
-
     def _receive(self, message: ToFrontend, now: float) -> None:
         match message:
             case Outputs(outputs, entered, left):
@@ -462,8 +319,8 @@ class EngineSession:
                 request = self.open.get(number)
                 if request is not None:
                     request.take_pooled(message)
-            case NeedMedia(number):
-                self._send_media(message, self.open.get(number))
+            case NeedMedia():
+                self._media.answer(message)
             case Prepared(number):
                 request = self.open.get(number)
                 if request is not None:

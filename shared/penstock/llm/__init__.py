@@ -2,6 +2,7 @@
 
 sync             LLM: generate and chat, order kept, a progress bar
 asynchronous     AsyncLLM: the same as streams in an event loop
+engine_lifecycle how it starts and ends its engine core; engine_control: pauses, sleep, weights
 background_loop  the event loop of LLM, in a thread
 launched_engine  the child process that supervises an engine core and its worker
 keywords         which keywords LLM takes, and vLLM's names for them

@@ -8,38 +8,28 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import msgspec
 
-from penstock.call_values import decode_value
-from penstock.client import BeamSearchParams, EngineClient, Generation, ModelText
-from penstock.client.replacing import ChangeMode
-from penstock.client.sleeping import sleep_level, wake_tags
-from penstock.config.settings import EngineConfig
+from penstock.client import BeamSearchParams, Generation
 from penstock.errors import (
     DeadlineExceeded,
     EngineUnavailable,
     InvalidRequest,
     Overloaded,
-    RequestFailed,
 )
-from penstock.generation_config import sampling_defaults
 from penstock.llm.adapters import GivenAdapters, LibraryAdapters
 from penstock.llm.assembly import Assembly, timed_out_output
 from penstock.llm.beam import search_all
 from penstock.llm.beam_outputs import BeamSearchOutput
-from penstock.llm.given_weights import GivenWeights
-from penstock.llm.keywords import engine_config
-from penstock.llm.launched_engine import LaunchedEngine
+from penstock.llm.engine_control import EngineControl
 from penstock.llm.media_prompts import (
     LibraryPrompt,
     library_chat,
     library_prompt,
     without_media,
 )
-from penstock.llm.model_tokenizer import ModelTokenizer
 from penstock.llm.outputs import RequestOutput
 from penstock.llm.pooling import AsyncPooling
 from penstock.llm.prompts import (
@@ -52,21 +42,16 @@ from penstock.llm.prompts import (
 )
 from penstock.llm.running_transcript import RunningTranscript
 from penstock.lora import LoRARequest
-from penstock.media.desk import MediaDesk
 from penstock.media.items import PromptMedia
 from penstock.media.sources import MediaSource
-from penstock.protocol.to_frontend import Status, Welcome
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms, checked_session
 from penstock.transcription.begin import begin
 from penstock.transcription.transcript import Transcript
 from penstock.transcription.wishes import Wishes
 
-START_TIMEOUT = 600.0
-"""Seconds that an engine gets to load its model."""
 
-
-class AsyncLLM(AsyncPooling):
+class AsyncLLM(EngineControl, AsyncPooling):
     """Serves a model from this process's own engine, or from one that already runs.
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,
@@ -88,133 +73,10 @@ class AsyncLLM(AsyncPooling):
         engine_log: IO[Any] | None = None,
         **settings: Any,
     ) -> None:
-        if model is not None:
-            settings["model"] = model
-        if engine_endpoint is not None and settings:
-            raise ValueError(
-                f"engine_endpoint was given with {', '.join(sorted(settings))}; "
-                "a running engine core has its own settings"
-            )
-        self._config: EngineConfig = engine_config(settings)
-        self._endpoint = engine_endpoint
-        self._engine_log = engine_log
-        self._starting = asyncio.Lock()
+        super().__init__(model, engine_endpoint=engine_endpoint, engine_log=engine_log, **settings)
         self._running: dict[str, Generation | RunningTranscript] = {}
-        self._engine: LaunchedEngine | None = None
-        self._client: EngineClient | None = None
-        self._desk = MediaDesk(self._config.media)
         self._adapters = LibraryAdapters(self._config.model.cache_dir)
-        self._given = GivenWeights(self._config.model.model, self._config.model.cache_dir)
         self._numbers = itertools.count()
-
-    @classmethod
-    def from_engine_args(cls, engine_args: Any, **unused: Any) -> AsyncLLM:
-        """From an AsyncEngineArgs. What else vLLM takes here has no meaning."""
-        keywords = {name: getattr(engine_args, name) for name in engine_args.__dataclass_fields__}
-        return cls(**keywords)
-
-    async def start(self) -> None:
-        """Starts the engine where needed and waits until it serves. Raises StartupError."""
-        async with self._starting:
-            if self._client is None:
-                await self._start()
-
-    async def _start(self) -> None:
-        endpoint = self._endpoint
-        self._desk = MediaDesk(self._config.media)  # One that was closed stays so.
-        if endpoint is None:
-            self._engine = LaunchedEngine(self._config, log=self._engine_log)
-            endpoint = self._engine.endpoint
-            try:
-                await asyncio.to_thread(self._engine.wait_ready, START_TIMEOUT)
-            except BaseException:
-                self._stop_engine()
-                raise
-        client = EngineClient(endpoint, name="library", settings=self._config.transport)
-        await client.start()
-        self._client = client
-        try:
-            await client.wait_connected(30.0)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Aborts what runs and stops the engine that `start` started. Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-        self._desk.close()
-        self._stop_engine()
-        self._given.close()
-
-    def shutdown(self) -> None:
-        """The same for who can't wait, in the event loop or after its end. Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close_now()
-        self._desk.close()
-        self._stop_engine()
-        self._given.close()
-
-    async def __aenter__(self) -> AsyncLLM:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    @property
-    def text(self) -> ModelText:
-        """Tokenizer and chat template of the model."""
-        text = self._started().text
-        if text is None:
-            raise EngineUnavailable("the engine has not said yet which model it serves")
-        return text
-
-    @property
-    def welcome(self) -> Welcome:
-        """What the engine core said of itself and its model."""
-        welcome = self._started().welcome
-        if welcome is None:
-            raise EngineUnavailable("the engine has not said yet which model it serves")
-        return welcome
-
-    @property
-    def status(self) -> Status | None:
-        """The engine core's last word about its state."""
-        return self._started().status
-
-    @property
-    def window(self) -> int:
-        """Requests worth having in flight at once: enough to keep every step full."""
-        limits = self.welcome.limits
-        return min(limits.max_waiting_requests, 2 * limits.max_num_seqs)
-
-    @property
-    def tokenizer(self) -> ModelTokenizer:
-        """See get_tokenizer; of one that has started."""
-        return ModelTokenizer(self.text, self.welcome.generation, self.welcome.model)
-
-    @property
-    def default_sampling_params(self) -> SamplingParams:
-        """The model's own generation defaults; of one that has started."""
-        return SamplingParams(**sampling_defaults(self.welcome.generation))
-
-    async def get_tokenizer(self) -> ModelTokenizer:
-        """The model's tokenizer, under transformers' method names."""
-        await self.start()
-        return self.tokenizer
-
-    async def get_default_sampling_params(self) -> SamplingParams:
-        """What is used where no SamplingParams are given: the model's own generation defaults."""
-        await self.start()
-        return self.default_sampling_params
 
     async def generate(
         self,
@@ -353,133 +215,6 @@ class AsyncLLM(AsyncPooling):
             if generation is not None:
                 generation.abort()
 
-    async def reset_prefix_cache(self) -> bool:
-        """From now on nothing is shared with earlier requests; as in vLLM, always True."""
-        await self.start()
-        self._started().reset_prefix_cache()
-        return True
-
-    async def pause_generation(self, *, mode: Literal["abort", "keep"] = "abort") -> None:
-        """Stops computing, as in vLLM; returns once no step runs any more. mode: abort ends open
-        requests as they are; keep lets them go on where they were. Raises InvalidRequest."""
-        if mode not in ("abort", "keep"):
-            raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
-        await self.start()
-        await self._started().set_paused(True, abort=mode == "abort")
-
-    async def resume_generation(self) -> None:
-        """Goes on computing."""
-        await self.start()
-        await self._started().set_paused(False)
-
-    async def is_paused(self) -> bool:
-        """Whether nothing is computed until resume_generation."""
-        await self.start()
-        return self._started().paused
-
-    async def sleep(self, level: int = 1, mode: Literal["abort", "keep"] = "abort") -> None:
-        """Gives the model's memory back, as in vLLM; returns once it is free. level: 1 for the KV
-        cache, and a device's weights; 2 for all weights, too. mode: abort ends open requests as
-        they are; keep lets them go on where they were. Requests that come meanwhile wait. Raises
-        InvalidRequest."""
-        if mode not in ("abort", "keep"):
-            raise InvalidRequest(f"mode is {mode!r}; allowed: abort, keep", param="mode")
-        depth = sleep_level(level)
-        await self.start()
-        await self._started().put_to_sleep(depth, abort=mode == "abort")
-
-    async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Loads the model again, and goes on; returns then. tags: "weights" or "kv_cache": what is
-        wanted again. It wakes once both were named. Raises InvalidRequest."""
-        wanted = wake_tags(tags)
-        await self.start()
-        await self._started().wake_up(wanted)
-
-    async def is_sleeping(self) -> bool:
-        """Whether it computes nothing until wake_up."""
-        await self.start()
-        return self._started().sleeping
-
-    async def update_weights(
-        self,
-        model: str | os.PathLike[str] | None = None,
-        mode: ChangeMode = "wait",
-        timeout: float | None = None,
-        *,
-        tensors: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-    ) -> None:
-        """Replaces the model's weights by those of a folder or .gguf file, or of a model on the
-        hub; returns once they are loaded. Architecture and tokenizer must be the same; the chat
-        template and sampling defaults stay as they are.
-
-        tensors, in place of a model: torch's or NumPy's, all that its checkpoint has, by the names
-        there; of a model whose checkpoint is in the hub's format, and that this object has started.
-        They go through the machine's shared memory, and the caller's may be changed afterwards.
-
-        No answer comes of both: mode wait has requests that have begun end first, within so many
-        seconds (timeout: 60; at most 3600), and holds those that come meanwhile; abort ends all
-        that are open as they are. KV of the former weights is never used again.
-
-        Raises InvalidRequest for what are no other weights of this model, DeadlineExceeded,
-        EngineUnavailable, and RequestFailed where they can't be loaded: then the former ones stay.
-        """
-        if (model is None) == (tensors is None):
-            raise InvalidRequest("weights come as a model or as tensors; give one of the two")
-        await self.start()
-        if tensors is not None:
-            await self._take_tensors(tensors, mode, timeout)
-            return
-        client = self._started()
-        await client.replace_weights(
-            model or "", mode=mode, timeout=timeout, cache_dir=self._config.model.cache_dir
-        )
-        self._given.taken(newest=False, promised=client.sleeping)
-
-    async def _take_tensors(
-        self,
-        tensors: Mapping[str, Any] | Iterable[tuple[str, Any]],
-        mode: ChangeMode,
-        timeout: float | None,
-    ) -> None:
-        if self._endpoint is not None:
-            raise InvalidRequest(
-                "tensors can be given to a model that this object has started; an engine core that"
-                " runs elsewhere takes a folder",
-                param="tensors",
-            )
-        given, client = self._given, self._started()
-        folder = await asyncio.to_thread(given.write, tensors)
-        try:
-            await client.replace_weights(
-                folder, mode=mode, timeout=timeout, cache_dir=given.cache_of(folder)
-            )
-        except (InvalidRequest, RequestFailed):
-            given.refused()
-            raise
-        given.taken(newest=True, promised=client.sleeping)
-
-    async def collective_rpc(
-        self,
-        method: str,
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> list[Any]:
-        """Calls a method of a worker extension on all ranks, between two steps; as in vLLM, but a
-        method is named, and never sent. Returns what each rank does, in their order.
-
-        timeout: seconds (60; at most 3600) for which it may wait until it begins, and then again
-        for which it may run; a worker in which it runs longer is replaced, and streams go on.
-        args, kwargs: plain values and arrays; arrays come back as NumPy's.
-
-        Raises InvalidRequest for a method or arguments that there is no way to call with,
-        RequestFailed where it raised, DeadlineExceeded where it could not begin, and
-        EngineUnavailable where a worker ended meanwhile.
-        """
-        await self.start()
-        results = await self._started().call_workers(method, args, kwargs, timeout)
-        return [decode_value(each) for each in results]
-
     async def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -572,16 +307,6 @@ class AsyncLLM(AsyncPooling):
         if name in self._running:
             raise InvalidRequest(f"request_id {name!r} is in use by an open request")
         return name
-
-    def _started(self) -> EngineClient:
-        if self._client is None:
-            raise EngineUnavailable("not started: use `async with AsyncLLM(...)` or start() first")
-        return self._client
-
-    def _stop_engine(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.stop()
 
     def __repr__(self) -> str:
         config = msgspec.structs.asdict(self._config.model)

@@ -7,20 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.config.settings import RecordSettings, TransportSettings
+from penstock.config.settings import TransportSettings
 from penstock.protocol.common import MAX_CALL_BYTES
 from penstock.protocol.from_frontend import CallWorkers, SetPaused
 from penstock.protocol.from_worker import CallDone, CallFailed
 from penstock.protocol.to_frontend import Called
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from penstock_engine.waiting.worker_calls import MOST_WAITING
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
 from tests.engine.small_facts import facts
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Choices
+from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def asks(h: Harness, front: Front, number: int = 1, seconds: float = 60.0) -> None:
@@ -216,17 +213,18 @@ def test_an_answer_that_nobody_asked_for_ends_the_session() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_history_with_calls_keeps_the_books(seed: int) -> None:
-    choose = Seeded(seed)
-    walker = Walker(make_harness(choose), choose)
-    h, calls = walker.h, 0
-    walker.connect()
-    for _ in range(1500):
-        walker.walk()
+    calls = 0
+
+    def call(h: Harness, choose: Choices) -> None:
+        nonlocal calls
         if h.fronts and choose.whole(0, 24) == 0:
             asks(h, h.fronts[0], choose.whole(1, 100), choose.whole(1, 20))
         if h.calls and choose.whole(0, 2) == 0:
             calls += 1
             answers(h)
+
+    walker = walked_beside(seed, call, 1500)
+    h = walker.h
     while h.calls:
         answers(h)
         h.settle()
@@ -236,8 +234,7 @@ def test_any_history_with_calls_keeps_the_books(seed: int) -> None:
 
 def test_calls_are_recorded(tmp_path: Path) -> None:
     h = Harness(max_num_seqs=2)
-    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        h.core = core
+    with recorded(h, tmp_path):
         front = h.connect()
         h.start_worker()
         h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
@@ -246,5 +243,4 @@ def test_calls_are_recorded(tmp_path: Path) -> None:
         run_plans(h)
         answers(h)
         h.run()
-    (path,) = log_files([str(tmp_path)])
-    assert replay(path).difference is None
+    assert replayed(tmp_path) > 0

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.settings import RecordSettings
 from penstock.protocol.from_frontend import CallWorkers, PutToSleep, SetPaused, WakeUp
 from penstock_engine.metrics.snapshot import state_of
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from tests.engine.handlers.test_pause import finish
 from tests.engine.handlers.test_sleep import fall_asleep, sleeping
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, drawn_options
+from tests.engine.walker import Seeded, Walker, drawn_options
+from tests.engine.walks import recorded, replayed
 
 
 @pytest.fixture
@@ -149,8 +145,7 @@ def test_any_history_keeps_the_books(seed: int) -> None:
 
 def test_it_is_recorded(tmp_path: Path) -> None:
     h = Harness(idle_sleep_minutes=2.0)
-    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        h.core = core
+    with recorded(h, tmp_path):
         front = h.connect()
         h.start_worker(life="w")
         later(h, 2.1)
@@ -159,5 +154,4 @@ def test_it_is_recorded(tmp_path: Path) -> None:
         h.settle()
         h.start_worker(life="w")
         h.run()
-    (path,) = log_files([str(tmp_path)])
-    assert replay(path).difference is None
+    assert replayed(tmp_path) > 0

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.settings import RecordSettings
 from penstock.protocol.from_frontend import SetPaused
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from tests.engine.harness import Harness
 from tests.engine.scores import RequestScore
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Choices
+from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def finish(score: RequestScore) -> str | None:
@@ -113,12 +109,10 @@ def test_a_worker_that_is_lost_meanwhile_changes_nothing() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_history_with_pauses_keeps_the_books(seed: int) -> None:
-    choose = Seeded(seed)
-    walker = Walker(make_harness(choose), choose)
-    h, pauses = walker.h, 0
-    walker.connect()
-    for _ in range(1500):
-        walker.walk()
+    pauses = 0
+
+    def pause(h: Harness, choose: Choices) -> None:
+        nonlocal pauses
         if h.fronts and choose.whole(0, 24) == 0:
             abort = choose.whole(0, 3) == 0
             for front in h.fronts if abort else ():
@@ -126,6 +120,9 @@ def test_any_history_with_pauses_keeps_the_books(seed: int) -> None:
                     request.aborted = True
             h.send(h.fronts[0], SetPaused(choose.whole(0, 1) == 0, abort))
             pauses += h.core.state.stands_still
+
+    walker = walked_beside(seed, pause, 1500)
+    h = walker.h
     assert pauses > 5
     if not h.fronts:
         h.connect()
@@ -135,8 +132,7 @@ def test_any_history_with_pauses_keeps_the_books(seed: int) -> None:
 
 def test_a_pause_is_recorded(tmp_path: Path) -> None:
     h = Harness(max_num_seqs=2)
-    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        h.core = core
+    with recorded(h, tmp_path):
         front = h.connect()
         h.start_worker()
         for mode in (False, True):
@@ -148,5 +144,4 @@ def test_a_pause_is_recorded(tmp_path: Path) -> None:
                 h.run_step()
             h.send(front, SetPaused(False))
             h.run()
-    (path,) = log_files([str(tmp_path)])
-    assert replay(path).difference is None
+    assert replayed(tmp_path) > 0

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.settings import RecordSettings
 from penstock.protocol.from_frontend import PutToSleep, WakeUp
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from penstock_engine.sleep_note import SleepNote
 from tests.engine.handlers.test_pause import finish
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Choices
+from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def sleeping(h: Harness) -> tuple[int, bool]:
@@ -123,18 +119,19 @@ def test_who_wakes_it_while_workers_fall_asleep_gets_a_model() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_history_with_sleeps_keeps_the_books(seed: int) -> None:
-    choose = Seeded(seed)
-    walker = Walker(make_harness(choose), choose)
-    h, sleeps = walker.h, 0
-    walker.connect()
-    for _ in range(1500):
-        walker.walk()
+    sleeps = 0
+
+    def rest(h: Harness, choose: Choices) -> None:
+        nonlocal sleeps
         if h.fronts and choose.whole(0, 24) == 0:
             wake = choose.whole(0, 1) == 0
             h.send(h.fronts[0], WakeUp() if wake else PutToSleep(2))
             sleeps += h.core.state.sleep.level > 0
         if h.core.state.sleep.level and h.fronts and choose.whole(0, 9) == 0:
             h.send(h.fronts[0], WakeUp())
+
+    walker = walked_beside(seed, rest, 1500)
+    h = walker.h
     assert sleeps > 5
     if not h.fronts:
         h.connect()
@@ -144,8 +141,7 @@ def test_any_history_with_sleeps_keeps_the_books(seed: int) -> None:
 
 def test_a_sleep_is_recorded(tmp_path: Path) -> None:
     h = Harness(max_num_seqs=2)
-    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        h.core = core
+    with recorded(h, tmp_path):
         front = h.connect()
         h.start_worker(life="w")
         h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
@@ -159,8 +155,7 @@ def test_a_sleep_is_recorded(tmp_path: Path) -> None:
         h.settle()
         h.start_worker(life="w")
         h.run()
-    (path,) = log_files([str(tmp_path)])
-    assert replay(path).difference is None
+    assert replayed(tmp_path) > 0
 
 
 def test_a_note_outlives_the_process(tmp_path: Path) -> None:

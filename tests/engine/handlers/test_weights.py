@@ -5,25 +5,22 @@ The harness asserts that no worker is told of other weights while something open
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.config.settings import RecordSettings
 from penstock.model_config import PreparedModel
 from penstock.protocol.from_frontend import PutToSleep, ReplaceWeights, WakeUp
 from penstock.protocol.from_worker import Fault
 from penstock.protocol.to_frontend import Called
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from penstock_engine.sessions.weights_note import WeightsNote
 from tests.engine.handlers.test_sleep import fall_asleep
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Choices
+from tests.engine.walks import recorded, replayed, walked_beside
 
 
 def manifest(h: Harness, digest: str) -> PreparedModel:
@@ -233,19 +230,20 @@ def test_it_waits_only_so_long_and_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_any_history_with_changes_keeps_the_books(seed: int) -> None:
-    choose = Seeded(seed)
-    walker = Walker(make_harness(choose), choose)
-    h = walker.h
     digests: set[str] = set()
-    walker.connect()
-    for number in range(2500):
-        walker.walk()
+    numbers = itertools.count()
+
+    def change(h: Harness, choose: Choices) -> None:
+        number = next(numbers)
         if h.fronts and choose.whole(0, 40) == 0:
             abort = choose.whole(0, 3) == 0
             for request in [r for f in h.fronts for r in f.requests.values()] if abort else []:
                 request.aborted = True
             asks(h, h.fronts[0], f"w{number}", abort=abort)
         digests.add(h.digest)
+
+    walker = walked_beside(seed, change, 2500)
+    h = walker.h
     assert len(digests) > 8
     h.now += 61.0  # One that still waits is given up.
     h.settle()
@@ -256,8 +254,7 @@ def test_any_history_with_changes_keeps_the_books(seed: int) -> None:
 
 def test_a_change_is_recorded(tmp_path: Path) -> None:
     h = Harness(max_num_seqs=2)
-    with recording(h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        h.core = core
+    with recorded(h, tmp_path):
         front = h.connect()
         h.start_worker(life="w")
         h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
@@ -267,8 +264,7 @@ def test_a_change_is_recorded(tmp_path: Path) -> None:
         h.start_worker(life="w")
         h.submit(front, [3] * 5, max_tokens=6, ignore_eos=True)
         h.run()
-    (path,) = log_files([str(tmp_path)])
-    assert replay(path).difference is None
+    assert replayed(tmp_path) > 0
 
 
 def test_a_note_outlives_the_process(tmp_path: Path) -> None:

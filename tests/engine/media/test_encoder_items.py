@@ -9,20 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config.settings import RecordSettings
 from penstock.errors import StartupError
 from penstock.layer_spec import CrossAttentionSpec
 from penstock.protocol.common import Media, MediaSpan
 from penstock_engine.facts import EngineFacts
-from penstock_engine.record.framing import log_files
-from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay
 from tests.engine.fake_media import picture, shown
 from tests.engine.harness import Harness
 from tests.engine.media.test_media import error_of, finish_of
 from tests.engine.small_facts import facts
-from tests.engine.test_walk import Seeded
 from tests.engine.test_walk_media import MediaWalker
+from tests.engine.walker import Seeded
+from tests.engine.walks import check_replay
 
 ROWS = 5
 PROMPT = [9] * ROWS + [3, 4]
@@ -132,14 +129,8 @@ def test_random_histories_keep_their_books_and_replay(tmp_path: Path) -> None:
         walker = EncoderWalker(Seeded(seed))
         folder = tmp_path / str(seed)
         folder.mkdir()
-        with recording(walker.h.core, RecordSettings(record_dir=str(folder))) as core:
-            walker.h.core = core
-            walker.connect()
-            for _ in range(150):
-                walker.walk()
-            met["reused"] += walker.h.num_reused
-        (path,) = log_files([str(folder)])
-        assert replay(path).difference is None
+        check_replay(walker, folder, 150)
+        met["reused"] += walker.h.num_reused
         walker.end()
         met += walker.met
     assert met["waited for media"]

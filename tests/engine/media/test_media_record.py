@@ -15,24 +15,17 @@ from penstock_engine.simulate.metrics import Slo
 from penstock_engine.simulate.recorded import Traffic
 from tests.engine.fake_media import picture
 from tests.engine.media.test_media import ask, harness
-from tests.engine.test_walk import Seeded
 from tests.engine.test_walk_media import MediaWalker
+from tests.engine.walker import Seeded
+from tests.engine.walks import check_replay
 
 SECRET = b"what the picture shows"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 4])
 def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
-    walker = MediaWalker(Seeded(seed))
-    with recording(walker.h.core, RecordSettings(record_dir=str(tmp_path))) as core:
-        walker.h.core = core
-        walker.connect()
-        for _ in range(150):
-            walker.walk()
-    (path,) = log_files([str(tmp_path)])
-    done = replay(path)
-    assert done.difference is None
-    assert done.steps > 50
+    _, steps = check_replay(MediaWalker(Seeded(seed)), tmp_path, 150)
+    assert steps > 50
 
 
 def test_no_byte_of_an_item_is_recorded(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from penstock_engine.metrics.collector import families_of
 from penstock_engine.metrics.counts import MAX_TENANTS, OTHER
 from penstock_engine.metrics.snapshot import MetricsSnapshot, state_of
 from tests.engine.harness import Front, Harness, RequestScore
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Seeded, Walker, make_harness
 
 
 def state(h: Harness) -> MetricsSnapshot:

@@ -16,8 +16,7 @@ from penstock_engine.record.recorder import recording
 from penstock_engine.record.replay import replay
 from testing.examples import install, write_package
 from tests.engine.harness import Harness
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Seeded, Walker, make_harness
 
 NAME = "shortest-first"
 

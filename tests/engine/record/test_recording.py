@@ -19,8 +19,7 @@ from penstock_engine.record.recorder import STEP, CoreRecorder, recording
 from penstock_engine.record.replay import replay
 from penstock_engine.sessions.effects import Effects
 from tests.engine.harness import Harness, facts
-from tests.engine.test_walk import Seeded
-from tests.engine.walker import Walker, make_harness
+from tests.engine.walker import Seeded, Walker, make_harness
 
 
 def recorded_walk(

@@ -181,7 +181,7 @@ def test_an_internal_error_ends_one_session_and_nothing_else(
         raise KeyError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock_engine.handlers.from_frontends.Request", broken)
+        patch.setattr("penstock_engine.handlers.submissions.Request", broken)
         h.submit(front, [1])
     assert front.ended is not None
     assert "internal error" in front.ended

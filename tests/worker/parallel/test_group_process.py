@@ -11,12 +11,11 @@ import msgspec
 import pytest
 import torch
 
-from penstock.model_config import GenerationDefaults, PreparedModel, WeightFiles
-from penstock.prepare.folder import FORMAT_VERSION
+from penstock.model_config import WeightFiles
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.from_worker import Fault, Progress
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork, Stop
-from tests.worker.checkpoints import TINY, load_model, tiny_files
+from tests.worker.checkpoints import TINY, load_model, tiny_files, tiny_setup
 from tests.worker.driver import make_runner
 from tests.worker.parallel.group_engine import SHORT, GroupEngine, run_held_rank
 
@@ -33,31 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory, files: WeightFiles) -> Setup:
-    folder = tmp_path_factory.mktemp("model")
-    prepared = PreparedModel(
-        format_version=FORMAT_VERSION,
-        name="tiny",
-        source="test",
-        config=TINY,
-        generation=GenerationDefaults(),
-        weights=files,
-        digest="0" * 64,
-        has_chat_template=False,
-    )
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(prepared))
-    return Setup(
-        version=1,
-        model_dir=str(folder),
-        dtype="float32",
-        attention_backend="auto",
-        threads=1,
-        block_size=4,
-        num_kv_blocks=2000,
-        kv_memory_fraction=0.1,
-        max_num_seqs=4,
-        max_num_batched_tokens=8192,
-        max_model_len=8000,
-    )
+    return tiny_setup(tmp_path_factory.mktemp("model"), files, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import MatmulTiles, invariant_tiles
 from penstock_kernels.triton.rounding import tile_dot
 from penstock_kernels.triton.shared_memory import stages_that_fit
@@ -71,22 +71,16 @@ def linear(
     out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)
     if tiles is None:
         tiles = invariant_tiles(rows, outputs, narrow=x.dtype != torch.float32)
-    if rows:
-        _linear[(tiles.programs(rows, outputs),)](
-            x,
-            weight,
-            out if bias is None else bias,
-            out,
-            rows,
-            outputs,
-            inputs,
-            x.stride(0),
-            weight.stride(0),
-            BIAS=bias is not None,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            INNER=tiles.inner,
-            num_warps=tiles.warps,
-            num_stages=stages_that_fit(tiles, x.dtype, x.device),
-        )
+    launch(
+        _linear,
+        (x, weight),
+        bias,
+        out,
+        inputs,
+        x.stride(0),
+        weight.stride(0),
+        tiles=tiles,
+        stages=stages_that_fit(tiles, x.dtype, x.device),
+        INNER=tiles.inner,
+    )
     return out

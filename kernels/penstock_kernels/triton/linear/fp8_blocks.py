@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
 from penstock_kernels.triton.tiles import QUANTISED_GROUPS
@@ -121,27 +121,9 @@ def fp8_block_linear(
 
     Returns [rows, outputs]. FP8 products need a device of compute capability 8.9 or higher.
     """
-    rows, inputs = x.shape
     outputs, groups = weight_scales.shape
-    out = torch.empty(rows, outputs, dtype=dtype or x.dtype, device=x.device)
-    if rows:
-        levels, scales = quantise_fp8_groups(x)
-        _fp8_blocks[(tiles.programs(rows, outputs),)](
-            levels,
-            scales,
-            weight,
-            weight_scales,
-            out if bias is None else bias,
-            out,
-            rows,
-            outputs,
-            inputs,
-            groups,
-            BIAS=bias is not None,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            GROUP=GROUP,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
+    out = torch.empty(x.shape[0], outputs, dtype=dtype or x.dtype, device=x.device)
+    levels, scales = quantise_fp8_groups(x)
+    operands = levels, scales, weight, weight_scales
+    launch(_fp8_blocks, operands, bias, out, x.shape[1], groups, tiles=tiles, GROUP=GROUP)
     return out

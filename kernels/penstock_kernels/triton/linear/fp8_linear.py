@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import FP8, MatmulTiles
 from penstock_kernels.triton.rounding import INTERPRETED, round_to
 from penstock_kernels.triton.tiles import row_block, row_warps
@@ -99,26 +99,8 @@ def fp8_linear(
     Returns [rows, outputs] in x's dtype. FP8 products need a device of compute capability 8.9 or
     higher.
     """
-    rows, inputs = x.shape
-    outputs = weight.shape[0]
-    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    if rows:
-        levels, scales = quantise_fp8(x)
-        _fp8_linear[(tiles.programs(rows, outputs),)](
-            levels,
-            scales,
-            weight,
-            weight_scales,
-            out if bias is None else bias,
-            out,
-            rows,
-            outputs,
-            inputs,
-            BIAS=bias is not None,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            INNER=tiles.inner,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
+    out = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
+    levels, scales = quantise_fp8(x)
+    operands = levels, scales, weight, weight_scales
+    launch(_fp8_linear, operands, bias, out, x.shape[1], tiles=tiles, INNER=tiles.inner)
     return out

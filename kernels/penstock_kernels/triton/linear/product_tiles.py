@@ -1,4 +1,4 @@
-"""What the programs of matrix products have in common: the choice of an output tile, and its
+"""What matrix products have in common: their launch, a program's choice of an output tile, and its
 storing.
 
 A program computes COLUMNS outputs of ROWS rows, and no other program writes them.
@@ -6,13 +6,55 @@ A program computes COLUMNS outputs of ROWS rows, and no other program writes the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from penstock_kernels.triton.matmul_tiles import MatmulTiles
 from penstock_kernels.triton.rounding import round_to
 
 _GROUP = tl.constexpr(8)
 """Row tiles that go through the columns together, so that their weights stay in the L2 cache."""
+
+
+def launch(
+    kernel: Any,
+    operands: Sequence[Tensor],
+    bias: Tensor | None,
+    out: Tensor,
+    inputs: int,
+    *sizes: int,
+    tiles: MatmulTiles,
+    stages: int | None = None,
+    **constants: Any,
+) -> None:
+    """Runs a product's kernel once for each tile of `out`, [rows, outputs], if it has any.
+
+    `kernel`: takes operands, bias, out, rows, outputs, inputs and `sizes`, and as constants BIAS
+    (whether there is one), ROWS, COLUMNS and `constants`.
+    `stages`: other than those of `tiles`.
+    """
+    rows, outputs = out.shape
+    if not rows:
+        return
+    kernel[(tiles.programs(rows, outputs),)](
+        *operands,
+        out if bias is None else bias,
+        out,
+        rows,
+        outputs,
+        inputs,
+        *sizes,
+        BIAS=bias is not None,
+        ROWS=tiles.rows,
+        COLUMNS=tiles.columns,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages if stages is None else stages,
+        **constants,
+    )
 
 
 @triton.jit

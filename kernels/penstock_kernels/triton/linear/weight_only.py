@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock_kernels.triton.linear.product_tiles import own_tile, store_tile
+from penstock_kernels.triton.linear.product_tiles import launch, own_tile, store_tile
 from penstock_kernels.triton.matmul_tiles import WEIGHT_ONLY, WEIGHT_ONLY_MANY, MatmulTiles
 from penstock_kernels.triton.rounding import round_to, tile_dot
 
@@ -154,25 +154,17 @@ def weight_only_linear(
         few = batch_invariant or rows <= WEIGHT_ONLY.rows
         tiles = WEIGHT_ONLY if few else WEIGHT_ONLY_MANY
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    if rows:
-        _weight_only[(tiles.programs(rows, outputs),)](
-            x,
-            weights.levels,
-            weights.scales,
-            weights.scales if weights.zeros is None else weights.zeros,
-            out if bias is None else bias,
-            out,
-            rows,
-            outputs,
-            inputs,
-            x.stride(0),
-            BIAS=bias is not None,
-            ZEROS=weights.zeros is not None,
-            BITS=weights.bits,
-            GROUP=weights.group,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
+    zeros = weights.scales if weights.zeros is None else weights.zeros
+    launch(
+        _weight_only,
+        (x, weights.levels, weights.scales, zeros),
+        bias,
+        out,
+        inputs,
+        x.stride(0),
+        tiles=tiles,
+        ZEROS=weights.zeros is not None,
+        BITS=weights.bits,
+        GROUP=weights.group,
+    )
     return out

@@ -1,0 +1,130 @@
+"""What becomes of everything when a group of workers is over."""
+
+from __future__ import annotations
+
+import enum
+
+from penstock import logs
+from penstock_engine.core_state import CoreState
+from penstock_engine.handlers.adapters import AdapterHandler
+from penstock_engine.handlers.disk_kv import DiskKVHandler
+from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.grammars import GrammarHandler
+from penstock_engine.handlers.weights import WeightsHandler
+from penstock_engine.request.request import Sequence
+from penstock_engine.sessions.fault_attribution import MAX_DEATHS, FaultAttribution, Suspect
+from penstock_engine.sessions.rank_faults import RankFaults
+from penstock_engine.sessions.ranks import WorkerSession
+from penstock_engine.waiting.adapter_entry import AdapterEntry
+from penstock_engine.waiting.grammar_entry import GrammarEntry
+
+log = logs.get(__name__)
+
+
+class LossCause(enum.Enum):
+    """To what the loss of a group is attributed."""
+
+    SCHEDULED = "what was at work"
+    UNKNOWN = "known when its workers are back"
+    NOT_A_FAULT = "nobody's"
+    WANTED = "what a front end asked for"
+
+
+class GroupLosses:
+    """Ends groups, and blames for their loss whom it is to be attributed to.
+
+    faults: of the present group's ranks.
+    """
+
+    def __init__(self, state: CoreState, finisher: Finisher) -> None:
+        self._ranks = state.workers.ranks
+        self.faults = RankFaults(self._ranks.size)
+        self._state = state
+        self._finisher = finisher
+        self._attribution = FaultAttribution()
+        self._grammars = GrammarHandler(state, finisher)
+        self._adapters = AdapterHandler(state, finisher)
+        self._disk_kv = DiskKVHandler(state)
+        self._weights = WeightsHandler(state)
+
+    def arrived(self, rank: int, life: str) -> None:
+        """A worker has come; which life of its rank it is may say who was to blame before."""
+        for suspect in self._attribution.arrived(rank, life):
+            self._end_if_poison(suspect)
+
+    def end(
+        self, worker: WorkerSession, reason: str, cause: LossCause = LossCause.SCHEDULED
+    ) -> None:
+        """Ends a worker's session from this side, and with it its group."""
+        if self._ranks.formed:
+            self.drop(reason, cause)
+        else:
+            self._state.effects.end_workers.append((worker.session, reason))
+            self._ranks.leave(worker)
+
+    def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:
+        """Ends the present group, if there is one, from this side."""
+        if self._ranks.formed:
+            self.lose(list(self._ranks.formed), reason, cause)
+
+    def regroup(self) -> None:
+        """Ends a group that is awake and is to sleep, or the other way round, or that is to have
+        other weights, once no step is in flight and no call runs: its ranks come back at once, and
+        are told what they are to be."""
+        sleep = self._state.sleep
+        if self._state.scheduling.in_flight or self._state.calls.running:
+            return
+        if self._state.weights.due:
+            if not sleep.level:
+                self.drop("other weights are wanted", LossCause.WANTED)
+            self._weights.begin()
+        if sleep.level:
+            self._weights.promise()
+        if self._ranks.formed and sleep.regroups:
+            self.drop(f"sleep level {sleep.level} is wanted", LossCause.WANTED)
+
+    def lose(self, sessions: list[bytes], reason: str, cause: LossCause) -> None:
+        """The group is over; `sessions` of it are to be ended.
+
+        What ran waits again, with what it has emitted; a step in flight is forgotten.
+        """
+        if cause is LossCause.WANTED:
+            log.info("worker is told anew", reason=reason)
+        else:
+            log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
+            self._state.counts.lost(self._state.clock.now)
+        self._state.effects.end_workers += [(session, reason) for session in sessions]
+        lives = self._ranks.disband()
+        self.faults.clear()
+        self._state.workers.results.clear()
+        self._state.step_clock.forget()
+        if self._state.scheduling.cache is not None:
+            self._state.counts.swapped_out += self._state.scheduling.cache.num_swapped_out
+            self._state.counts.swapped_in += self._state.scheduling.cache.num_swapped_in
+        scheduled = self._state.scheduling.detach()
+        self._state.media.worker_lost()
+        self._disk_kv.worker_lost()
+        self._state.kv_sessions.worker_lost()
+        self._state.calls.worker_lost(reason)
+        loading = self._state.adapters.worker_lost()
+        beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
+        if cause in (LossCause.UNKNOWN, LossCause.SCHEDULED):
+            heard = cause is LossCause.SCHEDULED
+            self._weights.failed(self._state.workers.fault or reason, heard=heard)
+        if cause is LossCause.UNKNOWN:
+            self._attribution.suspect(scheduled, beside, lives)
+        elif cause is LossCause.SCHEDULED:
+            self._attribution.accuse(scheduled, beside)
+            for suspect in [*scheduled, *beside]:
+                self._end_if_poison(suspect)
+
+    def _end_if_poison(self, suspect: Suspect) -> None:
+        if not self._attribution.is_poison(suspect):
+            return
+        if isinstance(suspect, GrammarEntry):
+            error = f"{MAX_DEATHS} workers died while they compiled the grammar"
+            self._grammars.fail(suspect, error, "complex_grammar")
+        elif isinstance(suspect, AdapterEntry):
+            self._adapters.poisoned(suspect)
+        elif isinstance(suspect, Sequence):
+            self._finisher.end_if_poison(suspect)

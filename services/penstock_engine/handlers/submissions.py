@@ -1,0 +1,205 @@
+"""How a request comes in: it is checked, taken or refused, and its sequences wait."""
+
+from __future__ import annotations
+
+from penstock.errors import InvalidRequest
+from penstock.protocol.from_frontend import Advance, Submit
+from penstock.protocol.to_frontend import Accepted, Prepared, Rejected
+from penstock_engine.core_state import CoreState
+from penstock_engine.facts import tasks_of
+from penstock_engine.handlers.adapters import AdapterHandler
+from penstock_engine.handlers.admission import Admission
+from penstock_engine.handlers.entry import enter
+from penstock_engine.handlers.finisher import Finisher
+from penstock_engine.handlers.media import MediaHandler
+from penstock_engine.handlers.pooling import check_pooling
+from penstock_engine.handlers.validation import check_advance, check_submit
+from penstock_engine.kv.keys import prefix_root, root_key
+from penstock_engine.media.request_media import RequestMedia
+from penstock_engine.request.request import Request, Sequence
+from penstock_engine.request.states import SequenceState
+from penstock_engine.request.stopping import check_stop
+from penstock_engine.request.timeline import TimelineBuilder
+from penstock_engine.sessions.frontends import FrontendSession
+from penstock_engine.waiting.queue import Part
+
+DRAINING_RETRY_MS = 1_000
+"""When to ask again: another engine core, or this one's next life."""
+
+
+class Submissions:
+    """Takes requests, and further steps of beam searches."""
+
+    def __init__(self, state: CoreState, finisher: Finisher) -> None:
+        facts = state.facts
+        self._pooling = facts.pooling
+        self._tasks = tasks_of(facts.pooling, facts.model, facts.config)
+        self._state = state
+        self._finisher = finisher
+        self._media = MediaHandler(state, finisher)
+        self._adapters = AdapterHandler(state, finisher)
+        self._admission = Admission(state)
+        self._arrivals = 0
+
+    def submit(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        """A request. Answered by Accepted or Rejected."""
+        try:
+            self._validate(frontend, submit)
+        except InvalidRequest as error:
+            code = error.code or ""
+            self._reject(
+                frontend, Rejected(submit.request, "invalid", error.message, error_code=code)
+            )
+            return
+        refusal = (
+            self._leaving(submit)
+            or self._admission.refusal(submit, now)
+            or self._grammar_refusal(submit, now)
+        )
+        if refusal is not None:
+            self._reject(frontend, refusal)
+        else:
+            self._accept(frontend, submit, now)
+
+    def advance(self, frontend: FrontendSession, message: Advance, now: float) -> None:
+        """The next step of a beam search."""
+        request = frontend.requests.get(message.request)
+        if request is None:
+            return  # It was aborted, or never accepted: the front end hears, or has heard, of it.
+        try:
+            check_advance(
+                request,
+                message.sequences,
+                vocab_size=self._state.facts.model.config.vocab_size,
+                max_len=self._state.context_limit.tokens,
+                room=self._state.context_limit.words,
+                most=self._state.facts.config.limits.max_request_tokens,
+            )
+        except InvalidRequest as error:
+            self._finisher.close(request)
+            self._reject(frontend, Rejected(message.request, "invalid", error.message))
+            return
+        request.advance(message.sequences)
+        if request.deadline is not None and request.deadline <= now:
+            self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
+        else:
+            self._begin(request, None, now)
+
+    def _reject(self, frontend: FrontendSession, refusal: Rejected) -> None:
+        self._state.counts.rejected[refusal.code] += 1
+        frontend.reply(refusal)
+
+    def _validate(self, frontend: FrontendSession, submit: Submit) -> None:
+        if submit.request in frontend.requests:
+            raise InvalidRequest(f"request {submit.request} is open already in this session")
+        facts = self._state.facts
+        ready = self._state.workers.ready
+        # Before one is ready, nobody knows; that worker would say so then.
+        aligned_rows = facts.aligned_rows if ready is None or ready.aligns else 0
+        check_pooling(submit, self._pooling, self._tasks, facts.max_model_len, aligned_rows)
+        check_submit(
+            submit,
+            vocab_size=self._state.facts.model.config.vocab_size,
+            max_len=self._state.context_limit.tokens,
+            room=self._state.context_limit.words,
+            most_predicted=self._state.facts.max_prediction,
+            max_grammar_bytes=self._state.facts.config.grammar.max_grammar_bytes,
+            limits=self._state.facts.config.limits,
+            max_retention=self._state.facts.config.cache.max_kv_retention_seconds,
+        )
+        self._media.check(submit)
+        self._adapters.check(submit)
+        self._admission.check_priority(submit)
+
+    def _leaving(self, submit: Submit) -> Rejected | None:
+        """Only what has been accepted before is taken while the engine core drains."""
+        if not self._state.draining or submit.resumed:
+            return None
+        message = "the engine core is shutting down"
+        return Rejected(submit.request, "unavailable", message, DRAINING_RETRY_MS)
+
+    def _grammar_refusal(self, submit: Submit, now: float) -> Rejected | None:
+        """Why a request with a grammar can't be taken now: what waits for one is not queued."""
+        if submit.grammar is None or submit.resumed:
+            return None
+        most = self._state.facts.config.scheduler
+        room = Part(most.max_waiting_requests, most.max_waiting_requests, most.max_waiting_tokens)
+        full = self._state.grammars.refusal(
+            submit.tenant, self._admission.weight_of(submit), submit.grammar, room
+        )
+        if full is None:
+            return None
+        wait_ms = round(
+            1000 * self._state.service_rate.retry_after(now, self._state.scheduling.queue)
+        )
+        return Rejected(submit.request, "overloaded", full, wait_ms)
+
+    def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
+        self._arrivals += 1
+        root = self._root(submit)
+        # A root of its own is no other request's: to keep what it says for others would be in vain.
+        shares = self._state.facts.config.cache.enable_prefix_caching
+        request = Request(
+            frontend.session,
+            submit,
+            arrival=self._arrivals,
+            eos_token_ids=self._state.facts.model.generation.eos_token_ids,
+            root=root,
+            draft_scope=root if shares else b"",
+            media=self._media_of(submit),
+            now=now,
+        )
+        if submit.session is not None and shares:
+            weight = self._admission.weight_of(submit)
+            self._state.kv_sessions.opened(request, submit.session, weight)
+        self._state.frontends.opened(request)
+        self._state.counts.accepted(
+            submit.tenant, len(submit.prompt_token_ids), resumed=submit.resumed
+        )
+        frontend.requests[submit.request] = request
+        frontend.reply(Accepted(submit.request))
+        self._state.adapters.hold(request)
+        if submit.grammar is not None:
+            self._state.grammars.hold(request, submit.grammar)
+            if self._state.grammars.is_ready(request):
+                frontend.reply(Prepared(submit.request))
+        if submit.timeline:
+            for sequence in request.sequences.values():
+                sequence.timeline = TimelineBuilder(self._state.clock)
+        self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
+
+    def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
+        """Its sequences wait, for whatever comes first."""
+        for sequence in request.sequences.values():
+            # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
+            end = check_stop(sequence, self._state.context_limit.tokens)
+            if end is not None:
+                self._finisher.end(sequence, end[0], stop_token=end[1])
+            elif self._finisher.end_if_poison(sequence):
+                continue
+            elif not self._awaits_kv(sequence, remote_kv_ms, now):
+                enter(self._state, sequence)
+
+    def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
+        """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
+        comes first, and is long enough. One that is resumed waits for the disk only."""
+        if not self._state.grammars.is_ready(sequence.request):
+            return False
+        if remote_kv_ms is not None:
+            return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
+        until = self._state.disk_kv.ask(sequence, now)
+        return until is not None and self._state.remote_kv.park(sequence, until)
+
+    def _root(self, submit: Submit) -> bytes:
+        """Of the keys of the request's KV blocks: who may share them."""
+        if self._state.facts.config.cache.enable_prefix_caching:
+            return prefix_root(submit.tenant, submit.cache_salt, submit.adapter)
+        return root_key("request", str(self._arrivals))
+
+    def _media_of(self, submit: Submit) -> RequestMedia | None:
+        """With names that say who may share encodings: as the settings have it, or nobody."""
+        if submit.media is None:
+            return None
+        if self._state.facts.config.cache.enable_encoder_cache:
+            return RequestMedia(submit.media, prefix_root(submit.tenant, submit.cache_salt))
+        return RequestMedia(submit.media, root_key("request", str(self._arrivals)))

@@ -1,0 +1,98 @@
+"""What an engine core has said of itself, as a front end goes by it."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.protocol.common import SleepLevel, WakeTag
+from penstock.protocol.to_frontend import Status, Welcome
+
+STATUS_MAX_AGE = 2.0
+"""Seconds after which an engine's last word about itself says nothing about now: four beats."""
+
+DEFAULT_BLOCK_SIZE = 16
+"""Tokens of a KV block where the engine has not said yet."""
+
+
+class ToldState:
+    """welcome: the last that came, also of a session that has ended; status, fingerprint, weights:
+    of the present one.  refused: why nothing is sent to an engine that answers; empty: it is used.
+    """
+
+    def __init__(self) -> None:
+        self.welcome: Welcome | None = None
+        self.status: Status | None = None
+        self.fingerprint: str | None = None
+        self.weights: str | None = None
+        self.refused = ""
+        self._answered = False
+        self._status_at = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be sent: it has answered, and serves our model."""
+        return self._answered and not self.refused
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a session, also with an engine core of another model."""
+        return self._answered
+
+    @property
+    def fresh(self) -> bool:
+        """Whether its last status means anything now."""
+        return self.status_age(time.monotonic()) <= STATUS_MAX_AGE
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes and computes requests now."""
+        status = self.status
+        return (
+            self.connected
+            and status is not None
+            and status.ready
+            and not status.draining
+            and self.fresh
+        )
+
+    @property
+    def paused(self) -> bool:
+        """Whether it computes nothing until it is told to go on."""
+        return self.status is not None and self.status.paused
+
+    @property
+    def sleeping(self) -> SleepLevel:
+        """The level at which its model sleeps, or is about to; 0: it doesn't."""
+        return 0 if self.status is None else self.status.sleeping
+
+    @property
+    def waking(self) -> tuple[WakeTag, ...]:
+        """That were named, and don't wake it alone."""
+        return () if self.status is None else self.status.waking
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its workers have given back what that level says."""
+        return self.status is not None and self.status.asleep
+
+    @property
+    def prefills_from(self) -> int:
+        """Prompts of so many tokens are computed here first, and go on elsewhere; 0: none."""
+        return 0 if self.welcome is None else self.welcome.prefills_from
+
+    @property
+    def draining(self) -> bool:
+        return self.status is not None and self.status.draining
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it said last that no sequence waits there."""
+        return self.status is not None and not self.status.waiting
+
+    @property
+    def block_size(self) -> int:
+        return DEFAULT_BLOCK_SIZE if self.status is None else self.status.block_size
+
+    def status_age(self, now: float) -> float:
+        """Seconds since it last told its state; infinite when it never did."""
+        return now - self._status_at if self.status is not None else float("inf")
