@@ -7,22 +7,23 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import zmq
 
 from penstock import logs
+from penstock.client.generation import Generation
 from penstock.client.media_sending import MediaSending
 from penstock.client.open_calls import OpenCalls
 from penstock.client.pacing import Pacing
 from penstock.client.placement import OpenRequest
-from penstock.client.session_owner import SessionOwner
 from penstock.client.told_state import ToldState
 from penstock.client.works import Works
 from penstock.config.settings import TransportSettings
 from penstock.errors import RequestFailed
 from penstock.protocol import PROTOCOL_VERSIONS
+from penstock.protocol.common import NamedAdapter
 from penstock.protocol.from_frontend import Abort, FromFrontend, Hello
 from penstock.protocol.live import Snapshot
 from penstock.protocol.to_frontend import (
@@ -55,6 +56,32 @@ TURN = 0.02
 _decoder = msgspec.msgpack.Decoder(ToFrontend)
 
 
+class Owner(Protocol):
+    """What a session tells. due: those with a sink that this turn has given something."""
+
+    due: list[Generation]
+
+    def session_opened(
+        self, session: EngineSession, welcome: Welcome, frames: list[bytes]
+    ) -> None: ...
+
+    def session_lost(self, session: EngineSession, reason: str, now: float) -> None: ...
+
+    def status_changed(self, session: EngineSession, before: Status | None) -> None: ...
+
+    def shown(self, session: EngineSession, snapshot: Snapshot, now: float) -> None: ...
+
+    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None: ...
+
+    def fingerprint_changed(
+        self, session: EngineSession, request: OpenRequest, before: str
+    ) -> None: ...
+
+    def rejected(
+        self, session: EngineSession, request: OpenRequest | None, message: Rejected
+    ) -> None: ...
+
+
 class EngineSession(ToldState):
     """Dials one engine core, and again whenever the session ends.
 
@@ -71,7 +98,7 @@ class EngineSession(ToldState):
         name: str,
         settings: TransportSettings,
         numbers: Iterator[int],
-        owner: SessionOwner,
+        owner: Owner,
     ) -> None:
         super().__init__()
         self.index = index

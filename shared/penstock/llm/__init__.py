@@ -10,6 +10,7 @@ engine_args      EngineArgs, for scripts that parse a command line into them
 beam             beam search over several prompts; beam_outputs: what it returns
 outputs          RequestOutput and its parts, shaped as vLLM's
 assembly         a RequestOutput, as it grows
+transcribing     recordings to texts
 pooling          encode, embed, classify and score
 pooling_outputs  what they return, shaped as vLLM's
 prompts          what may be given as a prompt or a conversation

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -41,17 +39,14 @@ from penstock.llm.prompts import (
     with_template,
 )
 from penstock.llm.running_transcript import RunningTranscript
+from penstock.llm.transcribing import AsyncTranscription
 from penstock.lora import LoRARequest
 from penstock.media.items import PromptMedia
-from penstock.media.sources import MediaSource
 from penstock.sampling_params import RequestOutputKind, SamplingParams
 from penstock.terms import Terms, checked_session
-from penstock.transcription.begin import begin
-from penstock.transcription.transcript import Transcript
-from penstock.transcription.wishes import Wishes
 
 
-class AsyncLLM(EngineControl, AsyncPooling):
+class AsyncLLM(EngineControl, AsyncTranscription, AsyncPooling):
     """Serves a model from this process's own engine, or from one that already runs.
 
     model and settings: as the flags of `penstock serve`, with underscores (dtype, max_model_len,
@@ -169,43 +164,6 @@ class AsyncLLM(EngineControl, AsyncPooling):
             variables={"tools": tools, **(chat_template_kwargs or {})},
             mm_processor_kwargs=mm_processor_kwargs,
         )
-
-    async def transcribe(
-        self,
-        audio: str | os.PathLike[str] | bytes,
-        wishes: Wishes | None = None,
-        request_id: str | None = None,
-        *,
-        priority: int = 0,
-        deadline_ms: float | None = None,
-    ) -> Transcript:
-        """The text of a recording: a file's path, or its bytes. request_id, priority and
-        deadline_ms: as generate has them.
-
-        Cancelling it aborts what runs.  Raises InvalidRequest for what is no recording, and for a
-        model that doesn't transcribe; DeadlineExceeded; RequestFailed where `abort` ended it.
-        """
-        await self.start()
-        terms = Terms.checked(priority=priority, deadline_ms=deadline_ms)
-        data, path = (audio, None) if isinstance(audio, bytes) else (None, Path(audio))
-        source = MediaSource("audio", kind="audio", data=data, path=path)
-        name = self._free_name(request_id)
-        running = RunningTranscript(self._transcript(source, wishes or Wishes(), name, terms))
-        self._running[name] = running
-        try:
-            return await running.whole()
-        finally:
-            self._running.pop(name, None)
-
-    async def _transcript(
-        self, source: MediaSource, wishes: Wishes, name: str, terms: Terms
-    ) -> Transcript:
-        client, desk = self._started(), self._desk
-        with desk.lease(terms.tenant, terms.deadline) as lease:
-            transcriber = await begin(
-                client, desk, self.text, source, lease, wishes, name=name, terms=terms
-            )
-            return await Transcript(transcriber).filled()
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends open requests; their streams end with finish_reason "abort", and a transcript with
