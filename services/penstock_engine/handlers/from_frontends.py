@@ -14,7 +14,6 @@ from penstock.protocol.from_frontend import (
     Finish,
     FromFrontend,
     Hello,
-    KVArrived,
     MediaChunk,
     MediaFile,
     MediaLost,
@@ -120,7 +119,7 @@ class FromFrontends:
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
-        remote KV long enough computes it."""
+        KV from elsewhere long enough computes it."""
         for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
@@ -145,8 +144,6 @@ class FromFrontends:
                 self._advance(frontend, message, now)
             case Finish():
                 self._finish(frontend, message)
-            case KVArrived():
-                self._kv_arrived(frontend, message)
             case Abort():
                 self._abort(frontend, message)
             case MediaFile() | MediaChunk() | MediaLost():
@@ -301,9 +298,9 @@ class FromFrontends:
         if submit.timeline:
             for sequence in request.sequences.values():
                 sequence.timeline = TimelineBuilder(self._state.clock)
-        self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
+        self._begin(request, now)
 
-    def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
+    def _begin(self, request: Request, now: float) -> None:
         """Its sequences wait, for whatever comes first."""
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
@@ -312,16 +309,14 @@ class FromFrontends:
                 self._finisher.end(sequence, end[0], stop_token=end[1])
             elif self._finisher.end_if_poison(sequence):
                 continue
-            elif not self._awaits_kv(sequence, remote_kv_ms, now):
+            elif not self._awaits_kv(sequence, now):
                 enter(self._state, sequence)
 
-    def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
+    def _awaits_kv(self, sequence: Sequence, now: float) -> bool:
         """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
-        comes first, and is long enough. One that is resumed waits for the disk only."""
+        comes first, and is long enough."""
         if not self._state.grammars.is_ready(sequence.request):
             return False
-        if remote_kv_ms is not None:
-            return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
         until = self._state.disk_kv.ask(sequence, now)
         return until is not None and self._state.remote_kv.park(sequence, until)
 
@@ -347,12 +342,7 @@ class FromFrontends:
         if request.deadline is not None and request.deadline <= now:
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         else:
-            self._begin(request, None, now)
-
-    def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
-        request = frontend.requests.get(message.request)
-        for sequence in [] if request is None else self._state.remote_kv.arrived(request):
-            enter(self._state, sequence)
+            self._begin(request, now)
 
     def _root(self, submit: Submit) -> bytes:
         """Of the keys of the request's KV blocks: who may share them."""
