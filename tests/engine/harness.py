@@ -507,6 +507,11 @@ class Harness:
         request.aborted = True
         self.send(front, Abort(request.submit.request))
 
+    def take_away(self, front: Front, request: RequestScore) -> None:
+        """As a front end does that has it go on elsewhere."""
+        request.aborted = True
+        self.send(front, Abort(request.submit.request, handed_over=True))
+
     def finish(self, front: Front, request: RequestScore, index: int) -> None:
         score = request.sequences[index]
         score.finished_by_us = True

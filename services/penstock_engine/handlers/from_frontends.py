@@ -145,7 +145,7 @@ class FromFrontends:
             case Finish():
                 self._finish(frontend, message)
             case Abort():
-                self._abort(frontend, message)
+                self._abort(frontend, message, now)
             case MediaFile() | MediaChunk() | MediaLost():
                 self._media.received(frontend, message, data)
             case NameAdapters():
@@ -364,7 +364,11 @@ class FromFrontends:
         if sequence is not None and not sequence.finished:
             self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
 
-    def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
+    def _abort(self, frontend: FrontendSession, abort: Abort, now: float) -> None:
         request = frontend.requests.get(abort.request)
-        if request is not None:
-            self._finisher.close(request)
+        if request is None:
+            return
+        if abort.handed_over:
+            request.handed_over = True
+            self._state.drain.taken_away(now)
+        self._finisher.close(request)

@@ -200,6 +200,11 @@ class EngineSession:
         return self.status is not None and self.status.draining
 
     @property
+    def hands_over(self) -> bool:
+        """Whether it is about to leave, and its requests should go on elsewhere now."""
+        return self.status is not None and self.status.hands_over
+
+    @property
     def load(self) -> int:
         """Sequences that it runs and has waiting, as it last said, and ours since then."""
         status = self.status
@@ -267,6 +272,15 @@ class EngineSession:
         """Ends it in the engine core, if that has heard of it."""
         if not self.pacing.waits(request.key):
             self.send(Abort(request.key))
+
+    def give_up(self, request: OpenRequest) -> OpenRequest:
+        """Takes it away from the engine core. Returns what is to go on elsewhere."""
+        if not self.pacing.waits(request.key):
+            self.send(Abort(request.key, handed_over=True))
+        self.forget(request)
+        boot = None if self.welcome is None else self.welcome.boot
+        request.blame.lost(self.endpoint, boot, innocent=True)
+        return request.successor
 
     def forget(self, request: OpenRequest) -> None:
         """It is over."""

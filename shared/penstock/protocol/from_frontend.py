@@ -158,6 +158,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Ends all open sequences of the request at once, because the client is gone."""
 
     request: int
+    handed_over: bool = False
+    """Whether it goes on at another engine core instead."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
