@@ -48,6 +48,7 @@ ENGINE = {
     "penstock:requests_ended": "counter",
     "penstock:requests_rejected": "counter",
     "penstock:requests_resumed": "counter",
+    "penstock:requests_handed_over": "counter",
     "penstock:encoder_items": "counter",
     "penstock:encoder_bytes": "counter",
     "penstock:encoder_cache_rows": "gauge",
@@ -72,6 +73,9 @@ WORKER = {
     "penstock:worker_load_seconds": "gauge",
     "penstock:worker_kv_bytes": "gauge",
     "penstock:worker_disk_kv_blocks": "counter",
+    "penstock:worker_peer_kv_blocks": "counter",
+    "penstock:worker_peer_kv_bytes": "counter",
+    "penstock:worker_peer_kv_faults": "counter",
 }
 GATEWAY = {
     "vllm:time_to_first_token_seconds": "histogram",
@@ -97,6 +101,8 @@ LABELS = {
     ("penstock:host_kv_blocks", "state"): {"free", "used"},
     ("penstock:swapped_blocks_total", "direction"): {"out", "in"},
     ("penstock:disk_kv_blocks_total", "result"): {"read", "missed"},
+    ("penstock:worker_peer_kv_blocks_total", "result"): {"fetched", "gone", "served"},
+    ("penstock:worker_peer_kv_bytes_total", "direction"): {"in", "out"},
     ("penstock:requests_ended_total", "end"): {"stop", "length", "abort", "timeout", "error"},
     ("penstock:requests_rejected_total", "code"): {
         "invalid",

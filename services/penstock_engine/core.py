@@ -7,6 +7,7 @@ The same calls give the same effects, always: nothing here iterates over a hash-
 from __future__ import annotations
 
 import math
+from itertools import chain, islice
 
 from penstock import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
@@ -28,6 +29,9 @@ log = logs.get(__name__)
 
 MAX_INTERNAL_ERRORS = 3
 """Internal errors with no settled step between them, after which the core gives up."""
+
+MAX_SAVED_AGAIN = 32_768
+"""Blocks that are kept once more when what runs is handed over."""
 
 IDLE_AUDIT_INTERVAL = 10.0
 """Seconds between audits of the pool; one of a million blocks takes some 30 ms."""
@@ -79,7 +83,7 @@ class EngineCore:
 
     def drain(self, now: float) -> None:
         """From here on only what was accepted before is served; front ends are told."""
-        self.state.draining = True
+        self.state.drain.begin(now)
         self._status_due = now
 
     def worker_opened(self, session: bytes, message: FromWorker, now: float) -> None:
@@ -100,6 +104,10 @@ class EngineCore:
     def draining(self) -> bool:
         """Whether only what was accepted before is served."""
         return self.state.draining
+
+    def may_leave(self, now: float) -> bool:
+        """Whether it was told to leave, and nobody needs it any more."""
+        return self.state.drain.may_leave(now, has_open=self.has_open_requests)
 
     @property
     def has_open_requests(self) -> bool:
@@ -131,6 +139,7 @@ class EngineCore:
         self._idle.advance(now)
         self._from_workers.regroup()
         self._prefetcher.advance(now)
+        self._hand_over(now)
         self._call_and_plan(now)
         self._ask_for_missing(now)
         self.state.frontends.moved(self.state.scheduling.take_moved())
@@ -150,9 +159,25 @@ class EngineCore:
             self._from_workers.next_deadline(),
             math.inf if self._from_workers.failing else self.state.calls.next_deadline(),
             self.state.weights.next_deadline(),
+            self.state.drain.next_deadline(),
             self._idle.next_deadline(),
         )
         return due if first is None else min(first, due)
+
+    def _hand_over(self, now: float) -> None:
+        """Once, while it drains: front ends are told to take away what is open, and its KV is kept
+        for whoever goes on with it."""
+        if self.state.drain.advance(now, has_open=self.has_open_requests):
+            log.info("hands over", open=sum(1 for _ in self.state.frontends.requests()))
+            self._save_running()
+            self._status_due = now
+
+    def _save_running(self) -> None:
+        """Long streams have blocks that were kept for others once, and made room since."""
+        scheduling = self.state.scheduling
+        if scheduling.cache is not None:
+            tables = (s.table.blocks for s in scheduling.running.values() if s.table is not None)
+            scheduling.cache.save_again(islice(chain.from_iterable(tables), MAX_SAVED_AGAIN))
 
     def _call_and_plan(self, now: float) -> None:
         if self._from_workers.failing:
@@ -230,6 +255,7 @@ class EngineCore:
             frontends=len(self.state.frontends),
             workers=self.state.workers.num_ready,
             draining=self.draining,
+            hands_over=self.state.drain.hands_over,
             step_tokens=self.state.counts.iteration_tokens.counts,
             host_blocks=0 if scheduler.cache is None else scheduler.cache.num_host_blocks,
             prefix_caching=self.state.facts.config.cache.enable_prefix_caching,

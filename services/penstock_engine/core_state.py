@@ -13,6 +13,7 @@ from penstock_engine.scheduler.context_limit import ContextLimit
 from penstock_engine.scheduler.kv_sessions import KVSessions
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.scheduler.step_clock import StepClock
+from penstock_engine.sessions.drain import Drain
 from penstock_engine.sessions.effects import Effects
 from penstock_engine.sessions.frontends import Frontends
 from penstock_engine.sessions.sleep import SleepState
@@ -51,8 +52,13 @@ class CoreState:
     step_clock: StepClock  # when the oldest step in flight began
     sleep: SleepState  # whether the model's memory is given back
     weights: WeightsChange  # whether the model gets others
-    draining: bool = False  # only what was accepted before is served
+    drain: Drain  # how this engine core leaves
     paused: bool = False  # no further step is planned
+
+    @property
+    def draining(self) -> bool:
+        """Whether only what was accepted before is served."""
+        return self.drain.began is not None
 
     @property
     def stands_still(self) -> bool:
@@ -131,5 +137,6 @@ def make_core_state(facts: EngineFacts) -> CoreState:
         clock=clock,
         step_clock=StepClock(clock),
         sleep=SleepState(facts.asleep),
+        drain=Drain(config.cache),
         weights=WeightsChange(frontends),
     )

@@ -136,9 +136,7 @@ class Loop:
             self._keep_notes()
             self._live.delivering(effects, now)
             self._deliver(effects)
-            if self._leave_at is not None and (
-                now >= self._leave_at or not self._core.has_open_requests
-            ):
+            if self._leave_at is not None and (now >= self._leave_at or self._core.may_leave(now)):
                 return
             self._show(now)
             self._wait()

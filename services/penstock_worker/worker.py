@@ -243,6 +243,7 @@ class Worker:
             self.counts.load_seconds = self._loaded.ready.load_seconds
             self.counts.kv_bytes = self._loaded.kv_bytes
             self.counts.disk_blocks = self._loaded.runner.stored.blocks
+            self.counts.transfers = self._loaded.runner.stored.transfers
         else:
             log.info("the model is loaded already")
             ready = ready_again(self._loaded, ranks)

@@ -13,14 +13,16 @@ _ENGINE = """
     penstock:kv_groups
     penstock:swapped_blocks_total penstock:disk_kv_blocks_total
     penstock:requests_ended_total penstock:requests_rejected_total
-    penstock:requests_resumed_total penstock:worker_deaths_total penstock:recovery_seconds_bucket
+    penstock:requests_resumed_total penstock:requests_handed_over_total
+    penstock:worker_deaths_total penstock:recovery_seconds_bucket
     penstock:frontends penstock:workers
 """
 _WORKER = """
     penstock:worker_step_seconds_bucket penstock:worker_phase_seconds_total
     penstock:worker_busy_seconds_total penstock:worker_tokens_total penstock:worker_sessions_total
     penstock:worker_load_seconds penstock:worker_kv_bytes penstock:worker_late_compilations_total
-    penstock:worker_disk_kv_blocks_total
+    penstock:worker_disk_kv_blocks_total penstock:worker_peer_kv_blocks_total
+    penstock:worker_peer_kv_faults_total
 """
 _GATEWAY = """
     vllm:time_to_first_token_seconds_bucket vllm:time_to_first_token_seconds_count

@@ -444,7 +444,6 @@ class Harness:
         delivered: int = 0,
         settle: bool = True,
         grammar: Grammar | None = None,
-        remote_kv_ms: int | None = None,
         grant: Grant | None = None,
         sampling: dict[str, Any] | None = None,
         tenant: str = "",
@@ -480,7 +479,6 @@ class Harness:
             priority=priority,
             time_left_ms=time_left_ms,
             grammar=grammar,
-            remote_kv_ms=remote_kv_ms,
             grant=grant,
             timeline=timeline,
             prompt_delivered=delivered,
@@ -508,6 +506,11 @@ class Harness:
     def abort(self, front: Front, request: RequestScore) -> None:
         request.aborted = True
         self.send(front, Abort(request.submit.request))
+
+    def take_away(self, front: Front, request: RequestScore) -> None:
+        """As a front end does that has it go on elsewhere."""
+        request.aborted = True
+        self.send(front, Abort(request.submit.request, handed_over=True))
 
     def finish(self, front: Front, request: RequestScore, index: int) -> None:
         score = request.sequences[index]

@@ -35,6 +35,7 @@ def facts(
     media_load_mib: int = 1,
     max_loras: int = 0,
     session_share: float = 0.5,
+    kv_endpoint: str | None = None,
     **scheduler: Any,
 ) -> EngineFacts:
     """A small model's facts. scheduler: fields of SchedulerSettings."""
@@ -75,6 +76,7 @@ def facts(
             enable_encoder_cache=encoder_cache,
             media_load_mib=media_load_mib,
             session_kv_share=session_share,
+            kv_endpoint=kv_endpoint,
         ),
         scheduler=SchedulerSettings(**settings),
         limits=limits or LimitSettings(),

@@ -13,6 +13,7 @@ from penstock.protocol.common import Grammar
 from penstock_engine.request import step_builder
 from penstock_engine.request.request import Request
 from penstock_engine.scheduler.prefix_reuse import PrefixReuse
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
 from tests.engine.sessions.test_sessions import end_of
 from tests.engine.small_facts import facts
@@ -229,17 +230,22 @@ def test_a_head_that_finds_no_room_is_not_matched_again_at_each_step(
 
 
 def test_a_grammar_that_is_given_up_ends_those_that_wait_for_something_else() -> None:
-    """Its holder waits for remote KV when the grammar, which is compiled anew after a death, times
-    out: it ends then, and the books hold."""
+    """Its holder waits for stored KV when the worker dies. The grammar, which is compiled anew,
+    times out: the holder ends then, and the books hold."""
     h = Harness()
+    h.disk = FakeDisk()
     front = h.connect()
     h.start_worker()
-    grammar = Grammar("regex", "5")
-    first = h.submit(front, [1, 2], grammar=grammar, max_tokens=20)
+    grammar, prompt = Grammar("regex", "5"), list(range(3, 33))
+    first = h.submit(front, prompt, grammar=grammar, max_tokens=20)
     h.run()
     assert end_of(first).finish == "stop"
-    h.compile_at_once = False
-    holder = h.submit(front, [1, 2, 3], grammar=grammar, remote_kv_ms=60_000, max_tokens=20)
+    h.kill_worker()
+    h.start_worker()
+    h.submit(front, [1, 2], grammar=grammar, max_tokens=20)
+    h.run()
+    h.compile_at_once = h.disk_at_once = False
+    holder = h.submit(front, prompt, grammar=grammar, max_tokens=20)
     assert h.core.state.remote_kv.num_waiting == 1
     h.kill_worker()
     h.start_worker()

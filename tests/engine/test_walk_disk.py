@@ -101,7 +101,7 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
     assert met["read"] > 60, met
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
 def test_a_replay_decides_alike(tmp_path: Path, seed: int) -> None:
     core, steps = check_replay(DiskWalker(Seeded(seed)), tmp_path, 400)
     assert core.state.counts.disk_blocks_read

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from penstock.config.settings import SchedulingPolicy
 from penstock.protocol.common import Grammar, SessionTerms
-from penstock.protocol.from_frontend import KVArrived, MediaLost
+from penstock.protocol.from_frontend import MediaLost
 from penstock.protocol.from_worker import Progress, Result
 from tests.engine.fake_media import drawn_media
 from tests.engine.fake_worker import EOS, VOCAB
@@ -84,7 +84,6 @@ class Walker:
             "step": (100, self.step),
             "abort": (5, self.abort),
             "finish": (5, self.finish),
-            "kv_arrived": (3, self.kv_arrived),
             "compile": (12, self.compile),
             "resume": (6, self.resume),
             "connect": (4, self.connect),
@@ -131,7 +130,6 @@ class Walker:
             salt=salt,
             grammar=grammar,
             media=drawn_media(whole, len(prompt)) if self.has_media and whole(0, 1) else None,
-            remote_kv_ms=whole(0, 5000) if whole(0, 9) == 0 else None,
             prompt_logprobs=1 if whole(0, 2) == 0 else None,
             gathered=whole(0, 2) == 0 and self.gathers,
             session=self._session(),
@@ -275,12 +273,6 @@ class Walker:
             indexes = sorted(found[1].sequences)
             self.h.finish(*found, indexes[self.choose.whole(0, len(indexes) - 1)])
 
-    def kv_arrived(self) -> None:
-        found = self._request()
-        if found is not None:
-            self.met["remote KV"] += bool(self.h.core.state.remote_kv.num_waiting)
-            self.h.send(found[0], KVArrived(found[1].submit.request))
-
     def connect(self) -> None:
         if len(self.h.fronts) < 3:
             self.h.connect()
@@ -348,7 +340,7 @@ class Walker:
             self.h.start_worker(32)
         for number in list(self.h.worker.asked):
             self.h.compiles(number)
-        self.h.now += 6.0  # Nobody waits for remote KV any more.
+        self.h.now += 6.0  # Nobody waits for stored KV any more.
         self.h.settle()
         self.h.run()
         self.h.settle()

@@ -136,6 +136,47 @@ async def test_a_model_that_sleeps_is_woken_only_where_the_others_are_full(scene
     assert len(second.submits) == 1
 
 
+async def test_what_an_engine_hands_over_goes_on_elsewhere(scene):
+    first, second, client = await scene.two()
+    generation = await on(first, second, client)
+    [submit] = first.submits
+    first.text(submit, "left ")
+    assert (await anext(generation))[0].text == "left "
+    first.tell(draining=True)
+    await until(lambda: client.engines[0].draining)
+    assert not second.submits
+    first.tell(hands_over=True)
+    await until(lambda: second.submits)
+    [again] = second.submits
+    assert (bytes(again.sequences[0].emitted), again.resumed, again.deaths) == (b"left ", True, 0)
+    await until(lambda: first.aborts)
+    assert [(each.request, each.handed_over) for each in first.aborts] == [(submit.request, True)]
+    first.text(submit, "late ")  # It was on its way, and comes again from the other one.
+    second.text(again, "late right", finish="length")
+    assert (await collect(generation))[0][0] == "late right"
+    assert (client.moved, client.renumbered) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"draining": True}, {"ready": False}, {"fingerprint": "other"}],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_what_finds_no_place_with_the_same_numbers_ends_where_it_is(scene, elsewhere):
+    first, second, client = await scene.two()
+    generation = await on(first, second, client)
+    [submit] = first.submits
+    second.tell(steps=5, **elsewhere)
+    await until(lambda: any(e.status and e.status.steps == 5 for e in client.engines))
+    first.tell(draining=True, hands_over=True)
+    await until(lambda: client.engines[0].draining)
+    await asyncio.sleep(0.3)
+    first.text(submit, "whole", finish="length")
+    assert (await collect(generation))[0][0] == "whole"
+    assert not second.submits
+    assert not first.aborts
+
+
 async def test_everything_waits_where_every_engine_is_gone(scene):
     first, second, client = await scene.two()
     generation = await on(first, second, client)

@@ -104,7 +104,7 @@ class Finisher:
 
     def _forget(self, request: Request, state: SequenceState) -> None:
         """The last of it has ended."""
-        self._state.counts.ended[FINISH_REASONS[state]] += 1
+        self._state.counts.closed(FINISH_REASONS[state], handed_over=request.handed_over)
         self._state.frontends.ended(request)
         self._state.kv_sessions.ended(request)
         self._state.grammars.release(request)

@@ -14,7 +14,6 @@ from penstock.protocol.from_frontend import (
     Finish,
     FromFrontend,
     Hello,
-    KVArrived,
     MediaChunk,
     MediaFile,
     MediaLost,
@@ -104,7 +103,7 @@ class FromFrontends:
 
     def expire(self, now: float) -> None:
         """Ends the requests whose time is over, wherever they are; and whoever has waited for
-        remote KV long enough computes it."""
+        KV from elsewhere long enough computes it."""
         for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):
@@ -129,10 +128,8 @@ class FromFrontends:
                 self._submissions.advance(frontend, message, now)
             case Finish():
                 self._finish(frontend, message)
-            case KVArrived():
-                self._kv_arrived(frontend, message)
             case Abort():
-                self._abort(frontend, message)
+                self._abort(frontend, message, now)
             case MediaFile() | MediaChunk() | MediaLost():
                 self._media.received(frontend, message, data)
             case NameAdapters():
@@ -185,18 +182,17 @@ class FromFrontends:
         except InvalidRequest as error:
             self._refuse(frontend.session, error.message)
 
-    def _kv_arrived(self, frontend: FrontendSession, message: KVArrived) -> None:
-        request = frontend.requests.get(message.request)
-        for sequence in [] if request is None else self._state.remote_kv.arrived(request):
-            enter(self._state, sequence)
-
     def _finish(self, frontend: FrontendSession, finish: Finish) -> None:
         request = frontend.requests.get(finish.request)
         sequence = request.sequences.get(finish.sequence) if request is not None else None
         if sequence is not None and not sequence.finished:
             self._finisher.end(sequence, SequenceState.FINISHED_STOPPED)
 
-    def _abort(self, frontend: FrontendSession, abort: Abort) -> None:
+    def _abort(self, frontend: FrontendSession, abort: Abort, now: float) -> None:
         request = frontend.requests.get(abort.request)
-        if request is not None:
-            self._finisher.close(request)
+        if request is None:
+            return
+        if abort.handed_over:
+            request.handed_over = True
+            self._state.drain.taken_away(now)
+        self._finisher.close(request)

@@ -203,7 +203,7 @@ class FromWorkers:
             load_seconds=ready.load_seconds,
         )
         state = self._state
-        parked = [*state.grammars.parked(), *state.remote_kv.parked(), *state.adapters.parked()]
+        parked = [*state.grammars.parked(), *state.adapters.parked()]
         for sequence in [*self._state.scheduling.queue.sequences(), *parked]:
             if sequence.num_tokens >= limit:
                 error = (

@@ -83,7 +83,7 @@ class Submissions:
         if request.deadline is not None and request.deadline <= now:
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         else:
-            self._begin(request, None, now)
+            self._begin(request, now)
 
     def _reject(self, frontend: FrontendSession, refusal: Rejected) -> None:
         self._state.counts.rejected[refusal.code] += 1
@@ -166,9 +166,9 @@ class Submissions:
         if submit.timeline:
             for sequence in request.sequences.values():
                 sequence.timeline = TimelineBuilder(self._state.clock)
-        self._begin(request, submit.remote_kv_ms if not submit.resumed else None, now)
+        self._begin(request, now)
 
-    def _begin(self, request: Request, remote_kv_ms: int | None, now: float) -> None:
+    def _begin(self, request: Request, now: float) -> None:
         """Its sequences wait, for whatever comes first."""
         for sequence in request.sequences.values():
             # It may have nothing to do: max_tokens 0, or all of its tokens emitted before.
@@ -177,16 +177,14 @@ class Submissions:
                 self._finisher.end(sequence, end[0], stop_token=end[1])
             elif self._finisher.end_if_poison(sequence):
                 continue
-            elif not self._awaits_kv(sequence, remote_kv_ms, now):
+            elif not self._awaits_kv(sequence, now):
                 enter(self._state, sequence)
 
-    def _awaits_kv(self, sequence: Sequence, remote_kv_ms: int | None, now: float) -> bool:
+    def _awaits_kv(self, sequence: Sequence, now: float) -> bool:
         """Whether it waits for its prefix's KV. Not where its grammar isn't ready yet: that wait
-        comes first, and is long enough. One that is resumed waits for the disk only."""
+        comes first, and is long enough."""
         if not self._state.grammars.is_ready(sequence.request):
             return False
-        if remote_kv_ms is not None:
-            return self._state.remote_kv.park(sequence, now + remote_kv_ms / 1000)
         until = self._state.disk_kv.ask(sequence, now)
         return until is not None and self._state.remote_kv.park(sequence, until)
 

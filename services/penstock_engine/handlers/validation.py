@@ -19,7 +19,6 @@ from penstock_engine.handlers.sampling_validation import check_sampling
 from penstock_engine.request.request import Request
 
 MAX_NAME_LENGTH = 1024
-MAX_REMOTE_KV_MS = 60_000
 MAX_TENANT_LENGTH = 64
 
 
@@ -60,8 +59,6 @@ def check_submit(
     check_whole("priority", submit.priority, HIGHEST_PRIORITY, LOWEST_PRIORITY)
     if submit.time_left_ms is not None:
         check_whole("time_left_ms", submit.time_left_ms, 0, MAX_DEADLINE_MS)
-    if submit.remote_kv_ms is not None:
-        check_whole("remote_kv_ms", submit.remote_kv_ms, 0, MAX_REMOTE_KV_MS)
     _check_stopping(submit.stopping, vocab_size)
     check_sampling(submit.sampling, vocab_size, limits)
     if not submit.prompt_token_ids:

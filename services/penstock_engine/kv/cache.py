@@ -203,6 +203,12 @@ class KVCache:
                 if self.host is not None:
                     self.host.drop(key)
 
+    def save_again(self, blocks: Iterable[int]) -> None:
+        """Has the worker keep what of these blocks was published and has been let go since."""
+        if self.saves_to_disk:
+            found = ((self._key_of.get(block), block) for block in blocks)
+            self._saves += [Save(key, block) for key, block in found if key is not None]
+
     def take_copies(self) -> list[Copy]:
         """Copies decided since the last call, in the order in which they must be made."""
         copies, self._copies = self._copies, []

@@ -94,8 +94,8 @@ def _room(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield families.counters(
         "penstock:disk_kv_blocks",
-        "KV blocks that were found in the tier on disk: read, or missed, as they were damaged or "
-        "deleted by then.",
+        "KV blocks that were found on disk, in a store or at another engine core: read, or missed, "
+        "as they were damaged or deleted by then.",
         ["result"],
         _keyed(state.disk_blocks),
     )
@@ -183,6 +183,11 @@ def _requests(families: Families, state: MetricsSnapshot) -> Iterator[Metric]:
         "penstock:requests_resumed",
         "Requests accepted that had been accepted before, here or elsewhere.",
         state.resumed,
+    )
+    yield families.counter(
+        "penstock:requests_handed_over",
+        "Requests with which another engine core goes on, as this one drains.",
+        state.handed_over,
     )
 
 

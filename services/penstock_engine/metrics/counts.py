@@ -40,6 +40,7 @@ class EngineCounts:
     tokens; drafted_tokens, kept_tokens: of these, all and those that were right; kept_at: the
     latter by their place in the draft, the last one standing for all behind it.  adapters_loaded,
     adapters_failed: by workers; adapter_seconds: that the former took together.
+    handed_over: requests that another engine core goes on with, as this one drains.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class EngineCounts:
         self.dispatch_seconds = 0.0
         self.ended: dict[str, int] = dict.fromkeys(typing.get_args(FinishReason), 0)
         self.rejected: dict[str, int] = dict.fromkeys(REJECTIONS, 0)
-        self.resumed = 0
+        self.resumed = self.handed_over = 0
         self.worker_deaths = 0
         self.media_encoded = self.media_found = self.media_bytes = 0
         self.adapters_loaded = self.adapters_failed = 0
@@ -109,6 +110,13 @@ class EngineCounts:
         self.resumed += resumed
         name = self.label(tenant)
         self.prompt_tokens[name] += 0 if resumed else prompt
+
+    def closed(self, reason: FinishReason, *, handed_over: bool) -> None:
+        """The last of a request has ended, or goes on at another engine core."""
+        if handed_over:
+            self.handed_over += 1
+        else:
+            self.ended[reason] += 1
 
     def generated(self, tenant: str, tokens: int) -> None:
         """One of a tenant's sequences has ended, with so many tokens from here."""

@@ -67,6 +67,7 @@ class MetricsSnapshot(NamedTuple):
     ended: dict[str, int]
     rejected: dict[str, int]
     resumed: int
+    handed_over: int
     drafts: dict[str, int]
     kept_at: list[int]
     media: dict[str, int]
@@ -139,6 +140,7 @@ def state_of(core: EngineCore, now: float, planning: float, applying: float) -> 
         ended=dict(counts.ended),
         rejected=dict(counts.rejected),
         resumed=counts.resumed,
+        handed_over=counts.handed_over,
         drafts={
             "drafts": counts.drafts,
             "drafted": counts.drafted_tokens,

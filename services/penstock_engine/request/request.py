@@ -55,6 +55,7 @@ class Request:
         "gathered",
         "grammar",
         "grant",
+        "handed_over",
         "kv_session",
         "media",
         "name",
@@ -111,6 +112,7 @@ class Request:
         self.reported_running = False  # its front end knows that some of it is in a slot
         self.beams = submit.beams  # of a beam search, sequences that it may have at once
         self.closed = not submit.beams
+        self.handed_over = False  # it goes on at another engine core
         self.gathered = submit.gathered  # nobody reads its tokens as they come
         self.root = root  # parent of the keys of its blocks (see kv.keys)
         self.draft_scope = draft_scope  # see NewSequence

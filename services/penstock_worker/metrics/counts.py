@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock import logs
 from penstock.metrics.histogram import Histogram
 from penstock.protocol.to_worker import Plan
+from penstock_worker.stores.peers.counts import TransferCounts
 
 log = logs.get(__name__)
 
@@ -22,7 +23,7 @@ class WorkerCounts:
 
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
     model that is loaded, 0 before.  late_compilations: kernels that a model's rehearsal had missed.
-    disk_blocks: what its tier on disk counts.
+    disk_blocks: what its tier on disk counts.  transfers: of blocks between it and other workers.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class WorkerCounts:
         self.late_compilations = 0
         self.tokens = 0
         self.disk_blocks: Callable[[], dict[str, int]] = dict
+        self.transfers: Callable[[], TransferCounts] = TransferCounts
         self.busy_seconds = 0.0
         self.step_seconds = Histogram(STEP_SECONDS)
 

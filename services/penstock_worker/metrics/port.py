@@ -14,6 +14,7 @@ from penstock.metrics.families import CONTENT_TYPE, Families, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_worker.metrics.counts import WorkerCounts
 from penstock_worker.metrics.phases import Phases
+from penstock_worker.stores.peers.counts import TransferCounts
 
 LIVE_AGE = 10.0
 READY_AGE = 2.0
@@ -101,4 +102,26 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         ["result"],
         {(result,): count for result, count in counts.disk_blocks().items()},
     )
+    yield from _transfers(families, counts.transfers())
     yield families.gauge("penstock:worker_kv_bytes", "Memory of the KV pool.", counts.kv_bytes)
+
+
+def _transfers(families: Families, counts: TransferCounts) -> Iterator[Metric]:
+    yield families.counters(
+        "penstock:worker_peer_kv_blocks",
+        "KV blocks between this worker and those of other engine cores: fetched; gone, as the "
+        "other one had made room by then; served to others.",
+        ["result"],
+        {(result,): count for result, count in counts.blocks().items()},
+    )
+    yield families.counters(
+        "penstock:worker_peer_kv_bytes",
+        "Bytes of these blocks.",
+        ["direction"],
+        {(direction,): count for direction, count in counts.moved_bytes().items()},
+    )
+    yield families.counter(
+        "penstock:worker_peer_kv_faults",
+        "Times that another worker didn't answer in time, or said what made no sense.",
+        counts.faults,
+    )

@@ -17,6 +17,7 @@ from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
@@ -62,8 +63,8 @@ def open_store(
         failed.callback(_close, stores)
         stores += _stores(setup, layout)
         written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
-        seal = DigestSeal()
-        for transfer in open_transfer(setup, seal.over(layout), transport):
+        seal, transfers = DigestSeal(), TransferCounts()
+        for transfer in open_transfer(setup, seal.over(layout), transport, transfers):
             stores.append(SealedStore(transfer, seal))
         failed.pop_all()
     if not stores:
@@ -71,7 +72,7 @@ def open_store(
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
     # A step of a prompt that another engine core waits for comes as a whole.
     unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
-    return StoreTier(store, copies, max(1, written), unwritten)
+    return StoreTier(store, copies, max(1, written), unwritten, transfers)
 
 
 def _close(stores: list[KVStore]) -> None:

@@ -18,6 +18,7 @@ from penstock import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
 from penstock_worker.stores.interface import KVStore
+from penstock_worker.stores.peers.counts import TransferCounts
 
 log = logs.get(__name__)
 
@@ -64,6 +65,9 @@ class StepStore(Protocol):
     def blocks(self) -> dict[str, int]:
         """How many were written, left out, or found to be damaged. From any thread."""
 
+    def transfers(self) -> TransferCounts:
+        """What came from other workers, and went to them. From any thread."""
+
     def leave_alone(self) -> None:
         """What is computed from now on may be another model's: nothing is kept or read any more.
         From the thread that computes."""
@@ -90,6 +94,9 @@ class NoStore:
     def blocks(self) -> dict[str, int]:
         return {}
 
+    def transfers(self) -> TransferCounts:
+        return TransferCounts()
+
     def leave_alone(self) -> None:
         """Nothing is kept or read anyway."""
 
@@ -112,8 +119,11 @@ class StoreTier:
         blocks: BlockBytes,
         bytes_per_second: int,
         unwritten_bytes: int = MAX_UNWRITTEN_BYTES,
+        transfers: TransferCounts | None = None,
     ) -> None:
-        """unwritten_bytes: the most that waits to be written."""
+        """unwritten_bytes: the most that waits to be written.  transfers: what `store` counts of
+        other workers; None: it knows none."""
+        self._transfers = transfers or TransferCounts()
         self.num_written = self.num_left_out = 0
         self._store = store
         self._blocks = blocks
@@ -162,6 +172,9 @@ class StoreTier:
             "left_out": self.num_left_out,
             "damaged": self._store.num_damaged,
         }
+
+    def transfers(self) -> TransferCounts:
+        return self._transfers
 
     def leave_alone(self) -> None:
         if not self._alone:

@@ -236,6 +236,26 @@ class Dispatch:
         """An engine core has told its state."""
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
+        if session.hands_over:
+            self._take_away(session, time.monotonic())
+
+    def _take_away(self, session: EngineSession, now: float) -> None:
+        """Has requests go on elsewhere, some at each Status; what finds no place with the same
+        numbers stays where it is."""
+        places = self.fleet.candidates(session)
+        places = [each for each in places if each.ready and not each.prefills_from]
+        alike = {None, *(each.fingerprint for each in places)}
+        movable = (
+            request
+            for request in (session.open.values() if places else ())
+            if not request.finished and request.placement.fingerprint in alike
+        )
+        leaving = list(itertools.islice(movable, MAX_PLACED))
+        for request in leaving:
+            self.waiting_room.enter(session.give_up(request), next(self._numbers), now)
+        if leaving:
+            log.info("requests go on elsewhere", count=len(leaving), endpoint=session.endpoint)
+            self._resume_soon()
 
     def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None:
         """An engine core has told what it calls adapters; the others are told what is new."""

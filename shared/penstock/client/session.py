@@ -189,6 +189,15 @@ class EngineSession(ToldState):
         if not self.pacing.waits(request.key):
             self.send(Abort(request.key))
 
+    def give_up(self, request: OpenRequest) -> OpenRequest:
+        """Takes it away from the engine core. Returns what is to go on elsewhere."""
+        if not self.pacing.waits(request.key):
+            self.send(Abort(request.key, handed_over=True))
+        self.forget(request)
+        boot = None if self.welcome is None else self.welcome.boot
+        request.blame.lost(self.endpoint, boot, innocent=True)
+        return request.successor
+
     def forget(self, request: OpenRequest) -> None:
         """It is over."""
         self.open.pop(request.key, None)

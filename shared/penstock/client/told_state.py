@@ -85,6 +85,11 @@ class ToldState:
         return self.status is not None and self.status.draining
 
     @property
+    def hands_over(self) -> bool:
+        """Whether it is about to leave, and its requests should go on elsewhere now."""
+        return self.status is not None and self.status.hands_over
+
+    @property
     def keeps_up(self) -> bool:
         """Whether it said last that no sequence waits there."""
         return self.status is not None and not self.status.waiting

@@ -119,6 +119,16 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             " used for longest goes first.",
         ),
     ] = 1.0
+    kv_handover_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="With kv_endpoint: seconds that open requests get to end once this engine"
+            " core is told to leave. What hasn't ended by then goes on at another one, which"
+            " fetches its KV from here.",
+        ),
+    ] = 1.0
     kv_role: Annotated[
         KVRole,
         Meta(

@@ -74,9 +74,6 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     else a terminal output whose code says what is wrong with the grammar."""
     timeline: bool = False
     """Whether each terminal output says where the sequence's time went."""
-    remote_kv_ms: int | None = None
-    """The KV of the prompt's prefix is being transferred from another engine core: wait for
-    KVArrived for at most this long, then compute what has not arrived."""
     grant: Grant | None = None
     """What the tenant is granted by the front end's file of API keys; None if it has none. Where
     the engine core's own settings list the tenant, they take precedence."""
@@ -126,12 +123,6 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
     at: int
 
 
-class KVArrived(msgspec.Struct, frozen=True, tag="kv_arrived"):
-    """The KV of the request's prefix has arrived, or won't: the request needn't wait any longer."""
-
-    request: int
-
-
 class MediaFile(msgspec.Struct, frozen=True, tag="media_file"):
     """Answers NeedMedia on the same host: the prepared item is a file, which stays as it is until
     the request ends."""
@@ -167,6 +158,8 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Ends all open sequences of the request at once, because the client is gone."""
 
     request: int
+    handed_over: bool = False
+    """Whether it goes on at another engine core instead."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag="watch"):
@@ -250,7 +243,6 @@ FromFrontend = (
     | Submit
     | Advance
     | Finish
-    | KVArrived
     | Abort
     | Watch
     | MediaFile

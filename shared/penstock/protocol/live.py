@@ -50,14 +50,15 @@ class QueueView(msgspec.Struct, frozen=True):
 
     rows: list[QueueRow]
     """In the order in which they will run, then those that wait for a grammar, for media
-    or for remote KV."""
+    or for KV from elsewhere."""
     sequences: int
     requests: int
     tokens: int
     grammar: int
     """Sequences that wait for a grammar, which are not in the queue."""
     remote_kv: int
-    """Sequences that wait for remote KV, which are not in the queue."""
+    """Sequences that wait for KV from a store or another engine core, which are not in the
+    queue."""
     oldest: float
     """Greatest age among the rows, in seconds."""
     media: int = 0

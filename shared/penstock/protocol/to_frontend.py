@@ -255,6 +255,9 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     frontends: int
     workers: int
     draining: bool = False
+    hands_over: bool = False
+    """Whether it drains, and what it has open should go on at another engine core now, which can
+    fetch its KV from here. What can't, ends here as before."""
     blocks_cached: int = 0
     """Blocks that can be found by their contents, in use or not."""
     compute_seconds: float = 0.0

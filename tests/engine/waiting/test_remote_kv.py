@@ -1,81 +1,108 @@
-"""A prefix that is on its way from another engine: waited for, for a bounded time."""
+"""A prefix whose KV is elsewhere, and on its way: waited for, for a bounded time."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from penstock.protocol.from_frontend import KVArrived
-from tests.engine.harness import Harness
+from tests.engine.fake_disk import FakeDisk
+from tests.engine.harness import Front, Harness, RequestScore
 
-ENDLESS = {"ignore_eos": True, "max_tokens": 3}
+PROMPT = list(range(3, 33))
+"""Seven full blocks, and a little."""
+
+
+def apart(**options: Any) -> tuple[Harness, Front]:
+    """A worker that has nothing of PROMPT in its pool, and all of it in its store, which answers
+    when it is told to."""
+    h = Harness(**options)
+    h.disk = FakeDisk()
+    front = h.connect()
+    h.start_worker()
+    ask(h, front, PROMPT)
+    h.run()
+    h.kill_worker()
+    h.start_worker()
+    h.disk_at_once = False
+    return h, front
+
+
+def ask(h: Harness, front: Front, prompt: list[int], **fields: Any) -> RequestScore:
+    return h.submit(front, prompt, **{"ignore_eos": True, "max_tokens": 3, **fields})
 
 
 def started(h: Harness) -> list[int]:
-    """First prompt tokens of the sequences that started, in order."""
+    """First prompt tokens of the sequences that this worker has started, in order."""
     assert h.worker is not None
     return [new.tokens[0] for plan in h.worker.log for new in plan.admitted]
 
 
+def compute(h: Harness) -> None:
+    """Whatever can be computed while the store is silent."""
+    while h.run_step() is not None:
+        pass
+
+
 def test_it_waits_until_the_kv_has_come_and_holds_nobody_up() -> None:
-    h = Harness()
-    front = h.connect()
-    h.start_worker()
-    waiting = h.submit(front, [1, 2, 3], remote_kv_ms=5000, n=2, **ENDLESS)
-    other = h.submit(front, [4, 5], **ENDLESS)
-    h.run()
+    h, front = apart()
+    waiting = ask(h, front, PROMPT, n=2)
+    other = ask(h, front, [31, 30])
+    compute(h)
     assert waiting.accepted
     assert other.sequences[0].terminal is not None
-    assert started(h) == [4]
-    h.send(front, KVArrived(waiting.submit.request))
-    h.run()
-    assert started(h) == [4, 1, 1]
+    assert started(h) == [31]
+    h.run()  # The store answers: so much is there, and here it is.
+    assert started(h) == [31, 3, 3]
+    assert waiting.cached == 28
     assert all(score.terminal is not None for score in waiting.sequences.values())
 
 
 def test_what_has_not_come_in_time_is_computed() -> None:
-    h = Harness()
-    front = h.connect()
-    h.start_worker()
-    request = h.submit(front, [1, 2, 3], remote_kv_ms=2000, **ENDLESS)
-    assert h.core.next_deadline() <= h.now + 2.0
-    h.now += 1.9
+    h, front = apart()
+    request = ask(h, front, PROMPT)
+    until = h.core.state.remote_kv.next_deadline()
+    assert h.now < until <= h.now + 5.0
+    assert h.core.next_deadline() <= until
+    h.now = until - 0.01
     h.settle()
     assert h.plan is None
-    h.now += 0.2
+    h.now = until
     h.settle()
-    h.run()
+    compute(h)
     assert request.sequences[0].terminal is not None
     assert len(request.sequences[0].tokens) == 3
+    assert request.cached == 0
 
 
 def test_it_ends_while_it_waits() -> None:
-    h = Harness()
-    front = h.connect()
-    h.start_worker()
-    aborted = h.submit(front, [1], remote_kv_ms=2000, **ENDLESS)
-    late = h.submit(front, [2], remote_kv_ms=5000, time_left_ms=1000, **ENDLESS)
+    h, front = apart()
+    aborted = ask(h, front, PROMPT)
+    late = ask(h, front, PROMPT[:-1], time_left_ms=100)
     h.abort(front, aborted)
-    h.now += 1.1
+    h.now += 0.11
     h.settle()
     ends = [request.sequences[0].terminal for request in (aborted, late)]
     assert [end and end.finish for end in ends] == ["abort", "timeout"]
     assert not h.core.state.remote_kv.num_waiting
 
 
-def test_the_resumed_do_not_wait_and_neither_do_those_for_whom_there_is_no_room() -> None:
-    h = Harness(max_waiting_requests=1)
-    front = h.connect()
-    h.start_worker()
-    h.submit(front, [1], remote_kv_ms=5000, resumed=True, **ENDLESS)
-    h.submit(front, [2], remote_kv_ms=5000, **ENDLESS)
-    h.submit(front, [3], remote_kv_ms=5000, **ENDLESS)
+def test_what_is_resumed_finds_what_it_has_emitted_too() -> None:
+    h, front = apart()
+    h.disk_at_once = True
+    short = PROMPT[:12]
+    whole = ask(h, front, short, max_tokens=20).sequences[0]
     h.run()
-    assert started(h) == [1, 3]
+    h.kill_worker()
+    h.start_worker()
+    read = h.core.state.counts.disk_blocks_read
+    ask(h, front, short, max_tokens=20, emitted={0: whole.tokens[:17]}, resumed=True)
+    h.run()
+    assert h.core.state.counts.disk_blocks_read - read == (12 + 17 - 1) // 4
 
 
-@pytest.mark.parametrize("wait", [-1, 60_001])
-def test_the_wait_is_bounded(wait: int) -> None:
-    h = Harness()
-    request = h.submit(h.connect(), [1], remote_kv_ms=wait)
-    assert request.rejected is not None
-    assert "remote_kv_ms" in request.rejected.message
+def test_those_for_whom_there_is_no_room_do_not_wait() -> None:
+    h, front = apart(max_waiting_requests=1)
+    first = ask(h, front, PROMPT)
+    second = ask(h, front, PROMPT[:-1])
+    compute(h)
+    assert first.sequences[0].terminal is None
+    assert second.sequences[0].terminal is not None

@@ -28,6 +28,7 @@ from penstock.protocol.between_workers import (
 from penstock.transport.curve_keys import make_folders
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.peers import others, peer
+from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.memory import BlockMemory
 from penstock_worker.stores.peers.others import OtherWorkers
@@ -57,8 +58,11 @@ class Two:
         self.keys = KVKeys(self.context, one)
         self.endpoint = endpoint
         self.memory = BlockMemory(LAYOUT, 10 * PAYLOAD)
-        self.server = KVServer(self.context, endpoint, self.memory, self.keys)
-        self.store = OtherWorkers(LAYOUT, [self.dial(LAYOUT, KVKeys(self.context, other))])
+        self.counts, self.given = TransferCounts(), TransferCounts()
+        """Of who asks, and of who is asked."""
+        self.server = KVServer(self.context, endpoint, self.memory, self.keys, self.given)
+        dialled = self.dial(LAYOUT, KVKeys(self.context, other))
+        self.store = OtherWorkers(LAYOUT, [dialled], self.counts)
 
     def dial(self, layout: StoredLayout, keys: KVKeys) -> KVPeer:
         return KVPeer(self.context, self.endpoint, layout, keys)
@@ -100,7 +104,20 @@ def test_blocks_come_as_they_are(two: Two) -> None:
     assert asked(two.store, keys(0, 1, 2, 3, 4)) == 3
     assert [two.store.read(each) for each in keys(0, 1, 2)] == [contents(n) for n in range(3)]
     assert two.store.read(key(3)) is None
-    assert (two.store.num_pulled, two.store.num_damaged, two.server.num_sent) == (3, 0, 3)
+    assert two.counts.blocks() == {"fetched": 3, "gone": 0, "served": 0}
+    assert two.given.blocks() == {"fetched": 0, "gone": 0, "served": 3}
+    assert two.counts.moved_bytes() == {"in": 3 * PAYLOAD, "out": 0}
+    assert two.given.moved_bytes() == {"in": 0, "out": 3 * PAYLOAD}
+    assert two.counts.faults == two.store.num_damaged == 0
+
+
+def test_what_made_room_between_question_and_fetch_is_gone(two: Two) -> None:
+    two.fill(0, 1)
+    assert asked(two.store, keys(0, 1)) == 2
+    two.memory.close()
+    assert two.store.read(key(0)) is None
+    assert two.counts.blocks() == {"fetched": 0, "gone": 1, "served": 0}
+    assert two.counts.faults == 0
 
 
 def test_a_question_waits_a_moment_for_what_is_being_written(
@@ -132,7 +149,9 @@ def test_what_is_gone_meanwhile_is_missing(two: Two) -> None:
 def test_another_layout_has_nothing(two: Two) -> None:
     two.fill(0)
     assert asked(two.store, keys(0)) == 1
-    other = OtherWorkers(LAYOUT, [two.dial(StoredLayout("another", PAYLOAD), two.keys)])
+    other = OtherWorkers(
+        LAYOUT, [two.dial(StoredLayout("another", PAYLOAD), two.keys)], TransferCounts()
+    )
     for _ in range(3):
         assert other.leading(keys(0)) == 0
         time.sleep(0.02)
@@ -258,7 +277,9 @@ def test_who_is_silent_or_talks_nonsense_is_left_alone(
     endpoint = f"ipc://{tmp_path}/kv.sock"
     rogue = Rogue(endpoint, answer)
     context: zmq.Context[Any] = zmq.Context()
-    store = OtherWorkers(LAYOUT, [KVPeer(context, endpoint, LAYOUT, KVKeys(context, PLAIN))])
+    store = OtherWorkers(
+        LAYOUT, [KVPeer(context, endpoint, LAYOUT, KVKeys(context, PLAIN))], TransferCounts()
+    )
     until = time.monotonic() + 20
     while not store.num_damaged and time.monotonic() < until:
         if store.leading(keys(0)):
@@ -276,7 +297,9 @@ def test_who_is_silent_or_talks_nonsense_is_left_alone(
 def test_nobody_there_costs_no_time(tmp_path: Path) -> None:
     context: zmq.Context[Any] = zmq.Context()
     endpoint = f"ipc://{tmp_path}/nobody.sock"
-    store = OtherWorkers(LAYOUT, [KVPeer(context, endpoint, LAYOUT, KVKeys(context, PLAIN))])
+    store = OtherWorkers(
+        LAYOUT, [KVPeer(context, endpoint, LAYOUT, KVKeys(context, PLAIN))], TransferCounts()
+    )
     begun = time.monotonic()
     for _ in range(20):
         assert store.leading(keys(0)) == 0
@@ -298,7 +321,9 @@ def test_over_tcp_workers_of_one_key_talk_and_others_do_not(tmp_path: Path) -> N
         theirs = TransportSettings(curve_dir=str(tmp_path / "b" / "worker"))
         plain = TransportSettings()
         for transport in (theirs, plain):
-            other = OtherWorkers(LAYOUT, [pair.dial(LAYOUT, KVKeys(pair.context, transport))])
+            other = OtherWorkers(
+                LAYOUT, [pair.dial(LAYOUT, KVKeys(pair.context, transport))], TransferCounts()
+            )
             for _ in range(5):
                 assert other.leading(keys(0)) == 0
                 time.sleep(0.02)
@@ -312,11 +337,11 @@ def test_a_network_in_plain_is_refused(tmp_path: Path) -> None:
     context: zmq.Context[Any] = zmq.Context()
     keys, memory = KVKeys(context, PLAIN), BlockMemory(LAYOUT, PAYLOAD)
     with pytest.raises(StartupError, match="no --curve-dir"):
-        KVServer(context, "tcp://0.0.0.0:7777", memory, keys)
+        KVServer(context, "tcp://0.0.0.0:7777", memory, keys, TransferCounts())
     with pytest.raises(StartupError, match="no --curve-dir"):
         KVPeer(context, "tcp://10.1.2.3:7777", LAYOUT, keys)
     with pytest.raises(StartupError, match="can't be bound"):
-        KVServer(context, f"ipc://{tmp_path}/no/such/folder", memory, keys)
+        KVServer(context, f"ipc://{tmp_path}/no/such/folder", memory, keys, TransferCounts())
     with pytest.raises(StartupError, match=r"a KV block takes 2,109,497"):
         BlockMemory(LAYOUT, PAYLOAD - 1)
     context.destroy(linger=0)

@@ -11,6 +11,7 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.protocol.to_worker import Setup
 from penstock_worker.stores.interface import KVStore, StoredLayout
+from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.memory import BlockMemory
 from penstock_worker.stores.peers.others import OtherWorkers
@@ -43,30 +44,34 @@ class Closing:
 
 
 def open_transfer(
-    setup: Setup, layout: StoredLayout, transport: TransportSettings
+    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
 ) -> Iterator[KVStore]:
     """What is kept for others, then what others have. Raises StartupError."""
     if setup.kv_endpoint:
-        yield _kept_for_others(setup, layout, transport)
+        yield _kept_for_others(setup, layout, transport, counts)
     if setup.kv_peers:
-        yield _of_others(setup, layout, transport)
+        yield _of_others(setup, layout, transport, counts)
 
 
-def _kept_for_others(setup: Setup, layout: StoredLayout, transport: TransportSettings) -> KVStore:
+def _kept_for_others(
+    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+) -> KVStore:
     memory = BlockMemory(layout, setup.kv_transfer_bytes)
     with ExitStack() as failed:
         context, keys = _context(transport, failed)
-        server = KVServer(context, setup.kv_endpoint, memory, keys)
+        server = KVServer(context, setup.kv_endpoint, memory, keys, counts)
         failed.pop_all()
     return Closing(memory, (server.close, keys.close, context.term))
 
 
-def _of_others(setup: Setup, layout: StoredLayout, transport: TransportSettings) -> KVStore:
+def _of_others(
+    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+) -> KVStore:
     with ExitStack() as failed:
         context, keys = _context(transport, failed)
         peers = [KVPeer(context, endpoint, layout, keys) for endpoint in setup.kv_peers]
         failed.pop_all()
-    return Closing(OtherWorkers(layout, peers), (keys.close, context.term))
+    return Closing(OtherWorkers(layout, peers, counts), (keys.close, context.term))
 
 
 def _context(transport: TransportSettings, failed: ExitStack) -> tuple[zmq.Context[Any], KVKeys]:

@@ -11,6 +11,7 @@ import zmq
 
 from penstock.protocol.between_workers import MAX_ASKED_KEYS
 from penstock_worker.stores.interface import StoredLayout
+from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.peer import KVPeer, PeerFault
 
 ASK_SECONDS = 1.0
@@ -23,14 +24,19 @@ MAX_KNOWN = 65_536
 class OtherWorkers:
     """A KVStore that nothing is written to: each worker keeps its own."""
 
-    def __init__(self, layout: StoredLayout, peers: Sequence[KVPeer]) -> None:
+    def __init__(
+        self, layout: StoredLayout, peers: Sequence[KVPeer], counts: TransferCounts
+    ) -> None:
         self._layout = layout
+        self._counts = counts
         self._peers = tuple(peers)
         self._lock = threading.Lock()
         self._who: OrderedDict[bytes, KVPeer] = OrderedDict()
-        self.num_damaged = 0
+
+    @property
+    def num_damaged(self) -> int:
         """Answers that were missing, or made no sense."""
-        self.num_pulled = 0
+        return self._counts.faults
 
     @property
     def payload_bytes(self) -> int:
@@ -43,7 +49,7 @@ class OtherWorkers:
     def leading(self, keys: Sequence[bytes]) -> int:
         asked = list(keys[:MAX_ASKED_KEYS])
         with self._lock:
-            counts = self._counts(asked) if asked else {}
+            counts = self._ask(asked) if asked else {}
             if not counts:
                 return 0
             peer = max(counts, key=counts.__getitem__)
@@ -64,7 +70,11 @@ class OtherWorkers:
             except PeerFault as error:
                 self._put_off(peer, error)
                 return None
-            self.num_pulled += contents is not None
+            if contents is None:
+                self._counts.gone += 1
+            else:
+                self._counts.fetched += 1
+                self._counts.fetched_bytes += len(contents)
             return contents
 
     def write(self, key: bytes, payload: bytes) -> bool:
@@ -77,7 +87,7 @@ class OtherWorkers:
             self._peers = ()
             self._who.clear()
 
-    def _counts(self, keys: list[bytes]) -> dict[KVPeer, int]:
+    def _ask(self, keys: list[bytes]) -> dict[KVPeer, int]:
         """How many each has, of those who answer in time."""
         until = time.monotonic() + ASK_SECONDS
         asked = {peer.socket: peer for peer in self._peers if peer.ask(keys)}
@@ -102,7 +112,7 @@ class OtherWorkers:
         return counts
 
     def _put_off(self, peer: KVPeer, error: PeerFault) -> None:
-        self.num_damaged += 1
+        self._counts.faults += 1
         for key in [key for key, who in self._who.items() if who is peer]:
             del self._who[key]
         peer.put_off(str(error))

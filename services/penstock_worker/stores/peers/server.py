@@ -22,6 +22,7 @@ from penstock.protocol.between_workers import (
     KVPart,
     SendKV,
 )
+from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.memory import BlockMemory
 
@@ -51,11 +52,17 @@ class KVServer:
     """Binds `endpoint`. What can't be read, or asks for more than is allowed, gets no answer."""
 
     def __init__(
-        self, context: zmq.Context[Any], endpoint: str, memory: BlockMemory, keys: KVKeys
+        self,
+        context: zmq.Context[Any],
+        endpoint: str,
+        memory: BlockMemory,
+        keys: KVKeys,
+        counts: TransferCounts,
     ) -> None:
         """Raises StartupError where the endpoint can't be bound."""
-        self.num_sent = self.num_unfit = 0
-        """Blocks, and messages that no sound worker sends."""
+        self.num_unfit = 0
+        """Messages that no sound worker sends."""
+        self._counts = counts
         self._memory = memory
         self._held: deque[tuple[float, bytes, AskKV]] = deque()
         """Since when, of whom, what."""
@@ -125,7 +132,9 @@ class KVServer:
         contents = None if self._is_other(asked.layout) else self._memory.read(asked.key)
         data = None if contents is None else contents[asked.offset : end]
         self._send(peer, KVPart(asked.number, data))
-        self.num_sent += data is not None and end == total
+        if data is not None:
+            self._counts.served_bytes += len(data)
+            self._counts.served += end == total
 
     def _count(self, peer: bytes, asked: AskKV) -> None:
         found = 0 if self._is_other(asked.layout) else self._memory.leading(asked.keys)

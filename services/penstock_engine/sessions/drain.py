@@ -1,0 +1,50 @@
+"""How an engine core leaves: what is open ends here, or goes on at another one with its KV."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.config.cache_settings import CacheSettings
+
+KEPT_SECONDS = 5.0
+"""For which others can fetch the KV of what has been handed over, before the engine core leaves."""
+
+
+class Drain:
+    """began: when it was told to leave; None: it wasn't.  hands_over: front ends are to take away
+    what is open."""
+
+    def __init__(self, cache: CacheSettings) -> None:
+        # Without an endpoint nobody could fetch anything: what goes on elsewhere is computed again.
+        self._patience = cache.kv_handover_seconds if cache.kv_endpoint else math.inf
+        self.began: float | None = None
+        self.hands_over = False
+        self._kept_until = -math.inf
+
+    def begin(self, now: float) -> None:
+        """Told to leave. Again: it has been told before."""
+        if self.began is None:
+            self.began = now
+
+    def advance(self, now: float, *, has_open: bool) -> bool:
+        """Whether it begins to hand over, now: what is open has had its time."""
+        if self.hands_over or not has_open or now < self._hands_over_at:
+            return False
+        self.hands_over = True
+        return True
+
+    def taken_away(self, now: float) -> None:
+        """A request goes on elsewhere."""
+        self._kept_until = now + KEPT_SECONDS
+
+    def may_leave(self, now: float, *, has_open: bool) -> bool:
+        """Whether nothing is left to do for anybody."""
+        return self.began is not None and not has_open and now >= self._kept_until
+
+    def next_deadline(self) -> float:
+        """When it hands over what is open by then; infinite once it does."""
+        return math.inf if self.hands_over else self._hands_over_at
+
+    @property
+    def _hands_over_at(self) -> float:
+        return math.inf if self.began is None else self.began + self._patience

@@ -1,0 +1,29 @@
+"""What is counted of blocks between this worker and others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TransferCounts:
+    """Since the model was loaded. Each number is changed by one thread, and read by any."""
+
+    fetched: int = 0
+    """Blocks that came from another worker. Whoever uses one compares its digest first."""
+    fetched_bytes: int = 0
+    gone: int = 0
+    """Blocks that another one had when it was asked, and no more when they were fetched."""
+    faults: int = 0
+    """Times that another one was silent for too long, or said what made no sense."""
+    served: int = 0
+    """Blocks that were sent to others."""
+    served_bytes: int = 0
+
+    def blocks(self) -> dict[str, int]:
+        """By what became of them."""
+        return {"fetched": self.fetched, "gone": self.gone, "served": self.served}
+
+    def moved_bytes(self) -> dict[str, int]:
+        """By their direction."""
+        return {"in": self.fetched_bytes, "out": self.served_bytes}

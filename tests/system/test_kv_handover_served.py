@@ -1,0 +1,109 @@
+"""Streams move away from an engine core that is told to leave: the other one fetches their KV, and
+what clients read has the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import httpx
+import pytest
+
+from testing.serving import PATIENCE, Server, wait_until
+from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
+
+pytestmark = [pytest.mark.timeout(600)]
+
+CONTEXT = 1024
+FLAGS = ("--num-kv-blocks", "512", "--max-num-batched-tokens", "64")
+TWO = ("--data-parallel-size", "2", "--kv-roles", "both,both", "--kv-handover-seconds", "0")
+PROMPTS = [[3 + (7 * n + n * at) % 200 for at in range(160 + n)] for n in range(1, 5)]
+
+
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny one whose streams take their time."""
+    path = tmp_path_factory.mktemp("long") / "long.gguf"
+    adjust = lambda writer: writer.add_context_length(CONTEXT)  # noqa: E731
+    return str(write_gguf(path, without=("context_length",), adjust=adjust))
+
+
+def stream(server: Server, prompt: list[int], salt: str, begun: Callable[[], None]) -> str:
+    """Its text. begun: called when it has come some way."""
+    body = {
+        "model": server.model,
+        "prompt": prompt,
+        "max_tokens": 700,
+        "ignore_eos": True,
+        "temperature": 0.8,
+        "seed": 5,
+        "cache_salt": salt,
+        "stream": True,
+    }
+    text, chunks = "", 0
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=4 * PATIENCE) as r:
+        assert r.status_code == 200, r.read()
+        for line in r.iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                assert "error" not in chunk, chunk
+                text += "".join(choice["text"] for choice in chunk["choices"])
+                chunks += 1
+                if chunks == 20:
+                    begun()
+    return text
+
+
+def streams(server: Server, salt: str, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+    """All at once. meanwhile: called when each has come some way."""
+    begun = [Event() for _ in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        asked = [
+            pool.submit(stream, server, prompt, salt, event.set)
+            for prompt, event in zip(PROMPTS, begun, strict=True)
+        ]
+        for event in begun:
+            assert event.wait(PATIENCE)
+        meanwhile()
+        return [each.result() for each in asked]
+
+
+def ready(server: Server) -> bool:
+    status, told = server.get("/status")
+    return status == 200 and sum(each["ready"] for each in told["engines"]) == 2
+
+
+def fetched(page: str) -> tuple[float, float]:
+    """Of an engine core, so far: requests that it went on with, and blocks that it has fetched."""
+    told = read_page(page)
+    return (
+        told.value("penstock:requests_resumed_total"),
+        told.value("penstock:disk_kv_blocks_total", result="read"),
+    )
+
+
+def test_streams_move_away_from_an_engine_core_that_drains(
+    start_server: Callable[..., Server], long_model: str
+) -> None:
+    server = start_server(long_model, *FLAGS, *TWO, "--shutdown-timeout", "300", *PORTS)
+    wait_until(lambda: ready(server))
+    undisturbed = streams(server, "undisturbed")
+    for turn in range(12):
+        leaving = turn % 2
+        first, page = server.child(f"engine {leaving}"), port_of(server, f"engine {1 - leaving}")
+        before = fetched(page)
+        texts = streams(server, f"turn {turn}", lambda pid=first: os.kill(pid, signal.SIGTERM))
+        assert texts == undisturbed, turn
+        resumed, blocks = (now - then for now, then in zip(fetched(page), before, strict=True))
+        print(f"turn {turn}: {resumed:g} streams moved, {blocks:g} blocks fetched")
+        if resumed and blocks >= len(PROMPTS[0]) // 16:  # A prompt's at least.
+            return
+        title = f"penstock: engine {leaving}"
+        wait_until(lambda: server.children().get(title) not in (None, first))  # noqa: B023
+        wait_until(lambda: ready(server))
+    raise AssertionError("in 12 turns, no stream's blocks were fetched")
