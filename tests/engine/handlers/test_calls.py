@@ -225,6 +225,8 @@ def test_any_history_with_calls_keeps_the_books(seed: int) -> None:
 
     walker = walked_beside(seed, call, 1500)
     h = walker.h
+    if h.worker is None:
+        h.start_worker()  # Calls may wait for it.
     while h.calls:
         answers(h)
         h.settle()
