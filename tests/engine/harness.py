@@ -291,8 +291,12 @@ class Harness:
         """Other weights: of what is open, nobody has seen anything."""
         for front in self.fronts:
             for request in front.requests.values():
-                scores = request.sequences.values()
-                begun = any(score.tokens or score.terminal is not None for score in scores)
+                if request.rejected is not None or request.nothing_since_a_trial:
+                    continue
+                begun = any(
+                    score.tokens or (score.terminal is not None and not score.finished_by_us)
+                    for score in request.sequences.values()
+                )
                 assert request.over or not begun, "two sets of weights"
 
     def _encoded_for(self, plan: Plan) -> list[int]:
@@ -489,7 +493,10 @@ class Harness:
             session=session,
         )
         left = None if time_left_ms is None else time_left_ms / 1000
-        score = RequestScore(submit, None if left is None else self.now + left)
+        on_trial = self.core.state.weights.former is not None
+        score = RequestScore(
+            submit, None if left is None else self.now + left, during_trial=on_trial
+        )
         for index in indexes:
             score.sequences[index] = SequenceScore(list(emitted.get(index, [])), deaths=deaths)
         if delivered and 0 in score.sequences:

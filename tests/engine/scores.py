@@ -64,6 +64,8 @@ class SequenceScore:
 class RequestScore:
     submit: Submit
     deadline: float | None = None
+    during_trial: bool = False
+    """Whether it came while other weights were about to be loaded."""
     accepted: bool = False
     rejected: Rejected | None = None
     aborted: bool = False
@@ -76,6 +78,14 @@ class RequestScore:
         """Whether all of it has ended."""
         scores = self.sequences.values()
         return bool(scores) and all(score.terminal is not None for score in scores)
+
+    @property
+    def nothing_since_a_trial(self) -> bool:
+        """Whether it came with tokens during one, and has no others. What is to be thought of
+        those tokens' weights, front ends know (`EngineSession._compare_weights`)."""
+        came = {each.index: list(each.emitted) for each in self.submit.sequences}
+        has = {index: score.tokens for index, score in self.sequences.items()}
+        return self.during_trial and all(has[index] == came[index] for index in came)
 
     def take(
         self, output: SequenceOutput, *, now: float, longest: int, capacity: int | None

@@ -228,7 +228,7 @@ def test_it_waits_only_so_long_and_one_at_a_time() -> None:
     assert (finish(request), finish(late)) == ("length", "length")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
 def test_any_history_with_changes_keeps_the_books(seed: int) -> None:
     digests: set[str] = set()
     numbers = itertools.count()
@@ -244,7 +244,7 @@ def test_any_history_with_changes_keeps_the_books(seed: int) -> None:
 
     walker = walked_beside(seed, change, 2500)
     h = walker.h
-    assert len(digests) > 8
+    assert len(digests) > 4
     h.now += 61.0  # One that still waits is given up.
     h.settle()
     if h.worker_session is None:
