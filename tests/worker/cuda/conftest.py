@@ -7,12 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.interpreted_triton import DEVICE, quiet_numpy
-
-
-@pytest.fixture(autouse=True)
-def _quiet_numpy() -> None:
-    quiet_numpy()
+from tests.interpreted_triton import DEVICE
 
 
 @pytest.fixture
