@@ -118,6 +118,24 @@ async def test_an_engine_that_drained_is_left_without_a_death(scene):
     assert second.submits[1].resumed
 
 
+async def test_a_model_that_sleeps_is_woken_only_where_the_others_are_full(scene):
+    first, second, client = await scene.two()
+    first.tell(sleeping=1)
+    second.tell(running=1000)
+    await until(lambda: client.engines[0].status.sleeping and client.engines[1].status.running)
+    await client.submit(list(b"x"), LONG, name="awake")
+    await until(lambda: len(second.submits) == 1)
+    second.tell(waiting=1)
+    await until(lambda: client.engines[1].status.waiting)
+    await client.submit(list(b"y"), LONG, name="woken")
+    await until(lambda: len(first.submits) == 1)
+    second.tell(sleeping=1, waiting=0)
+    await until(lambda: client.engines[1].status.sleeping)
+    await client.submit(list(b"z"), LONG, name="both asleep")
+    await until(lambda: len(first.submits) == 2)
+    assert len(second.submits) == 1
+
+
 async def test_everything_waits_where_every_engine_is_gone(scene):
     first, second, client = await scene.two()
     generation = await on(first, second, client)

@@ -81,7 +81,7 @@ def test_no_bit_depends_on_a_head(
     way = Way(
         BLOCK,
         case.budget,
-        22,
+        14,
         preemption=case.mode,
         host_kib=32768 if case.mode == "swap" else 0,
         speculation=json.dumps(asked),

@@ -46,7 +46,7 @@ class Case:
     seed: int
     budget: int
     mode: PreemptionMode
-    blocks: int = 22
+    blocks: int = 16
     backend: str = "cpu"
 
 

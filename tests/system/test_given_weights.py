@@ -16,6 +16,7 @@ import transformers
 from penstock import LLM, SamplingParams
 from penstock.errors import InvalidRequest, RequestFailed
 from penstock.llm import given_weights
+from testing.descendants import descendants
 from testing.serving import wait_until
 from tests.shared.tiny_models import LLAMA_CONFIG, write_gguf, write_hub_folder
 
@@ -67,6 +68,7 @@ def test_answers_are_those_of_the_tensors(
             expected.append(said(llm))
     assert expected[0] != expected[1]
     states = [weights(seed).state_dict() for seed in range(2)]
+    others = descendants("penstock: worker 0")  # Of systems that tests before this one share.
     with LLM(str(folders[0])) as llm:
         llm.update_weights(tensors=states[1])
         assert said(llm) == expected[1]
@@ -74,9 +76,7 @@ def test_answers_are_those_of_the_tensors(
         llm.update_weights(tensors=((name, each.numpy()) for name, each in states[0].items()))
         assert said(llm) == expected[0]
         assert len(list(shared_memory.iterdir())) == 1, "the former ones have gone"
-        (worker,) = (
-            p for p in psutil.Process().children(True) if "worker" in " ".join(p.cmdline())
-        )
+        (worker,) = (each for each in descendants("penstock: worker 0") if each not in others)
         os.kill(worker.pid, signal.SIGKILL)
         wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
         assert said(llm) == expected[0]

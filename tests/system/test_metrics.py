@@ -239,7 +239,7 @@ def test_a_worker_that_is_killed_counts_and_so_does_the_recovery(
     page = read_page(engine)
     assert page.value("penstock:worker_deaths_total") == 1
     assert page.value("penstock:recovery_seconds_count") == 1
-    assert 0.1 < page.value("penstock:recovery_seconds_sum") <= elapsed
+    assert 0 < page.value("penstock:recovery_seconds_sum") <= elapsed
     # The new one tells of itself, under an address of its own as it asked for any free port.
     worker = read_page(port_of(server, "worker 0"))
     assert worker.value("penstock:worker_sessions_total") == 1

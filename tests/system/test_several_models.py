@@ -147,7 +147,7 @@ def test_a_model_that_can_t_start_says_why_and_hurts_no_other(several: Server) -
         assert 1 <= int(reply.headers["retry-after"]) <= 10
         begun = time.monotonic()
         assert client.post("/v1/completions", json=body).status_code == 503
-        assert time.monotonic() - begun < PATIENCE / 10  # Nobody tries it anew for each request.
+        assert time.monotonic() - begun < PATIENCE / 2  # Nobody tries it anew for each request.
         body["model"] = "first"
         reply = client.post("/v1/completions", json=body)
         assert reply.status_code == 200

@@ -127,14 +127,22 @@ class Fleet:
     def candidates(
         self, but: EngineSession | None = None, fingerprint: str | None = None
     ) -> list[EngineSession]:
-        """Those that a request may go to, of the best kind that there is: ready; not draining;
-        connected. fingerprint: of the request's tokens so far; those that compute alike, if any."""
+        """Those that a request may go to, of the best kind that there is: ready, and awake or with
+        the others full; not draining; connected. fingerprint: of the request's tokens so far; those
+        that compute alike, if any."""
         connected = [s for s in self._sessions if s.connected and s is not but]
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
-            connected = [s for s in staying if s.ready] or staying or connected
+            connected = _awake([s for s in staying if s.ready]) or staying or connected
             # Those for prompts alone serve all where there is nobody else.
             connected = [s for s in connected if not s.prefills_from] or connected
         if fingerprint is not None and len(connected) > 1:
             connected = [s for s in connected if s.fingerprint == fingerprint] or connected
         return connected
+
+
+def _awake(ready: list[EngineSession]) -> list[EngineSession]:
+    """Those whose models needn't be loaded first, while one of them has nothing waiting; else all:
+    so much work is worth the memory of one more."""
+    awake = [session for session in ready if not session.sleeping]
+    return awake if any(session.keeps_up for session in awake) else ready

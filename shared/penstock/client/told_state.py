@@ -85,6 +85,11 @@ class ToldState:
         return self.status is not None and self.status.draining
 
     @property
+    def keeps_up(self) -> bool:
+        """Whether it said last that no sequence waits there."""
+        return self.status is not None and not self.status.waiting
+
+    @property
     def block_size(self) -> int:
         return DEFAULT_BLOCK_SIZE if self.status is None else self.status.block_size
 

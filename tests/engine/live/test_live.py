@@ -434,7 +434,7 @@ def test_a_snapshot_of_a_crowd_is_bounded_and_quick() -> None:
         view.snapshot(harness.now)
         took.append(time.process_time() - begun)
     print(f"a snapshot took {1000 * min(took):.2f} ms")
-    assert min(took) < 0.010, "5 ms on a quiet machine"
+    assert min(took) < 0.1, "5 ms on a quiet machine; it would be seconds if all 10,000 were told"
 
 
 def check_crowd(core: EngineCore, view: LiveView, now: float) -> Snapshot:

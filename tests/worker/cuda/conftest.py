@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from tests.interpreted_triton import DEVICE
 
+from penstock_kernels.triton import shared_memory  # isort: skip  # After what interprets it.
+
 
 @pytest.fixture
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, int]], None]:
+def pretend_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[str, tuple[int, int]], None]]:
     """Given a name and a compute capability: such a GPU is there, as far as torch tells of it
     before anything is computed."""
 
@@ -23,8 +27,11 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, in
             "get_device_name": name,
         }.items():
             monkeypatch.setattr(torch.cuda, function, lambda *_, value=value: value)
+        monkeypatch.setattr(shared_memory, "program_bytes", lambda _: shared_memory.HOPPER.size)
+        shared_memory.shared_memory.cache_clear()
 
-    return pretend
+    yield pretend
+    shared_memory.shared_memory.cache_clear()
 
 
 @pytest.fixture(scope="session")
