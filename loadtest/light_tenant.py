@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import sys
 
 import httpx
@@ -20,7 +19,7 @@ from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Document, Measurement
 from loadtest.report.table import table
-from loadtest.streaming import beside, listen, prompt_ids
+from loadtest.streaming import Streams, beside, listen, prompt_ids
 from testing.serving import Server
 from testing.streams.reading import connected
 
@@ -58,18 +57,15 @@ async def waits_of(url: str, asks: int) -> dict[str, list[float]]:
         alone = [await wait_of(light, 30, 10 + i) for i in range(asks)]
         full = [await wait_of(light, BUDGET, 1000 + i) for i in range(20)]
         flooded = []
-        async with beside(ask_on(heavy, number) for number in range(FLOOD)):
+        flood = Streams(
+            heavy, lambda seed: {"prompt": prompt_ids(200, 10_000 + seed), "max_tokens": 300}
+        )
+        async with beside(flood.repeat() for _ in range(FLOOD)):
             await asyncio.sleep(3)
             for i in range(asks):
                 flooded.append(await wait_of(light, 30, 2000 + i))
                 await asyncio.sleep(0.2)
     return {"alone": alone, "full step": full, "under the flood": flooded}
-
-
-async def ask_on(client: httpx.AsyncClient, number: int) -> None:
-    """One stream after the other."""
-    for salt in itertools.count(10_000 + number, FLOOD):
-        await listen(client, {"prompt": prompt_ids(200, salt), "max_tokens": 300})
 
 
 async def wait_of(client: httpx.AsyncClient, length: int, salt: int) -> float:

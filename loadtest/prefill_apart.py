@@ -17,18 +17,17 @@ import sys
 import time
 from typing import Any
 
-import httpx
-
 from loadtest.report.facts import machine_line
 from loadtest.report.figures import distribution
 from loadtest.report.files import Document, Measurement, say
 from loadtest.report.table import table
-from loadtest.streaming import beside, listen, prompt_ids
+from loadtest.streaming import Streams, Tally, beside, listen, prompt_ids
 from testing.serving import Server, wait_until
-from testing.streams.reading import Broken, connected, events
+from testing.streams.reading import connected
 
 STREAMS = 16
 ANSWER = 4
+LONG_ANSWER = 2000
 SERVE = ("--max-model-len", "8192", "--max-num-seqs", "32")
 WAYS = {
     "one engine core, chunks of prompts": SERVE,
@@ -79,14 +78,15 @@ def served(serve: tuple[str, ...], seconds: float, tokens: int) -> tuple[list[fl
 async def waits_of(url: str, seconds: float, tokens: int) -> tuple[list[float], list[float]]:
     """Seconds between tokens of streams, and to the first token of long prompts that come one by
     one."""
-    gaps: list[float] = []
     firsts: list[float] = []
     async with connected(url, STREAMS) as client, connected(url, 1) as other:
-        streams = (stream_on(client, number, gaps) for number in range(STREAMS))
-        async with beside(streams):
-            while len(gaps) < 20 * STREAMS:  # All of them run.
+        streams = Streams(
+            client, lambda seed: {"prompt": prompt_ids(60, seed), "max_tokens": LONG_ANSWER}
+        )
+        async with beside(streams.repeat() for _ in range(STREAMS)):
+            while len(streams.tally.gaps) < 20 * STREAMS:  # All of them run.
                 await asyncio.sleep(0.05)
-            gaps.clear()
+            tally = streams.tally = Tally()
             until = time.perf_counter() + seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
@@ -94,20 +94,7 @@ async def waits_of(url: str, seconds: float, tokens: int) -> tuple[list[float], 
                         body = {"prompt": prompt_ids(tokens, 50_000 + salt), "max_tokens": ANSWER}
                         firsts.append((await listen(other, body)).first)
             await asyncio.sleep(max(0.0, until - time.perf_counter()))
-            return list(gaps), firsts
-
-
-async def stream_on(client: httpx.AsyncClient, number: int, gaps: list[float]) -> None:
-    """One long answer after the other; gaps within each are noted as they come."""
-    for salt in itertools.count(number, STREAMS):
-        body = {"prompt": prompt_ids(60, salt), "max_tokens": 2000, "ignore_eos": True}
-        before = None
-        with contextlib.suppress(Broken):
-            async for _ in events(client, body):
-                now = time.perf_counter()
-                if before is not None:
-                    gaps.append(now - before)
-                before = now
+            return list(tally.gaps), firsts
 
 
 def markdown(document: Document) -> str:

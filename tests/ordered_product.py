@@ -20,13 +20,10 @@ def ordered_product(left: NDArray[Any], right: NDArray[Any], dtype: DTypeLike) -
     """left [..., M, K] @ right [..., K, N], in dtype; K at least 1."""
     columns = np.moveaxis(left, -1, 0)[..., :, None]
     rows = np.moveaxis(right, -2, 0)[..., None, :]
-    # A profile run's longest decode attends to a KV pool that nobody has written: what lies there
-    # may be anything, and nobody reads what comes of it. A GPU doesn't warn of that either.
-    with np.errstate(over="ignore", invalid="ignore"):
-        products = np.multiply(columns, rows, dtype=dtype, order="C")
-        total = products[0]
-        for product in products[1:]:
-            total += product
+    products = np.multiply(columns, rows, dtype=dtype, order="C")
+    total = products[0]
+    for product in products[1:]:
+        total += product
     return total
 
 

@@ -16,9 +16,9 @@ from deploy.local import free_port
 from loadtest.pictures.asking import body, wait_of
 from loadtest.report.figures import distribution
 from loadtest.report.files import say
-from loadtest.streaming import beside
+from loadtest.streaming import Streams, beside
 from testing.serving import Server
-from testing.streams.reading import connected, events
+from testing.streams.reading import connected
 
 FLAGS = ("--max-model-len", "1024", "--max-num-seqs", "80", "--media-processes", "2")
 EVEN = ("--short-step-ms", "10")
@@ -81,24 +81,12 @@ async def keep_showing(client: httpx.AsyncClient, fresh: itertools.count[int]) -
 
 async def text_gaps(client: httpx.AsyncClient, seconds: float) -> list[float]:
     """Seconds between two tokens of streams without pictures, several at a time."""
+    streams = Streams(client, lambda seed: {"prompt": f"Text {seed}", "max_tokens": 400})
     until = time.monotonic() + seconds
-    found = await asyncio.gather(*(_gaps(client, number, until) for number in range(TEXTS)))
-    return [gap for gaps in found for gap in gaps]
-
-
-async def _gaps(client: httpx.AsyncClient, number: int, until: float) -> list[float]:
-    gaps: list[float] = []
-    for salt in itertools.count(number, TEXTS):
-        if time.monotonic() > until:
-            return gaps
-        asked = {"prompt": f"Text {salt}", "max_tokens": 400, "ignore_eos": True, "seed": salt}
-        last = 0.0
-        async for _ in events(client, asked):
-            now = time.perf_counter()
-            if last:
-                gaps.append(now - last)
-            last = now
-    return gaps
+    await asyncio.gather(*(streams.repeat(until) for _ in range(TEXTS)))
+    if streams.tally.problems:
+        raise RuntimeError(f"streams of text broke: {streams.tally.problems}")
+    return streams.tally.gaps
 
 
 async def counts(client: httpx.AsyncClient, metrics: Sequence[str]) -> dict[str, float]:

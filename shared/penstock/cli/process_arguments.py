@@ -24,18 +24,7 @@ def gateway(parser: Parser) -> None:
     _models_socket(parser)
     parser.add_argument("--index", type=int, default=0, metavar="N", help="Number, for its name.")
     parser.add_argument("--fd", type=int, metavar="FD", help="A bound socket to accept from.")
-    flags.add_settings(
-        parser,
-        flags.GATEWAY,
-        flags.MODELS,
-        flags.STORAGE,
-        flags.MEDIA,
-        *flags.ADAPTERS,
-        flags.TRANSPORT,
-        flags.LOG,
-    )
-    _supervision(parser)
-    parser.set_defaults(run=_child("gateway"))
+    _front_end(parser, "gateway")
 
 
 def batches(parser: Parser) -> None:
@@ -44,25 +33,8 @@ def batches(parser: Parser) -> None:
         "Works through the batches in --data-dir: a gateway without a port, which dials engine "
         "cores. One is enough; several share the work."
     )
-    parser.add_argument(
-        "--engine-endpoint",
-        required=True,
-        metavar="ENDPOINTS",
-        help="The engines' front-end sides, as for `penstock gateway`.",
-    )
-    _models_socket(parser)
-    flags.add_settings(
-        parser,
-        flags.GATEWAY,
-        flags.MODELS,
-        flags.STORAGE,
-        flags.MEDIA,
-        *flags.ADAPTERS,
-        flags.TRANSPORT,
-        flags.LOG,
-    )
-    _supervision(parser)
-    parser.set_defaults(run=_child("batches"))
+    _engine_endpoints(parser)
+    _front_end(parser, "batches")
 
 
 def grpc(parser: Parser) -> None:
@@ -71,26 +43,9 @@ def grpc(parser: Parser) -> None:
         "Answers gRPC at --grpc-port: a gateway whose socket speaks HTTP/2, which dials engine "
         "cores."
     )
-    parser.add_argument(
-        "--engine-endpoint",
-        required=True,
-        metavar="ENDPOINTS",
-        help="The engines' front-end sides, as for `penstock gateway`.",
-    )
-    _models_socket(parser)
+    _engine_endpoints(parser)
     parser.add_argument("--ready-file", metavar="FILE", help="Made when it is first ready.")
-    flags.add_settings(
-        parser,
-        flags.GATEWAY,
-        flags.MODELS,
-        flags.STORAGE,
-        flags.MEDIA,
-        *flags.ADAPTERS,
-        flags.TRANSPORT,
-        flags.LOG,
-    )
-    _supervision(parser)
-    parser.set_defaults(run=_child("grpc"))
+    _front_end(parser, "grpc")
 
 
 def engine(parser: Parser) -> None:
@@ -198,6 +153,32 @@ def prepare(parser: Parser) -> None:
     flags.add_settings(parser, flags.LOG)
     _supervision(parser)
     parser.set_defaults(run=_child("prepare"))
+
+
+def _engine_endpoints(parser: Parser) -> None:
+    parser.add_argument(
+        "--engine-endpoint",
+        required=True,
+        metavar="ENDPOINTS",
+        help="The engines' front-end sides, as for `penstock gateway`.",
+    )
+    _models_socket(parser)
+
+
+def _front_end(parser: Parser, process: str) -> None:
+    """What gateways have in common."""
+    flags.add_settings(
+        parser,
+        flags.GATEWAY,
+        flags.MODELS,
+        flags.STORAGE,
+        flags.MEDIA,
+        *flags.ADAPTERS,
+        flags.TRANSPORT,
+        flags.LOG,
+    )
+    _supervision(parser)
+    parser.set_defaults(run=_child(process))
 
 
 def _models_socket(parser: Parser) -> None:

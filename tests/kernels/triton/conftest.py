@@ -5,18 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.interpreted_triton import DEVICE, quiet_numpy
+from tests.interpreted_triton import DEVICE
 
 if DEVICE.type == "cpu":
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         import tests.kernels.triton.rounding_kernels
         import tests.kernels.triton.sampling_kernels  # noqa: F401
-
-
-@pytest.fixture(autouse=True)
-def _quiet_numpy() -> None:
-    quiet_numpy()
 
 
 @pytest.fixture(scope="session")

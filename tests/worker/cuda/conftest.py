@@ -7,14 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tests.interpreted_triton import DEVICE, quiet_numpy
+from tests.interpreted_triton import DEVICE
 
 from penstock_kernels.triton import shared_memory  # isort: skip  # After what interprets it.
-
-
-@pytest.fixture(autouse=True)
-def _quiet_numpy() -> None:
-    quiet_numpy()
 
 
 @pytest.fixture

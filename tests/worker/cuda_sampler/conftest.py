@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.interpreted_triton import DEVICE, quiet_numpy
-
-
-@pytest.fixture(autouse=True)
-def _quiet_numpy() -> None:
-    quiet_numpy()
+from tests.interpreted_triton import DEVICE
 
 
 @pytest.fixture(scope="session")
