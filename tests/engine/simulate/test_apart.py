@@ -12,6 +12,7 @@ from penstock_engine.simulate.groups import parse_groups
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
+from penstock_engine.simulate.trace import TraceRequest
 
 COST = StepCost(base_ms=5.0, token_ms=0.2, sequence_ms=0.05)
 TRAFFIC = Synthetic(rate=6.0, requests=120, prompt=900, prompt_sigma=0.6, output=60)
@@ -57,6 +58,26 @@ def test_what_is_slow_to_fetch_is_computed() -> None:
     )
     assert slow.completed == quick.completed
     assert slow.disk_blocks_read < 0.2 * quick.disk_blocks_read
+
+
+def test_streams_alone_make_no_prompt_look_cheap() -> None:
+    """Who only answers sees steps of a few tokens for minutes: they say nothing of what computing
+    a prompt would take, and so of whether it pays to fetch its KV."""
+    streams = [TraceRequest(0.01 * at, 60, 900, "streams") for at in range(16)]
+    prompts = [TraceRequest(5.0 + 7.0 * at, 4000, 4, "prompts") for at in range(4)]
+    options = SimulationOptions(
+        cost=StepCost(base_ms=20.0, token_ms=1.0, sequence_ms=0.1),
+        replicas=2,
+        prefill_replicas=1,
+        transfer_block=0.001,
+    )
+    config = EngineConfig(cache=CacheSettings(num_kv_blocks=4000))
+    simulation = Simulation(config, options)
+    simulation.run(streams + prompts)
+    report = report_of(simulation)
+    assert report.disk_blocks_read == 4 * (3999 // 16)
+    assert report.itl.p99 is not None
+    assert report.itl.p99 < 70.0, "a step of a prompt takes 100 ms"
 
 
 def test_workers_die_on_either_side() -> None:
