@@ -101,8 +101,6 @@ LABELS = {
     ("penstock:host_kv_blocks", "state"): {"free", "used"},
     ("penstock:swapped_blocks_total", "direction"): {"out", "in"},
     ("penstock:disk_kv_blocks_total", "result"): {"read", "missed"},
-    ("penstock:worker_peer_kv_blocks_total", "result"): {"fetched", "gone", "served"},
-    ("penstock:worker_peer_kv_bytes_total", "direction"): {"in", "out"},
     ("penstock:requests_ended_total", "end"): {"stop", "length", "abort", "timeout", "error"},
     ("penstock:requests_rejected_total", "code"): {
         "invalid",

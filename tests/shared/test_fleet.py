@@ -159,7 +159,7 @@ async def test_what_an_engine_hands_over_goes_on_elsewhere(scene):
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [{"draining": True}, {"ready": False}, {"fingerprint": "other"}],
+    [{"draining": True}, {"ready": False}, {"fingerprint": "other"}, {"weights": "other"}],
     ids=lambda changes: next(iter(changes)),
 )
 async def test_what_finds_no_place_with_the_same_numbers_ends_where_it_is(scene, elsewhere):

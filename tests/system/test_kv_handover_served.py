@@ -102,6 +102,9 @@ def test_streams_move_away_from_an_engine_core_that_drains(
         resumed, blocks = (now - then for now, then in zip(fetched(page), before, strict=True))
         print(f"turn {turn}: {resumed:g} streams moved, {blocks:g} blocks fetched")
         if resumed and blocks >= len(PROMPTS[0]) // 16:  # A prompt's at least.
+            peers = read_page(port_of(server, f"worker {1 - leaving}"))
+            name = "penstock:worker_peer_kv_blocks_total"
+            assert peers.value(name, result="fetched") >= blocks
             return
         title = f"penstock: engine {leaving}"
         wait_until(lambda: server.children().get(title) not in (None, first))  # noqa: B023

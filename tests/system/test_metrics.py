@@ -84,6 +84,10 @@ def test_every_family_is_there_and_in_its_own_place(system: Server) -> None:
         assert set(found["engine"].labelled(family, label)) == values
     phases = found["worker"].labelled("penstock:worker_phase_seconds_total", "phase")
     assert set(phases) == {"forward", "sample", "masks", "copies", "encode"}
+    fetched = found["worker"].labelled("penstock:worker_peer_kv_blocks_total", "result")
+    assert fetched == {"fetched": 0, "gone": 0, "served": 0}
+    moved = found["worker"].labelled("penstock:worker_peer_kv_bytes_total", "direction")
+    assert moved == {"in": 0, "out": 0}
 
 
 def test_each_process_tells_of_itself(system: Server) -> None:

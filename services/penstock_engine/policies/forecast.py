@@ -22,6 +22,9 @@ class StepCostForecast:
         self._weight = self._tokens = self._seconds = 0.0
         self._tokens2 = self._product = 0.0
         self._widest = 0.0
+        self._largest = (0, 0.0)
+        """Tokens and seconds of the largest step so far. It doesn't fade: an engine core may do
+        without large steps for hours."""
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step was settled. seconds: that the worker computed; 0: unknown, and not counted."""
@@ -29,6 +32,10 @@ class StepCostForecast:
             return
         self._steps += 1
         self._widest = max(float(tokens), self._widest * self.FADE)
+        if tokens > self._largest[0]:
+            self._largest = tokens, seconds
+        elif tokens == self._largest[0]:
+            self._largest = tokens, (self._largest[1] + seconds) / 2
         self._weight = self._weight * self.FADE + 1.0
         self._tokens = self._tokens * self.FADE + tokens
         self._seconds = self._seconds * self.FADE + seconds
@@ -42,6 +49,17 @@ class StepCostForecast:
         if fitted is None or tokens > 2 * self._widest:
             return False
         return fitted[0] + fitted[1] * tokens <= seconds
+
+    def of_prompt(self, tokens: int, budget: int) -> float:
+        """Seconds that computing so many tokens takes in steps of at most `budget`; 0: unknown, as
+        no step of half their size was ever seen. Steps of a few tokens say nothing of it."""
+        step = min(tokens, budget)
+        most, seconds = self._largest
+        if step > 2 * most:
+            return 0.0
+        if step <= 2 * self._widest:
+            return first_token_after(self, tokens, budget)
+        return seconds * tokens / most
 
     def fit(self) -> tuple[float, float] | None:
         """(fixed, each), seconds, neither negative; None while too little is known."""

@@ -10,7 +10,7 @@ from penstock.protocol import PROTOCOL_VERSIONS
 from penstock.protocol.from_frontend import Hello, Submit
 from penstock.protocol.from_worker import AdapterReady, Ready, Result, WorkerHello
 from penstock.protocol.to_frontend import Outputs, Rejected
-from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, Plan
+from penstock.protocol.to_worker import FetchKV, LoadAdapter, LookUpKV, Plan, SaveKV
 from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.sessions.effects import Effects
@@ -41,9 +41,11 @@ class SimulatedReplica:
         "_result",
         "_seconds",
         "_session",
+        "ahead",
         "block_size",
         "busy_until",
         "core",
+        "ended_ahead",
         "ended_sessions",
         "endpoint",
         "index",
@@ -77,6 +79,10 @@ class SimulatedReplica:
         self.endpoint = f"replica-{index}"
         self.block_size = facts.block_size
         self.requests: dict[int, Open] = {}  # the open ones, by number
+        # Whose prompts are computed here for others, by number; and those with which another goes
+        # on, since somebody looked.
+        self.ahead: dict[int, tuple[Submit, Open]] = {}
+        self.ended_ahead: list[tuple[Submit, Open]] = []
         self.life = 0  # counts the worker's lives
         # When the step under way ends, and when `step` has to be called even if nothing happens.
         self.busy_until = self.wake_at = math.inf
@@ -97,7 +103,7 @@ class SimulatedReplica:
     @property
     def load(self) -> int:
         """Requests that are open here."""
-        return len(self.requests)
+        return len(self.requests) + len(self.ahead)
 
     def start_worker(self, now: float) -> None:
         """A worker with an empty pool; the steps of the one before are forgotten."""
@@ -130,6 +136,12 @@ class SimulatedReplica:
     def submit(self, submit: Submit, request: Open, now: float) -> None:
         self.requests[submit.request] = request
         self.core.frontend_received(FRONTEND, submit, now)
+        self.step(now)
+
+    def compute_ahead(self, part: Submit, whole: tuple[Submit, Open], now: float) -> None:
+        """Computes the prompt of a request with which another one goes on."""
+        self.ahead[part.request] = whole
+        self.core.frontend_received(FRONTEND, part, now)
         self.step(now)
 
     def finish_step(self, now: float) -> None:
@@ -166,6 +178,8 @@ class SimulatedReplica:
                     self.store.save(to_worker.saves)
                 elif type(to_worker) is LoadAdapter:
                     self.loads.add(to_worker.adapter, now)
+                elif type(to_worker) is SaveKV:
+                    self.store.save(to_worker.saves)
                 elif isinstance(to_worker, LookUpKV | FetchKV):
                     self.store.ask(to_worker, now)
             if self.busy_until == math.inf:
@@ -186,12 +200,26 @@ class SimulatedReplica:
         requests = self.requests
         for _, message, _ in effects.to_frontends:
             if type(message) is Outputs:
+                if self.ahead:
+                    message = self._without_ahead(message)
                 ended = self._metrics.outputs(message, requests, now)
                 for number in ended:
                     self._forget(number)
+            elif type(message) is Rejected and message.request in self.ahead:
+                self.ended_ahead.append(self.ahead.pop(message.request))
             elif type(message) is Rejected:
                 self._metrics.refuse(message.request, now)
                 self._forget(message.request)
+
+    def _without_ahead(self, message: Outputs) -> Outputs:
+        """What it says of requests that are answered here."""
+        mine = []
+        for output in message.outputs:
+            if output.request not in self.ahead:
+                mine.append(output)
+            elif output.finish is not None:
+                self.ended_ahead.append(self.ahead.pop(output.request))
+        return Outputs(mine)
 
     def _forget(self, number: int) -> None:
         session = self.requests.pop(number).session

@@ -36,7 +36,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     second, simulated_requests_per_wall_second aside.  slo_attainment: share of all requests,
     refused ones included, that met both bounds.  swapped_out, swapped_in: blocks that went to the
     host tier and came back; prefetched: of the latter, those that came before their session.
-    disk_blocks_read, disk_blocks_prefetched: the same of those that were read from disk.
+    disk_blocks_read, disk_blocks_prefetched: the same of those that were read from disk, or of
+    another replica.  computed_ahead: prompts that one replica computed for another.
     digest: equal for equal runs."""
 
     requests: int
@@ -65,6 +66,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     prefetched: int
     disk_blocks_read: int
     disk_blocks_prefetched: int
+    computed_ahead: int
     worker_deaths: int
     replicas: int
     checks: int
@@ -108,6 +110,7 @@ def report_of(simulation: Simulation) -> SimulationReport:
         prefetched=sum(each.prefetched["host"] for each in counts),
         disk_blocks_read=sum(each.disk_blocks_read for each in counts),
         disk_blocks_prefetched=sum(each.prefetched["disk"] for each in counts),
+        computed_ahead=simulation.apart.num_computed,
         worker_deaths=simulation.deaths,
         replicas=len(cores),
         checks=simulation.checks,
@@ -162,7 +165,13 @@ def as_text(report: SimulationReport) -> str:
         lines.insert(4, f"drafted tokens: {report.drafted_tokens:,}, {kept:.1f} % of them kept")
     if report.adapter_loads:
         lines.insert(4, f"adapters loaded: {report.adapter_loads:,} times")
-    if report.disk_blocks_read:
+    if report.computed_ahead:
+        lines.insert(
+            4,
+            f"prompts that one replica computed for another: {report.computed_ahead:,}; blocks "
+            f"that were fetched: {report.disk_blocks_read:,}",
+        )
+    elif report.disk_blocks_read:
         lines.insert(
             4,
             f"blocks that were read from disk: {report.disk_blocks_read:,}, "

@@ -15,7 +15,9 @@ import msgspec
 from penstock.config.settings import EngineConfig, ParallelSettings
 from penstock.errors import InvalidRequest
 from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.protocol.from_frontend import Submit
 from penstock_engine.simulate.adapters import check_load
+from penstock_engine.simulate.apart import PromptsApart, check_apart
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.drafts import SimulatedDrafts
 from penstock_engine.simulate.groups import check_groups
@@ -24,7 +26,7 @@ from penstock_engine.simulate.model import facts
 from penstock_engine.simulate.prompts import Told, submit_of
 from penstock_engine.simulate.replica import SimulatedReplica
 from penstock_engine.simulate.routing import make_router, routing_request
-from penstock_engine.simulate.store import SimulatedStore, check_store
+from penstock_engine.simulate.store import Kept, SimulatedStore, check_store
 from penstock_engine.simulate.trace import TraceRequest
 from penstock_engine.simulate.turns import SessionTurns
 
@@ -47,7 +49,10 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     deaths_per_hour: workers that die, of each replica, at times drawn from `seed`.
     kv_groups: of the model.  draft_tokens, acceptance: see SimulatedDrafts.  adapter_load: seconds
     until a worker has loaded an adapter.  host_blocks: of the host tier.  told: see Told.
-    disk_blocks: kept on disk, of each replica.  disk_block: seconds until one is read."""
+    disk_blocks: kept on disk, of each replica.  disk_block: seconds until one is read.
+    prefill_replicas: that compute prompts of at least prefill_tokens for the others.
+    transfer_blocks: that each replica keeps for others then.  transfer_block: seconds until one is
+    fetched."""
 
     cost: StepCost = StepCost()
     replicas: int = 1
@@ -65,6 +70,10 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     told: Told = "sessions"
     disk_blocks: int = 0
     disk_block: float = 0.0005
+    prefill_replicas: int = 0
+    prefill_tokens: int = 512
+    transfer_blocks: int = 8192
+    transfer_block: float = 0.0002
 
 
 class Simulation:
@@ -82,6 +91,13 @@ class Simulation:
         check_groups(options.kv_groups, config.cache.kv_block_size)
         check_load(options.adapter_load)
         check_store(options.disk_blocks, options.disk_block, options.kv_groups)
+        check_apart(
+            options.prefill_replicas,
+            options.replicas,
+            options.prefill_tokens,
+            has_disk=options.disk_blocks > 0,
+        )
+        stores = _stores(options)
         self.options = options
         self.metrics = Metrics(Slo(options.slo_ttft, options.slo_itl))
         self.router = make_router(options.routing)
@@ -102,10 +118,16 @@ class Simulation:
                 SimulatedDrafts(options.draft_tokens, options.acceptance, options.seed + index),
                 options.adapter_load,
                 options.host_blocks,
-                SimulatedStore(options.disk_blocks, options.disk_block),
+                stores[index],
             )
             for index in range(options.replicas)
         ]
+        self.apart = PromptsApart(
+            self.replicas,
+            options.prefill_replicas,
+            options.prefill_tokens,
+            make_router(options.routing),
+        )
         self.now = 0.0
         self.events = 0
         self.checks = 0
@@ -169,10 +191,21 @@ class Simulation:
         if progress is not None and self._number % 1_000 == 0:
             progress(self.now, self.metrics)
         submit = submit_of(arrival, self._number, self.options.told)
-        replica, _ = self.router.choose(routing_request(submit), self.replicas)
         self.metrics.submitted += 1
-        busy_until = replica.busy_until
         request = Open(self.now, arrival.num_prompt, arrival.tenant, session=arrival.session)
+        ahead = self.apart.first_part(submit)
+        if ahead is None:
+            return self._submit(submit, request)
+        replica, part = ahead
+        busy_until = replica.busy_until
+        replica.compute_ahead(part, (submit, request), self.now)
+        self._after(replica, busy_until)
+        return replica
+
+    def _submit(self, submit: Submit, request: Open) -> SimulatedReplica:
+        """To whoever answers it."""
+        replica, _ = self.router.choose(routing_request(submit), self.apart.answering)
+        busy_until = replica.busy_until
         replica.submit(submit, request, self.now)
         self._after(replica, busy_until)
         return replica
@@ -207,6 +240,10 @@ class Simulation:
     def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
         """Notes what the replica will do next, and who comes when some have their answers.
         busy_until: as it was before."""
+        if replica.ended_ahead:
+            ended, replica.ended_ahead = replica.ended_ahead, []
+            for submit, request in ended:
+                self._submit(submit, request)
         if replica.ended_sessions:
             self._let_pause(replica)
         for at in replica.loads.begun():
@@ -215,7 +252,7 @@ class Simulation:
             heapq.heappush(self._heap, (at, _READ, replica.index, replica.life))
         if replica.busy_until != busy_until and replica.busy_until != math.inf:
             heapq.heappush(self._heap, (replica.busy_until, _RESULT, replica.index, replica.life))
-        if replica.requests:
+        if replica.load:
             due = replica.core.next_deadline()
             if due < replica.wake_at:
                 # A deadline that has passed already is met by the next moment's step.
@@ -239,6 +276,16 @@ class Simulation:
         for replica in self.replicas:
             replica.core.check()
             self.checks += 1
+
+
+def _stores(options: SimulationOptions) -> list[SimulatedStore]:
+    """Of each replica: its disk, or what all of them keep for one another."""
+    count = options.replicas
+    if not options.prefill_replicas:
+        return [SimulatedStore(options.disk_blocks, options.disk_block) for _ in range(count)]
+    check_store(options.transfer_blocks, options.transfer_block, options.kv_groups)
+    together, kept = count * options.transfer_blocks, Kept()
+    return [SimulatedStore(together, options.transfer_block, kept) for _ in range(count)]
 
 
 @contextmanager

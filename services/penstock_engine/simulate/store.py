@@ -25,6 +25,10 @@ def check_store(blocks: int, block_seconds: float, groups: tuple[KVGroup, ...]) 
         raise InvalidRequest("blocks are kept on disk for models with one KV group, full")
 
 
+Kept = OrderedDict[bytes, None]
+"""Keys, those that were used last at the end."""
+
+
 class SimulatedStore:
     """Outlives its workers. Writing takes no time; reading takes its time beside the steps, one
     question after another. What was not used for longest goes first.
@@ -34,12 +38,13 @@ class SimulatedStore:
 
     __slots__ = ("_added", "_block_seconds", "_blocks", "_free_at", "_kept", "due")
 
-    def __init__(self, blocks: int, block_seconds: float) -> None:
-        """blocks: that there is room for; 0: there is no such store."""
+    def __init__(self, blocks: int, block_seconds: float, kept: Kept | None = None) -> None:
+        """blocks: that there is room for; 0: there is no such store.  kept: what several stores
+        keep together; None: this one is alone."""
         self.due: deque[FoundKV | FetchedKV] = deque()
         self._blocks = blocks
         self._block_seconds = block_seconds
-        self._kept: OrderedDict[bytes, None] = OrderedDict()
+        self._kept: Kept = OrderedDict() if kept is None else kept
         self._added: list[float] = []
         self._free_at = 0.0
 

@@ -16,7 +16,6 @@ from penstock.protocol.to_worker import FetchKV, LookUpKV
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
 from penstock_engine.metrics.counts import EngineCounts
-from penstock_engine.policies.forecast import first_token_after
 from penstock_engine.request.request import Request, Sequence
 from penstock_engine.scheduler.state import SchedulerState
 from penstock_engine.sessions.workers import Workers
@@ -223,9 +222,9 @@ class DiskKV:
             del self._of_session[fetch.session]
 
     def _computing(self, blocks: int) -> float:
-        """Seconds that computing so many blocks takes at least; 0: unknown."""
+        """Seconds that computing so many blocks takes; 0: unknown."""
         tokens = blocks * self._scheduling.block_size
-        return first_token_after(self._scheduling.step_cost, tokens, self._scheduling.budget)
+        return self._scheduling.step_cost.of_prompt(tokens, self._scheduling.budget)
 
     def _patience(self, blocks: int) -> float:
         return max(self._computing(blocks) or UNKNOWN_WAIT, LEAST_WAIT)

@@ -119,6 +119,35 @@ def add_simulate(parser: Parser) -> None:
         help="Until one of them is read. Default: %(default)g.",
     )
     add(
+        "--prefill-replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Of the replicas, those that compute long prompts for the others, which fetch their"
+        " KV. Default: none.",
+    )
+    add(
+        "--prefill-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="Shorter prompts are computed where they are answered. Default: %(default)s.",
+    )
+    add(
+        "--transfer-blocks",
+        type=int,
+        default=8192,
+        metavar="BLOCKS",
+        help="Blocks that each replica keeps for others. Default: %(default)s.",
+    )
+    add(
+        "--transfer-block-ms",
+        type=float,
+        default=0.2,
+        metavar="MS",
+        help="Until one of them is fetched. Default: %(default)g.",
+    )
+    add(
         "--told",
         choices=TOLD,
         default="sessions",
@@ -204,6 +233,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
         told=arguments.told,
         disk_blocks=arguments.disk_blocks,
         disk_block=arguments.disk_block_ms / 1000,
+        prefill_replicas=arguments.prefill_replicas,
+        prefill_tokens=arguments.prefill_tokens,
+        transfer_blocks=arguments.transfer_blocks,
+        transfer_block=arguments.transfer_block_ms / 1000,
     )
     text = run_simulation(
         arguments.trace,

@@ -15,6 +15,7 @@ from penstock.client.adapters import AdapterDirectory
 from penstock.client.endpoints import Endpoints, Resolver, is_named
 from penstock.client.fleet import Fleet
 from penstock.client.generation import Generation
+from penstock.client.handing_over import take_away
 from penstock.client.live import LiveFeed
 from penstock.client.pacing import count_tries
 from penstock.client.placement import OpenRequest
@@ -237,25 +238,16 @@ class Dispatch:
         if session.draining and not (before is not None and before.draining):
             log.info("engine core drains", endpoint=session.endpoint)
         if session.hands_over:
-            self._take_away(session, time.monotonic())
+            self._move(take_away(session, self.fleet, MAX_PLACED), session)
 
-    def _take_away(self, session: EngineSession, now: float) -> None:
-        """Has requests go on elsewhere, some at each Status; what finds no place with the same
-        numbers stays where it is."""
-        places = self.fleet.candidates(session)
-        places = [each for each in places if each.ready and not each.prefills_from]
-        alike = {None, *(each.fingerprint for each in places)}
-        movable = (
-            request
-            for request in (session.open.values() if places else ())
-            if not request.finished and request.placement.fingerprint in alike
-        )
-        leaving = list(itertools.islice(movable, MAX_PLACED))
+    def _move(self, leaving: list[OpenRequest], session: EngineSession) -> None:
+        if not leaving:
+            return
+        now = time.monotonic()
         for request in leaving:
-            self.waiting_room.enter(session.give_up(request), next(self._numbers), now)
-        if leaving:
-            log.info("requests go on elsewhere", count=len(leaving), endpoint=session.endpoint)
-            self._resume_soon()
+            self.waiting_room.enter(request, next(self._numbers), now)
+        log.info("requests go on elsewhere", count=len(leaving), endpoint=session.endpoint)
+        self._resume_soon()
 
     def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None:
         """An engine core has told what it calls adapters; the others are told what is new."""

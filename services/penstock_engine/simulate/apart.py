@@ -1,0 +1,58 @@
+"""Prompts that some replicas compute for the others, which fetch their KV and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.client.routing import Routing
+from penstock.errors import InvalidRequest
+from penstock.protocol.common import Stopping
+from penstock.protocol.from_frontend import Submit
+from penstock_engine.simulate.replica import SimulatedReplica
+from penstock_engine.simulate.routing import routing_request
+
+_ONE_TOKEN = Stopping(max_tokens=1, ignore_eos=True)
+"""Of which nothing is used."""
+
+
+def check_apart(prefill: int, replicas: int, least_tokens: int, *, has_disk: bool) -> None:
+    """Raises InvalidRequest where nobody would answer, or two places would be asked for blocks."""
+    if not 0 <= prefill < replicas:
+        raise InvalidRequest(
+            f"0 to {replicas - 1} of {replicas} replicas may compute prompts alone, not {prefill}"
+        )
+    if least_tokens < 1:
+        raise InvalidRequest(f"prompts of 1 token or more are computed ahead, not {least_tokens}")
+    if prefill and has_disk:
+        raise InvalidRequest("a simulated replica fetches blocks of others or has a disk, not both")
+
+
+class PromptsApart:
+    """The first `count` replicas compute prompts of `least_tokens` or more for the others, as
+    engine cores of role prefill do; all the rest is the others'.
+
+    num_computed: prompts that were, so far.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[SimulatedReplica],
+        count: int,
+        least_tokens: int,
+        router: Routing,
+    ) -> None:
+        self.answering = list(replicas[count:])
+        self.num_computed = 0
+        self._computing = list(replicas[:count])
+        self._least_tokens = least_tokens
+        self._router = router
+
+    def first_part(self, submit: Submit) -> tuple[SimulatedReplica, Submit] | None:
+        """Who computes its prompt, and what that one is asked; None: whoever answers."""
+        if not self._computing or len(submit.prompt_token_ids) < self._least_tokens:
+            return None
+        replica, _ = self._router.choose(routing_request(submit), self._computing)
+        self.num_computed += 1
+        return replica, msgspec.structs.replace(submit, stopping=_ONE_TOKEN, session=None)
