@@ -1,5 +1,5 @@
-// Products of quantised weights and 16 rows or more by AMX, whose registers multiply 16 rows of 32 levels with 16
-// outputs at once.
+// Products of quantised weights and many rows by AMX, whose registers multiply 16 rows of 32 levels with 16 outputs at
+// once.
 //
 // Sums of whole numbers are exact, so a row has the bits that vec_avx512.h's instructions give it: what is added to
 // its floats, and in which order, is said once, in level_groups.h.  First come the whole numbers of some groups, then
@@ -9,10 +9,11 @@
 
 namespace {
 
-// Rows that an AMX register holds, and a product needs to have.
+// Rows that an AMX register holds.
 constexpr int AMX_ROWS = 16;
-// Rows beyond these that are left to the instructions for vectors.
-constexpr int AMX_REST = 4;
+// Rows from which on a product is quicker so: with fewer, some would be computed twice, and weights are read for few.
+constexpr int AMX_LEAST = 24;
+static_assert(AMX_LEAST >= AMX_ROWS && pk::ROWS <= 2 * AMX_ROWS);
 // Groups whose whole numbers lie in memory at a time, [2][AMX_GROUPS][16][16]: little of the nearest cache.
 constexpr int AMX_GROUPS = 4;
 // Bytes from a row of outputs to the next.
@@ -63,11 +64,11 @@ template <int FROM> inline void amx_store(int32_t (*to)[16]) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(AMX_WIDTH), "i"(4 + FROM) : "memory");
 }
 
-// A tile of weights times the first 16 rows and the last 16, some of which may be the same.
+// A tile of weights times 24 to 32 rows: the first 16, and the last 16, some of which are the same.
 template <class Format> class AmxProduct {
  public:
   AmxProduct(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows)
-      : a_(a), first_(row), second_(row + rows - AMX_ROWS), panels_(rows > AMX_ROWS ? 2 : 1),
+      : a_(a), first_(row), second_(row + rows - AMX_ROWS),
         levels_(matrix.tiles + tile * pk::tile_bytes(KIND, a.groups)), scales_(levels_ + static_cast<size_t>(a.groups) * pk::level_bytes(KIND)),
         bias_(matrix.bias ? matrix.bias + 16 * tile : nullptr), ahead_(row ? 0 : pk::tile_bytes(KIND, a.groups)) {}
 
@@ -76,9 +77,8 @@ template <class Format> class AmxProduct {
     for (int g = 0; g < a_.groups; g += AMX_GROUPS) {
       const int count = a_.groups - g < AMX_GROUPS ? a_.groups - g : AMX_GROUPS;
       read(g, count);
-      if (panels_ == 2) multiply<2>(g, count);
-      else multiply<1>(g, count);
-      for (int p = 0; p < panels_; p++) add(p, g, count, out);
+      multiply(g, count);
+      for (int p = 0; p < 2; p++) add(p, g, count, out);
     }
   }
 
@@ -86,7 +86,7 @@ template <class Format> class AmxProduct {
   static constexpr int KIND = Format::KIND, SIZE = pk::LANES * pk::GROUP;
   using Bytes = AmxBytes<Format>;
   const Activations& a_;
-  const int first_, second_, panels_;
+  const int first_, second_;
   const uint8_t *levels_, *scales_;
   const float* bias_;
   const size_t ahead_;
@@ -112,31 +112,31 @@ template <class Format> class AmxProduct {
     }
   }
 
-  template <int PANELS, int TURN> void multiply_group(int from, int g) {
+  template <int TURN> void multiply_group(int from, int g) {
     const uint8_t* weights = Bytes::AS_STORED ? levels(from + g) : read_[g];
     const int8_t* x = a_.levels + pk::GROUP * static_cast<size_t>(from + g);
     const size_t stride = a_.stride;
     asm volatile("tileloadd (%0,%1,1), %%tmm2" : : "r"(weights), "r"(AMX_WIDTH) : "memory");
     amx_multiply<Bytes::SIGNED, 0, 2 * TURN>(x + first_ * stride, stride);
-    if (PANELS == 2) amx_multiply<Bytes::SIGNED, 1, 2 * TURN + 1>(x + second_ * stride, stride);
+    amx_multiply<Bytes::SIGNED, 1, 2 * TURN + 1>(x + second_ * stride, stride);
   }
-  template <int PANELS, int TURN> void store_group(int g) {
+  template <int TURN> void store_group(int g) {
     amx_store<2 * TURN>(sums_.of[0][g]);
-    if (PANELS == 2) amx_store<2 * TURN + 1>(sums_.of[1][g]);
+    amx_store<2 * TURN + 1>(sums_.of[1][g]);
   }
   // Sums are stored while the next ones are computed.
-  template <int PANELS> void multiply(int from, int count) {
-    multiply_group<PANELS, 0>(from, 0);
+  void multiply(int from, int count) {
+    multiply_group<0>(from, 0);
     int g = 0;
     for (; g + 2 < count; g += 2) {
-      multiply_group<PANELS, 1>(from, g + 1);
-      store_group<PANELS, 0>(g);
-      multiply_group<PANELS, 0>(from, g + 2);
-      store_group<PANELS, 1>(g + 1);
+      multiply_group<1>(from, g + 1);
+      store_group<0>(g);
+      multiply_group<0>(from, g + 2);
+      store_group<1>(g + 1);
     }
-    if (g + 1 < count) multiply_group<PANELS, 1>(from, g + 1);
-    store_group<PANELS, 0>(g);
-    if (g + 1 < count) store_group<PANELS, 1>(g + 1);
+    if (g + 1 < count) multiply_group<1>(from, g + 1);
+    store_group<0>(g);
+    if (g + 1 < count) store_group<1>(g + 1);
   }
 
   // The floats of a panel's rows, from group `from` on. A panel's own memory has those of the groups before: rows of
@@ -157,11 +157,5 @@ template <class Format> class AmxProduct {
     for (int m = 0; m < AMX_ROWS; m++) store(to + 16 * m, last && bias_ ? ::add(sums[m], bias) : sums[m]);
   }
 };
-
-// Rows of a product that AMX computes, the first ones.
-inline int amx_rows(int rows) {
-  if (rows < AMX_ROWS) return 0;
-  return rows - AMX_ROWS <= AMX_REST ? AMX_ROWS : rows;
-}
 
 }  // namespace

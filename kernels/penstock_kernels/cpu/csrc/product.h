@@ -87,12 +87,7 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
 #if defined(PK_AMX)
   if constexpr (AmxBytes<Format>::ANY)
-    if (const int count = amx_rows(rows)) {
-      AmxProduct<Format>(matrix, tile, a, row, count).run(out);
-      row += count;
-      rows -= count;
-      out += 16 * count;
-    }
+    if (rows >= AMX_LEAST) return AmxProduct<Format>(matrix, tile, a, row, rows).run(out);
 #endif
   constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
   while (rows > 0) {
