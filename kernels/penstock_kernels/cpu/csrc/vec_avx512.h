@@ -20,7 +20,7 @@ constexpr int FLOAT_ROWS = 12;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 16;
 // The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
+constexpr int SCORE_ROWS = 24, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
