@@ -24,11 +24,12 @@ RUNTIMES = ("libasan.so", "libubsan.so")
 EVERY = "PENSTOCK_SANITIZE_EVERY_TEST"
 """A variable that is set where none of the tests is left out."""
 LEFT_OUT = (
-    "(portable or avx512vnni) and (any_company or chunk_sizes or poison_stays or 4097_rows or "
-    "long_contexts or several_splits)"
+    "(portable or avx512vnni or amx) and (any_company or chunk_sizes or poison_stays or "
+    "4097_rows or long_contexts or several_splits)"
 )
-"""Plain C++ is slowest under the sanitizers, and avx512vnni is avx512 but for how it multiplies and
-stores bfloat16; those that stay walk through the same lines. --long has them too."""
+"""Plain C++ is slowest under the sanitizers, avx512vnni is avx512 but for how it multiplies and
+stores bfloat16, and amx is avx512vnni but for products of many rows; those that stay walk through
+the same lines. --long has them too."""
 OVERRUN = """
 import numpy as np
 from penstock_kernels.cpu import library

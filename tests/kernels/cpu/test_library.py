@@ -12,6 +12,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.sources import digest
+from tests.instruction_sets import instruction_set
 
 
 @pytest.fixture
@@ -51,23 +52,51 @@ def test_names_and_contents_count(tmp_path: Path) -> None:
     assert len({first, second, digest(tmp_path)}) == 3
 
 
-def test_units_slower_than_those_for_floats_are_not_the_default() -> None:
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    if "avx512_bf16" not in text:
-        pytest.skip("this processor has no units for bfloat16")
+def chosen(code: str = "") -> str:
+    """The instruction set that a process of its own takes by itself, once it has run `code`."""
     environment = {name: value for name, value in os.environ.items() if name != library.CHOICE}
+    ask = "from penstock_kernels.cpu import library; print(library.instruction_set())"
     found = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from penstock_kernels.cpu import library; print(library.instruction_set())",
-        ],
+        [sys.executable, "-c", f"{code}\n{ask}"],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    expected = "avx512vnni" if "GenuineIntel" in text else "avx512"
-    assert found.stdout.strip() == expected
+    return found.stdout.strip()
+
+
+def processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.read_text() if cpuinfo.exists() else ""
+
+
+def test_units_slower_than_those_for_floats_are_not_the_default() -> None:
+    text = processor()
+    if "avx512_bf16" not in text:
+        pytest.skip("this processor has no units for bfloat16")
+    assert (chosen() == "avx512") == ("GenuineIntel" not in text)
+
+
+SMALL_STACK = """
+import ctypes
+
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+memory = ctypes.create_string_buffer(4096)
+stack = Stack(ctypes.addressof(memory), 0, len(memory))
+if ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None):
+    raise OSError("no stack for signals")
+"""
+"""Afterwards the system lets the process have no registers that such a stack has no room for."""
+
+
+def test_amx_is_taken_where_the_system_lets_the_process_have_it() -> None:
+    if "amx_int8" not in processor():
+        pytest.skip("this processor has no AMX")
+    with instruction_set("amx"):  # or the test is skipped
+        pass
+    assert chosen() == "amx"
+    assert chosen(SMALL_STACK) == "avx512vnni"

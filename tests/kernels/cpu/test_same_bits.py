@@ -1,4 +1,4 @@
-"""AVX-512 without units for bfloat16, and AVX-VNNI, have the bits of AVX2."""
+"""AVX-512 without units for bfloat16, AMX, and AVX-VNNI have the bits of AVX2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import CACHE_KINDS
-from penstock_kernels.cpu.matrix import MatrixKind, product
+from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack_levels, product
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
@@ -21,7 +21,7 @@ from tests.kernels.cpu.test_recurrent import SHAPES
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
 
 
-LIKE_AVX2 = ("avx512vnni", "avxvnni")
+LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni")
 
 
 def usable(name: str) -> bool:
@@ -64,6 +64,41 @@ def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
         x[row, row] = value
     x[len(ODD)], x[len(ODD) + 1] = 1e-38, -3e-37
     check(alike, lambda: product(x, packed))
+
+
+ROWS = (15, 16, 23, 24, 25, 31, 32, 33, 55, 64, 77)
+"""AMX multiplies 24 to 32 at a time, some of them twice."""
+
+
+@pytest.mark.parametrize("way", WAYS, ids=name_of)
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 5, 8, 9])
+def test_numbers_of_rows_and_of_groups(
+    alike: list[str], way: tuple[str, MatrixKind | None], groups: int
+) -> None:
+    """AMX's whole numbers become floats four groups of 32 inputs at a time."""
+    format, kind = way
+    width = max(WIDTH[format], 32)
+    inputs = width * max(groups * 32 // width, 1) - (WIDTH[format] == 1) * 5
+    bias = np.random.default_rng(groups).standard_normal(21).astype(np.float32)
+    packed = random_source(format, 21, inputs).packed(kind=kind, bias=bias)
+    x = np.random.default_rng(5).standard_normal((ROWS[-1], inputs)).astype(np.float32)
+    for row, value in enumerate(ODD):
+        x[row * 5, row] = value
+    for rows in ROWS:
+        check(alike, lambda rows=rows: product(x[:rows], packed))
+
+
+@pytest.mark.parametrize("level", [-127, 127])
+def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
+    """Of levels up to 255, of 8 bits with a sign, and of activations."""
+    for kind, levels in ((MatrixKind.U8H, 255), (MatrixKind.S8H, 0), (MatrixKind.S8H, 255)):
+        blocks = np.zeros((21, 5), LEVELS_BLOCK)
+        blocks["scale"], blocks["minimum"], blocks["levels"] = 1.0, 0.5, levels
+        packed = pack_levels([blocks], (21, 160), kind=kind)
+        x = np.full((32, 160), level, dtype=np.float32)
+        check(alike, lambda packed=packed, x=x: product(x, packed))
+        weight = levels - 128 if kind == MatrixKind.S8H else levels + 0.5
+        assert (product(x, packed) == 160.0 * level * weight).all()
 
 
 def check_steps(alike: list[str], sizes: Sizes, **fields: object) -> None:

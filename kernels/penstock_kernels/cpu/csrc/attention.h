@@ -12,6 +12,8 @@ namespace {
 constexpr float NO_PEAK = -1e30f;
 // Pages of keys that are asked for before they are read.
 constexpr int PAGES_AHEAD = 4;
+// Pages of values that are added to sums while these are in registers.
+constexpr int PAGES_TOGETHER = 4;
 
 // Where a sequence's tokens lie: 16-token pages.
 struct Pages {
@@ -52,7 +54,8 @@ inline int page_scores(int r, const typename Cache::Query* panel, int rows, cons
 
 template <class Cache>
 inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Open* page, int dim, float* scores) {
-  int r = page_scores<Cache, 12>(0, panel, rows, page, dim, scores);
+  int r = page_scores<Cache, 24>(0, panel, rows, page, dim, scores);
+  r = page_scores<Cache, 12>(r, panel, rows, page, dim, scores);
   r = page_scores<Cache, 8>(r, panel, rows, page, dim, scores);
   r = page_scores<Cache, 6>(r, panel, rows, page, dim, scores);
   r = page_scores<Cache, 4>(r, panel, rows, page, dim, scores);
@@ -60,15 +63,15 @@ inline void scores_of(const typename Cache::Query* panel, int rows, const typena
   page_scores<Cache, 1>(r, panel, rows, page, dim, scores);
 }
 
-// out: [rows][out_stride] += the first `count` tokens of a page, for R rows and C vectors of the head.
+// out: [rows][out_stride] += `tokens` tokens of pages, for R rows and C vectors of the head, from number d on.
 template <class Cache, int R, int C>
-inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
+inline void page_values(const typename Cache::Query* weights, const typename Cache::Cell* const* pages, int tokens, int dim, int d, float* out, int out_stride) {
   V sums[R][C];
   PK_UNROLLED
   for (int r = 0; r < R; r++)
     PK_UNROLLED
     for (int c = 0; c < C; c++) sums[r][c] = load(out + r * out_stride + 16 * c);
-  Cache::template values<R, C>(weights, page, count, dim, d, sums);
+  for (int t = 0; t < tokens; t += 16) Cache::template values<R, C>(weights + t, pages[t / 16], tokens - t < 16 ? tokens - t : 16, dim, d, sums);
   PK_UNROLLED
   for (int r = 0; r < R; r++)
     PK_UNROLLED
@@ -77,35 +80,39 @@ inline void page_values(const typename Cache::Query* weights, const typename Cac
 
 // The same for rows `r`..., R at a time. Returns the first row that is left.
 template <class Cache, int R, int C>
-inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, int d, float* out, int out_stride) {
+inline int values_by(int r, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int tokens, int dim, int d, float* out, int out_stride) {
   if constexpr (R <= VALUE_ROWS)
-    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, page, count, dim, d, out + r * out_stride, out_stride);
+    for (; r + R <= rows; r += R) page_values<Cache, R, C>(weights + r * pk::KEY_SPLIT, pages, tokens, dim, d, out + r * out_stride, out_stride);
   return r;
 }
 
 // The same for all rows, from vector d of the head on, C at a time. Returns the first number that is left.
 template <class Cache, int C>
-inline int values_of(int d, const typename Cache::Query* weights, int rows, const typename Cache::Cell* page, int count, int dim, float* out, int out_stride) {
+inline int values_of(int d, const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int tokens, int dim, float* out, int out_stride) {
   if constexpr (C <= VALUE_VECTORS)
     for (; d + 16 * C <= dim; d += 16 * C) {
-      int r = values_by<Cache, 6, C>(0, weights, rows, page, count, dim, d, out + d, out_stride);
-      r = values_by<Cache, 4, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
-      r = values_by<Cache, 3, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
-      values_by<Cache, 1, C>(r, weights, rows, page, count, dim, d, out + d, out_stride);
+      int r = values_by<Cache, 6, C>(0, weights, rows, pages, tokens, dim, d, out + d, out_stride);
+      r = values_by<Cache, 4, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
+      r = values_by<Cache, 3, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
+      values_by<Cache, 1, C>(r, weights, rows, pages, tokens, dim, d, out + d, out_stride);
     }
   return d;
 }
 
-// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.  Page by page: pages lie so far
-// apart that the same few places of the nearest cache would have to hold them all.
+// out: [rows][out_stride] += the first `count` tokens of pages, over the whole head.  A few pages at a time: they lie so
+// far apart that the same few places of the nearest cache would have to hold them all.
 template <class Cache>
 inline void head_values(const typename Cache::Query* weights, int rows, const typename Cache::Cell* const* pages, int count, int dim, float* out, int out_stride) {
-  for (int t = 0; t < count; t += 16) {
-    const int tokens = count - t < 16 ? count - t : 16;
-    if (t + 16 < count) for (size_t i = 0; i < Cache::page_cells(dim) * sizeof(typename Cache::Cell); i += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(pages[t / 16 + 1]) + i, 0, 3);
-    int d = values_of<Cache, 4>(0, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
-    d = values_of<Cache, 2>(d, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
-    values_of<Cache, 1>(d, weights + t, rows, pages[t / 16], tokens, dim, out, out_stride);
+  constexpr int TOKENS = 16 * PAGES_TOGETHER;
+  const auto ask_for = [&](int page) {
+    for (size_t i = 0; i < Cache::page_cells(dim) * sizeof(typename Cache::Cell); i += 64) __builtin_prefetch(reinterpret_cast<const uint8_t*>(pages[page]) + i, 0, 3);
+  };
+  for (int t = 0; t < count; t += TOKENS) {
+    const int tokens = count - t < TOKENS ? count - t : TOKENS;
+    for (int page = t / 16 + PAGES_TOGETHER; 16 * page < count && page < t / 16 + 2 * PAGES_TOGETHER; page++) ask_for(page);
+    int d = values_of<Cache, 4>(0, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
+    d = values_of<Cache, 2>(d, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
+    values_of<Cache, 1>(d, weights + t, rows, pages + t / 16, tokens, dim, out, out_stride);
   }
 }
 
@@ -163,11 +170,13 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
                     const PkAttention& a, typename Cache::Query* weights, float* partial) {
   const V scale = set1(a.scale);
   V peaks = set1(NO_PEAK);
+  // Of pages that the row sees as a whole, nothing is left out.
+  const int whole = RULED ? seen.first_page : (seen.last + 1 - seen.first) / 16;
   for (int p = seen.first_page; p < seen.end_page; p++) {
     const int position = seen.first + 16 * p;
     V s = mul(Cache::scaled(load(row + 16 * p), key_pages[p]), scale);
     if (RULED && a.soft_cap > 0.0f) s = capped(s, a.soft_cap);
-    s = keep_through(s, position, seen.last, NO_PEAK);
+    if (p >= whole) s = keep_through(s, position, seen.last, NO_PEAK);
     if (RULED) s = keep_from(s, position, seen.from, NO_PEAK);
     store(row + 16 * p, s);
     // The score comes second: a NaN is then kept by AVX's maximum.
@@ -177,7 +186,8 @@ inline void softmax(float* row, const Seen& seen, const typename Cache::Cell* co
   V sums = zero();
   for (int p = seen.first_page; p < seen.end_page; p++) {
     const int position = seen.first + 16 * p;
-    V weight = keep_through(exponential(sub(load(row + 16 * p), set1(peak))), position, seen.last, 0.0f);
+    V weight = exponential(sub(load(row + 16 * p), set1(peak)));
+    if (p >= whole) weight = keep_through(weight, position, seen.last, 0.0f);
     if (RULED) weight = keep_from(weight, position, seen.from, 0.0f);
     sums = add(sums, Cache::put_weights(weights + 16 * p, weight, value_pages[p], position, seen.last));
   }

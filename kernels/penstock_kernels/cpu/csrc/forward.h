@@ -104,6 +104,7 @@ template <class Cache> void forward_with(const PkProgram& m, const PkBatch& b, S
   barrier.processors.expect(threads);
 #pragma omp parallel num_threads(threads)
   {
+    [[maybe_unused]] const AmxRegisters registers;
     Thread thread(m, b, s, barrier, omp_get_thread_num(), omp_get_num_threads());
     barrier.begin(thread.patience, thread.threads);
     run_program<Cache>(thread);
@@ -120,6 +121,7 @@ inline size_t product_of(const PkMatrix& matrix, const float* x, int rows, float
   const int tiles = pk::padded(matrix.outputs, 16) / 16;
 #pragma omp parallel num_threads(threads)
   {
+    [[maybe_unused]] const AmxRegisters registers;
 #pragma omp for schedule(static)
     for (int r = 0; r < rows; r++) set_row(a, pk::form_of(matrix.kind), r, x + static_cast<size_t>(r) * matrix.inputs, matrix.inputs);
 #pragma omp for schedule(static)

@@ -41,6 +41,26 @@ bool has_avx512vnni() {
 #endif
 }
 
+// AMX's registers are as large as a thread's whole stack for signals may be, so that a process has to ask the system
+// for them.  Threads that it has already may use them as well.
+bool ask_for_amx() {
+#if defined(PK_X86) && defined(__linux__)
+  constexpr long REQUEST = 0x1023, REGISTERS = 18;  // ARCH_REQ_XCOMP_PERM of arch_prctl, XFEATURE_XTILEDATA.
+  static const bool granted = syscall(SYS_arch_prctl, REQUEST, REGISTERS) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
+bool has_amx() {
+#if defined(PK_X86)
+  return has_avx512vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && ask_for_amx();
+#else
+  return false;
+#endif
+}
+
 bool has_avx512() {
 #if defined(PK_X86)
   return has_avx512vnni() && __builtin_cpu_supports("avx512bf16");
@@ -61,6 +81,7 @@ bool has_wide_floats() {
 const pk::Kernels* named(const char* name) {
 #if defined(PK_X86)
   if (!std::strcmp(name, "avx512")) return has_avx512() ? pk::avx512_kernels() : nullptr;
+  if (!std::strcmp(name, "amx")) return has_amx() ? pk::amx_kernels() : nullptr;
   if (!std::strcmp(name, "avx512vnni")) return has_avx512vnni() ? pk::avx512vnni_kernels() : nullptr;
   if (!std::strcmp(name, "avxvnni")) return has_avxvnni() ? pk::avxvnni_kernels() : nullptr;
   if (!std::strcmp(name, "avx2")) return has_avx2() ? pk::avx2_kernels() : nullptr;
@@ -84,6 +105,7 @@ const pk::Kernels* best() {
 #if defined(PK_X86)
   if (has_wide_floats()) pk::wide_floats.store(pk::avx512_floats(), std::memory_order_relaxed);
 #endif
+  if (const pk::Kernels* kernels = named("amx")) return kernels;
   if (const pk::Kernels* kernels = named("avx512vnni")) return kernels;
   if (const pk::Kernels* kernels = named("avxvnni")) return kernels;
   if (const pk::Kernels* kernels = named("avx2")) return kernels;

@@ -3,120 +3,16 @@
 // A row's sums are built in the same order whatever the number of rows: group by group, integers
 // inside a group, floats across groups.  Rows only share the decoding of the weights.
 #pragma once
-#include "activations.h"
+#include "level_groups.h"
+#if defined(PK_AMX)
+#include "amx.h"
+#endif
 
 namespace {
 
-// Group g of a row, then of the next ones. Addresses are made of the ones before: those of all rows would not fit into
-// the registers, and an index beside the base costs an operation for each of a group's loads.
-struct Cell {
-  const int8_t* levels;
-  size_t at;
-
-  Cell(const Activations& a, int row, int g) : levels(a.levels + static_cast<size_t>(row) * a.stride + pk::GROUP * g), at(static_cast<size_t>(row) * a.groups + g) {}
-  void next(const Activations& a) {
-    levels += a.stride;
-    at += a.groups;
-    asm("" : "+r"(levels), "+r"(at));
-  }
-};
-
-// sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
-template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
-  if (WIDE) return load(reinterpret_cast<const float*>(at) + 16 * index);
-  return load_f16(reinterpret_cast<const uint16_t*>(at) + 16 * index);
-}
-
-// Unsigned levels with a scale and a minimum: two to a byte (NIBBLES), or one.
-template <bool NIBBLES, bool WIDE> struct Unsigned {
-  static constexpr int KIND = NIBBLES ? (WIDE ? PK_U4W : PK_U4H) : (WIDE ? PK_U8W : PK_U8H);
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    W w[8];
-    for (int i = 0; i < 8; i++) {
-      if (!NIBBLES) w[i] = load_w(q + 64 * i);
-      else w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
-    }
-    const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
-    Cell cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      const I levels = NIBBLES ? dot_nibbles<8>(w, cell.levels) : dot<8>(w, cell.levels);
-      sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[cell.at])), sums[m]);
-      sums[m] = fma(minimum, set1(a.scaled_sums[cell.at]), sums[m]);
-    }
-  }
-};
-
-// Two to a byte; the first and the latter 16 inputs have a scale and a minimum each.
-struct UnsignedHalves {
-  static constexpr int KIND = PK_U4W16;
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    W w[8];
-    for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
-    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    const V least = load_scale<true>(s, 2), second_least = load_scale<true>(s, 3);
-    Cell cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      const int8_t* x = cell.levels;
-      const float scale = a.scales[cell.at];
-      const float* scaled_sums = a.scaled_sums16 + 2 * cell.at;
-      const I one = dot_nibbles<4>(w, x), two = dot_nibbles<4>(w + 4, x + 16);
-      sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
-      sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
-      sums[m] = fma(least, set1(scaled_sums[0]), sums[m]);
-      sums[m] = fma(second_least, set1(scaled_sums[1]), sums[m]);
-    }
-  }
-};
-
-struct Signed {
-  static constexpr int KIND = PK_S8H;
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    W w[8];
-    for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
-    const V scale = load_scale<false>(s, 0);
-    Cell cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      sums[m] = fma(to_float(dot_signed<8>(w, cell.levels, a.offsets[cell.at])), mul(scale, set1(a.scales[cell.at])), sums[m]);
-    }
-  }
-};
-
-// Levels that stand for a table's entries, two to a byte.
-template <int KIND_> struct Looked {
-  static constexpr int KIND = KIND_;
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    const uint8_t* table = KIND == PK_F4W ? pk::E2M1 : pk::IQ4;
-    W w[8];
-    for (int i = 0; i < 8; i++) w[i] = as_signed(look_up(table, i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)))));
-    const V scale = load_scale<KIND != PK_T4H>(s, 0);
-    Cell cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      sums[m] = fma(to_float(dot_signed<8>(w, cell.levels, a.offsets[cell.at])), mul(scale, set1(a.scales[cell.at])), sums[m]);
-    }
-  }
-};
-
-struct SignedHalves {
-  static constexpr int KIND = PK_S8W16;
-  template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
-    W w[8];
-    for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
-    const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    Cell cell(a, row, g);
-    PK_UNROLLED
-    for (int m = 0; m < M; m++, cell.next(a)) {
-      const int8_t* x = cell.levels;
-      const V by = set1(a.scales[cell.at]);
-      const int32_t* offsets = a.offsets16 + 2 * cell.at;
-      sums[m] = fma(to_float(dot_signed<4>(w, x, offsets[0])), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, offsets[1])), mul(second, by), sums[m]);
-    }
-  }
-};
+#if !defined(PK_AMX)
+struct AmxRegisters {};
+#endif
 
 struct Halves {
   static constexpr int KIND = PK_BF16;
@@ -189,6 +85,10 @@ template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, 
 
 // Row counts that a decoded weight is shared by; others are made up of these.
 template <class Format> void tile_of(const PkMatrix& matrix, int tile, const Activations& a, int row, int rows, float* out) {
+#if defined(PK_AMX)
+  if constexpr (AmxBytes<Format>::ANY)
+    if (rows >= AMX_LEAST) return AmxProduct<Format>(matrix, tile, a, row, rows).run(out);
+#endif
   constexpr int most = Format::KIND == PK_F32 ? FLOAT_ROWS : Format::KIND == PK_BF16 ? HALF_ROWS : LEVEL_ROWS;
   while (rows > 0) {
     const int count = rows >= most ? most : rows >= 12 && most > 12 ? 12 : rows >= 8 && most > 8 ? 8 : rows >= 6 ? 6 : rows >= 4 ? 4 : rows;

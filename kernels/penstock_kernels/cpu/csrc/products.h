@@ -12,6 +12,9 @@ inline void product(Thread& t, const PkPhase& p) {
   t.by_tiles((tiles + together - 1) / together, [&](int unit, int row, int rows) {
     alignas(64) float out[2][16 * pk::ROWS];
     const int first = unit * together, count = tiles - first < together ? tiles - first : together;
+    // What is added to may have gone to a further cache since the last layer.
+    for (int i = 0; i < count; i++)
+      for (int r = 0; r < rows; r++) __builtin_prefetch(t.row(p.target, row + r) + p.first + 16 * (first + i), 1, 2);
     tile_products(matrix, first, count, a, row, rows, out[0]);
     add_raised(t, p, 0, first, count, row, rows, out[0]);
     for (int i = 0; i < count; i++) {

@@ -435,5 +435,6 @@ const Kernels* avx2_kernels();
 const Kernels* avxvnni_kernels();
 const Kernels* avx512vnni_kernels();
 const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace pk

@@ -8,6 +8,10 @@
 #if defined(__AVX512BF16__)
 #define PK_BF16_UNITS 1
 #endif
+// Whether products of many rows go by AMX.
+#if defined(__AMX_INT8__)
+#define PK_AMX 1
+#endif
 
 namespace {
 
@@ -16,7 +20,7 @@ constexpr int FLOAT_ROWS = 12;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 16;
 // The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
+constexpr int SCORE_ROWS = 24, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
@@ -110,6 +114,13 @@ template <int N> inline I dot_nibbles(const W* w, const int8_t* a) { return dot<
 // Of levels less 128, as as_signed made them; offset: -128 times the sum of a.
 inline W as_signed(W levels) { return levels; }
 template <int N> inline I dot_signed(const W* w, const int8_t* a, int32_t offset) { return dot<N>(w, a, _mm512_set1_epi32(offset)); }
+
+#if defined(PK_AMX)
+inline I load_i(const int32_t* p) { return _mm512_load_si512(p); }
+inline void store_w(uint8_t* p, W w) { _mm512_store_si512(p, w); }
+// Signed bytes.
+inline W less_128(W levels) { return _mm512_xor_si512(levels, _mm512_set1_epi8(-128)); }
+#endif
 
 // 16 floats, rounded to nearest even and clamped, as signed bytes.
 inline __m128i to_i8(V x) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)); }
