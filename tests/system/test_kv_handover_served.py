@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -87,26 +87,54 @@ def fetched(page: str) -> tuple[float, float]:
     )
 
 
-def test_streams_move_away_from_an_engine_core_that_drains(
-    start_server: Callable[..., Server], long_model: str
-) -> None:
-    server = start_server(long_model, *FLAGS, *TWO, "--shutdown-timeout", "300", *PORTS)
+@pytest.fixture(scope="module")
+def two(long_model: str) -> Iterator[Server]:
+    """Two engine cores that hand over at once."""
+    with Server(long_model, *FLAGS, *TWO, "--shutdown-timeout", "300", *PORTS) as server:
+        wait_until(lambda: ready(server))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def undisturbed(two: Server) -> list[str]:
+    return streams(two, "undisturbed")
+
+
+def wait_back(server: Server, title: str, former: int) -> None:
+    """Until the process has a successor, and both engine cores are ready."""
+    wait_until(lambda: server.children().get(f"penstock: {title}") not in (None, former))
     wait_until(lambda: ready(server))
-    undisturbed = streams(server, "undisturbed")
+
+
+def test_streams_move_away_from_an_engine_core_that_drains(
+    two: Server, undisturbed: list[str]
+) -> None:
     for turn in range(12):
-        leaving = turn % 2
-        first, page = server.child(f"engine {leaving}"), port_of(server, f"engine {1 - leaving}")
+        leaving, staying = turn % 2, 1 - turn % 2
+        first, page = two.child(f"engine {leaving}"), port_of(two, f"engine {staying}")
         before = fetched(page)
-        texts = streams(server, f"turn {turn}", lambda pid=first: os.kill(pid, signal.SIGTERM))
+        texts = streams(two, f"turn {turn}", lambda pid=first: os.kill(pid, signal.SIGTERM))
         assert texts == undisturbed, turn
         resumed, blocks = (now - then for now, then in zip(fetched(page), before, strict=True))
         print(f"turn {turn}: {resumed:g} streams moved, {blocks:g} blocks fetched")
+        wait_back(two, f"engine {leaving}", first)
         if resumed and blocks >= len(PROMPTS[0]) // 16:  # A prompt's at least.
-            peers = read_page(port_of(server, f"worker {1 - leaving}"))
+            peers = read_page(port_of(two, f"worker {staying}"))
             name = "penstock:worker_peer_kv_blocks_total"
             assert peers.value(name, result="fetched") >= blocks
             return
-        title = f"penstock: engine {leaving}"
-        wait_until(lambda: server.children().get(title) not in (None, first))  # noqa: B023
-        wait_until(lambda: ready(server))
     raise AssertionError("in 12 turns, no stream's blocks were fetched")
+
+
+@pytest.mark.parametrize("killed", ["worker 0", "worker 1", "engine 1"])
+def test_whoever_is_killed_meanwhile(two: Server, undisturbed: list[str], killed: str) -> None:
+    """Of who leaves, and of who is to go on."""
+    leaving, victim = two.child("engine 0"), two.child(killed)
+
+    def disturb() -> None:
+        os.kill(leaving, signal.SIGTERM)
+        os.kill(victim, signal.SIGKILL)
+
+    assert streams(two, killed, disturb) == undisturbed
+    wait_back(two, "engine 0", leaving)
+    wait_back(two, killed, victim)
