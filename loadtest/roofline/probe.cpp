@@ -1,6 +1,6 @@
 // Limits of this machine: bytes read per second from memory, and operations per second of the
-// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Where there
-// is no unit for int8 (VNNI), its products are made of what AVX2 has, as the kernels make them.
+// int8 and bfloat16 dot-product units. Compiled by probe.py for the processor it runs on. Products of
+// int8 are AMX's where the system lets the process have it, VNNI's, or made of what AVX2 has.
 //
 //   probe THREADS BUFFER_MIB    prints one JSON object; null where the processor has no such unit
 //
@@ -16,6 +16,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#if defined(__AMX_INT8__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define HAS_AMX
+#endif
 
 namespace {
 
@@ -143,7 +148,40 @@ double peak(int threads) {
   return 2.0 * Unit::kProducts * Unit::kChains * kTurns * threads / seconds;
 }
 
+#ifdef HAS_AMX
+struct alignas(64) Shapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Two operands and six accumulators; a product is of 16 rows, 16 columns and 64 inputs.
+double amx_peak(int threads) {
+  constexpr int64_t kTurns = 400000;
+  const double seconds = best_seconds([&] {
+#pragma omp parallel num_threads(threads)
+    {
+      const Shapes shapes;
+      asm volatile("ldtilecfg %0" : : "m"(shapes));
+      for (int64_t i = 0; i < kTurns; i++)
+        asm volatile(
+            "tdpbssd %tmm1, %tmm0, %tmm2\n\ttdpbssd %tmm1, %tmm0, %tmm3\n\t"
+            "tdpbssd %tmm1, %tmm0, %tmm4\n\ttdpbssd %tmm1, %tmm0, %tmm5\n\t"
+            "tdpbssd %tmm1, %tmm0, %tmm6\n\ttdpbssd %tmm1, %tmm0, %tmm7");
+      asm volatile("tilerelease");
+    }
+  });
+  return 2.0 * 16 * 16 * 64 * 6 * kTurns * threads / seconds;
+}
+
+// A process has to ask for AMX's registers: ARCH_REQ_XCOMP_PERM of arch_prctl, XFEATURE_XTILEDATA.
+bool may_use_amx() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+#endif
+
 double int8_peak([[maybe_unused]] int threads) {
+#ifdef HAS_AMX
+  if (may_use_amx()) return amx_peak(threads);
+#endif
 #ifdef NO_INT8
   return 0;
 #else
