@@ -130,7 +130,12 @@ class WorkerCalls:
         if self._running is None:
             return
         for rank in sorted(self._unanswered):
-            self._tell(self._running, rank, code="unavailable", error=reason)
+            self._tell(
+                self._running,
+                rank,
+                code="unavailable",
+                error=f"the worker was lost in the call: {reason}",
+            )
         self._end()
 
     def forget(self, session: bytes) -> None:
