@@ -36,7 +36,8 @@ template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
 }
 
 // Of levels that lie two to a byte, each in a byte of its own.
-inline void read_nibbles(const uint8_t* q, W* w) {
+__attribute__((always_inline)) inline void read_nibbles(const uint8_t* q, W* w) {
+  PK_UNROLLED
   for (int i = 0; i < 8; i++) w[i] = i % 2 ? high_nibbles(load_w(q + 64 * (i / 2))) : low_nibbles(load_w(q + 64 * (i / 2)));
 }
 
@@ -55,8 +56,9 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
     read(q, w);
     add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return NIBBLES ? dot_nibbles<8>(w, cell.levels) : dot<8>(w, cell.levels); }, sums);
   }
-  static inline void read(const uint8_t* q, W* w) {
+  __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
     if (NIBBLES) return read_nibbles(q, w);
+    PK_UNROLLED
     for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
   }
   template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
@@ -64,7 +66,8 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
     Place place(a, row, g);
     PK_UNROLLED
     for (int m = 0; m < M; m++, place.next(a)) {
-      sums[m] = fma(to_float(dots(place, m)), mul(scale, set1(a.scales[place.at])), sums[m]);
+      const I levels = dots(place, m);
+      sums[m] = fma(to_float(levels), mul(scale, set1(a.scales[place.at])), sums[m]);
       sums[m] = fma(minimum, set1(a.scaled_sums[place.at]), sums[m]);
     }
   }
@@ -100,7 +103,8 @@ struct Signed {
     read(q, w);
     add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return dot_signed<8>(w, cell.levels, a.offsets[cell.at]); }, sums);
   }
-  static inline void read(const uint8_t* q, W* w) {
+  __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
+    PK_UNROLLED
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
   }
   template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
@@ -116,8 +120,9 @@ template <int KIND_> struct Looked {
     read(q, w);
     add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return dot_signed<8>(w, cell.levels, a.offsets[cell.at]); }, sums);
   }
-  static inline void read(const uint8_t* q, W* w) {
+  __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
     read_nibbles(q, w);
+    PK_UNROLLED
     for (int i = 0; i < 8; i++) w[i] = as_signed(look_up(KIND == PK_F4W ? pk::E2M1 : pk::IQ4, w[i]));
   }
   template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
