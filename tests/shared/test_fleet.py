@@ -170,7 +170,7 @@ async def test_what_finds_no_place_with_the_same_numbers_ends_where_it_is(scene,
     await until(lambda: any(e.status and e.status.steps == 5 for e in client.engines))
     first.tell(draining=True, hands_over=True)
     await until(lambda: client.engines[0].draining)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # That nothing moves has no state to wait for: it would within a turn.
     first.text(submit, "whole", finish="length")
     assert (await collect(generation))[0][0] == "whole"
     assert not second.submits

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
+import gguf
 import httpx
 import pytest
 
@@ -29,8 +30,11 @@ PROMPTS = [[3 + (7 * n + n * at) % 200 for at in range(160 + n)] for n in range(
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny one whose streams take their time."""
     path = tmp_path_factory.mktemp("long") / "long.gguf"
-    adjust = lambda writer: writer.add_context_length(CONTEXT)  # noqa: E731
-    return str(write_gguf(path, without=("context_length",), adjust=adjust))
+
+    def lengthen(writer: gguf.GGUFWriter) -> None:
+        writer.add_context_length(CONTEXT)
+
+    return str(write_gguf(path, without=("context_length",), adjust=lengthen))
 
 
 def stream(server: Server, prompt: list[int], salt: str, begun: Callable[[], None]) -> str:
