@@ -4,6 +4,11 @@ It owns the SessionClient: it answers beats, reports progress of a long step, an
 a session has ended.  The two threads share an inbox, an outbox and one object that says what is
 going on. Sessions are numbered here: what the main thread says belongs to the session that it
 heard, and is dropped if that is over.
+
+What the main thread says leaves at once, by that thread itself, unless the other one is at the
+socket. Handed to the other thread it would leave only when Python's lock is free, which is when the
+next step computes: then sending it, and what the engine core does with it, would take a processor
+from that step instead of one that has nothing to do yet.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import select
 import socket
 import threading
 import time
@@ -100,9 +106,24 @@ class CoreSession:
         return session == self._session
 
     def send(self, session: int, message: FromWorker) -> None:
-        """Queue a message of that session. From any thread."""
+        """Send a message of that session, behind those that are queued. From any thread."""
         self._outbox.put((session, message))
-        self._wake()
+        if not self._sent_at_once():
+            self._wake()
+
+    def _sent_at_once(self) -> bool:
+        """Whether all that is queued has left, and this thread's work has nothing to look at.
+
+        ZeroMQ's descriptor tells once of what comes. Who sends may be the one who is told, and then
+        wakes the thread that waits on it.
+        """
+        if not self._client.lock.acquire(blocking=False):
+            return False
+        try:
+            self._flush(self._client)
+            return not self._client.due()
+        finally:
+            self._client.lock.release()
 
     def leave(self) -> None:
         """Say that this process was told to go, if there is anybody to tell. To be closed next."""
@@ -157,10 +178,12 @@ class CoreSession:
             self.inbox.put(heard)
 
     def _flush(self, client: SessionClient[ToWorker]) -> None:
-        for _ in range(self._outbox.qsize()):  # What is put meanwhile wakes the next turn.
-            session, message = self._outbox.get_nowait()
-            if session == self._session:
-                client.send(message)
+        # The lock keeps messages in their order, and a session from being opened meanwhile.
+        with client.lock:
+            for _ in range(self._outbox.qsize()):  # What is put meanwhile wakes the next turn.
+                session, message = self._outbox.get_nowait()
+                if session == self._session:
+                    client.send(message)
 
     def _report_progress(self, client: SessionClient[ToWorker], now: float) -> None:
         activity = self.activity
@@ -177,11 +200,14 @@ class CoreSession:
             end_hung(self.activity.step)
 
     def _wait(self, client: SessionClient[ToWorker], now: float) -> None:
-        poller = zmq.Poller()
-        poller.register(self._wake_read.fileno(), zmq.POLLIN)
-        if client.socket is not None:
-            poller.register(client.socket, zmq.POLLIN)
-        poller.poll(max(0, round(1000 * client.wait_hint(now))))
+        # Not zmq.Poller: it touches the socket while it waits, and `send` may do so meanwhile.
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        with client.lock:
+            if client.socket is not None:
+                poller.register(int(client.socket.getsockopt(zmq.FD)), select.POLLIN)
+            seconds = 0.0 if client.due() else client.wait_hint(now)
+        poller.poll(max(0, round(1000 * seconds)))
         try:
             while self._wake_read.recv(4096):
                 pass

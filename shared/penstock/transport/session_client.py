@@ -96,6 +96,14 @@ class SessionClient(Inbound[Incoming]):
             return DIALLING_PACE
         return self._settings.beat_interval / 2
 
+    def due(self) -> bool:
+        """Whether a turn would find something now. Whoever has sent asks this, with the lock: what
+        came meanwhile, the descriptor of `socket` may have told before."""
+        with self.lock:
+            return self.more or (
+                self.socket is not None and bool(self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+            )
+
     def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
         """Queues a message; False when there is no open session (nothing was sent)."""
         if not self.opened:
