@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -95,6 +96,7 @@ class CoreSession:
         self._next_progress = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine-session", daemon=True)
 
@@ -136,7 +138,9 @@ class CoreSession:
         self._thread.join(FLUSH_SECONDS + 1)
 
     def _wake(self) -> None:
-        self._wake_write.send(b"\0")
+        # Full, it wakes as well; and the thread that reads it may be the one that writes.
+        with suppress(BlockingIOError):
+            self._wake_write.send(b"\0")
 
     def _run(self) -> None:
         try:
