@@ -158,9 +158,9 @@ def test_a_process_that_loads_and_drops_adapters_stays_as_large(
         assert session.load(digest, folders[digest]) == AdapterReady(digest)
         held = weakref.ref(session.runner.adapters._entries[digest].held)
         using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
-        session.runner.execute(Plan(2 * turn + 1, 0, [], [using], [SlotWork(0, 0, 3)]))
+        session.runner.execute(Plan(2 * turn + 1, 2 * turn, [], [using], [SlotWork(0, 0, 3)]))
         session.drop(digest)
-        session.runner.execute(Plan(2 * turn + 2, 0, [0], [], []))
+        session.runner.execute(Plan(2 * turn + 2, 2 * turn + 1, [0], [], []))
         wait_until(lambda held=held: held() is None)
         sizes.append(psutil.Process().memory_info().rss)
     # Four adapters have ranks of 52 together, and 600 kB for each.
