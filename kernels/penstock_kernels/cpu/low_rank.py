@@ -11,7 +11,9 @@ import numpy as np
 
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix, pack, pack_floats
 from penstock_kernels.cpu.memory import Arena, zeroed
-from penstock_kernels.cpu.structs import PkLowRank, PkRun
+from penstock_kernels.cpu.structs import PkLowRank, PkMatrix, PkRun
+
+_NUMBER_BYTES = {MatrixKind.F32: 4, MatrixKind.BF16: 2}
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,41 @@ class WholeMatrix:
     """Consecutive rows, [rows, columns] float32: outputs, or of an embedding tokens."""
 
 
+class PackedFactor(NamedTuple):
+    """A factor in the layout that csrc/low_rank.h reads."""
+
+    struct: PkMatrix
+    """Valid as long as `tiles` are."""
+    tiles: np.ndarray
+    """uint8, 64-byte aligned: two tiles and two, side by side by pairs of inputs, and no more than
+    there are pairs of inputs. So a factor is read from its beginning to its end."""
+
+
+def packed_factor(
+    matrix: np.ndarray, kind: MatrixKind, *, threads: int = 1, arena: Arena
+) -> PackedFactor:
+    """`matrix`: [outputs, inputs]. `kind`: F32 or BF16."""
+    packed = _packed(matrix, kind, threads)
+    outputs, inputs = matrix.shape
+    pair_bytes = 2 * 16 * _NUMBER_BYTES[kind]
+    tiles = packed.tiles.reshape(-(-outputs // 16), -1, pair_bytes)[:, : -(-inputs // 2)]
+    twos = len(tiles) // 2 * 2
+    sides = tiles[:twos].reshape(-1, 2, *tiles.shape[1:]).swapaxes(1, 2)
+    memory = arena.take(tiles.size)
+    np.concatenate([sides.reshape(-1), tiles[twos:].reshape(-1)], out=memory)
+    struct = PkMatrix.from_buffer_copy(packed.struct)
+    struct.tiles = memory.ctypes.data
+    return PackedFactor(struct, memory)
+
+
+def _packed(
+    matrix: np.ndarray, kind: MatrixKind, threads: int, arena: Arena | None = None
+) -> PackedMatrix:
+    data = np.ascontiguousarray(matrix, dtype=np.float32)
+    shape = (data.shape[0], data.shape[1])
+    return pack("F32", data.view(np.uint8), shape, kind=kind, threads=threads, arena=arena)
+
+
 class LowRankAdapter:
     """An adapter's factors, packed. Read-only."""
 
@@ -71,8 +108,9 @@ class LowRankAdapter:
         """`factors`: of the targets that it changes. `whole`: of an EMBED or a LOGITS. Raises
         ValueError for shapes that aren't the targets'."""
         self.targets = targets
-        self._arena = Arena()
-        self._packed: list[PackedMatrix] = []
+        # Apart, so that those of a phase follow one another.
+        self._downs, self._ups, self._rest = Arena(), Arena(), Arena()
+        self._memory: list[np.ndarray] = []
         self._vectors: list[np.ndarray] = []
         self._structs = (PkLowRank * len(targets.shapes))()
         for target, down, up, gains, added in factors:
@@ -81,39 +119,35 @@ class LowRankAdapter:
                 raise ValueError(f"{up.shape} times {down.shape} is no matrix of {shape}")
             if len(down) > targets.rank:
                 raise ValueError(f"an adapter has rank {len(down)}; {targets.rank} is possible")
-            # An embedding looks up what A has for a token.
-            rows = down.T if target == targets.embedding else down
-            self._structs[target].down = self._pack(rows, threads).struct
-            self._structs[target].up = self._pack(up, threads).struct
+            if target == targets.embedding:
+                # It looks up what A has for a token.
+                self._structs[target].down = self._matrix(down.T, threads)
+            else:
+                self._structs[target].down = self._factor(down, threads, self._downs)
+            self._structs[target].up = self._factor(up, threads, self._ups)
             if gains is not None and added is not None:
                 self._structs[target].factors = self._vector(gains, shape)
                 self._structs[target].added = self._vector(added, shape)
         for matrix in whole:
             outputs, inputs = targets.shapes[matrix.target] or (0, 0)
             shape = (inputs, outputs) if matrix.target == targets.embedding else (outputs, inputs)
-            self._structs[matrix.target].whole = self._pack_whole(matrix, shape, threads).struct
+            self._structs[matrix.target].whole = self._whole(matrix, shape, threads)
 
-    def _pack(self, matrix: np.ndarray, threads: int) -> PackedMatrix:
-        data = np.ascontiguousarray(matrix, dtype=np.float32)
-        shape = (data.shape[0], data.shape[1])
-        packed = pack(
-            "F32",
-            data.view(np.uint8),
-            shape,
-            kind=self.targets.kind,
-            threads=threads,
-            arena=self._arena,
-        )
-        self._packed.append(packed)
-        return packed
+    def _factor(self, matrix: np.ndarray, threads: int, arena: Arena) -> PkMatrix:
+        factor = packed_factor(matrix, self.targets.kind, threads=threads, arena=arena)
+        self._memory.append(factor.tiles)
+        return factor.struct
 
-    def _pack_whole(
-        self, matrix: WholeMatrix, shape: tuple[int, int], threads: int
-    ) -> PackedMatrix:
+    def _matrix(self, matrix: np.ndarray, threads: int) -> PkMatrix:
+        packed = _packed(matrix, self.targets.kind, threads, self._rest)
+        self._memory.append(packed.tiles)
+        return packed.struct
+
+    def _whole(self, matrix: WholeMatrix, shape: tuple[int, int], threads: int) -> PkMatrix:
         kind = self.targets.kind
-        packed = pack_floats(matrix.rows, shape, kind=kind, threads=threads, arena=self._arena)
-        self._packed.append(packed)
-        return packed
+        packed = pack_floats(matrix.rows, shape, kind=kind, threads=threads, arena=self._rest)
+        self._memory.append(packed.tiles)
+        return packed.struct
 
     def _vector(self, values: np.ndarray, shape: tuple[int, int] | None) -> int:
         """Returns the address of the numbers, followed by zeros up to a whole tile."""
@@ -131,7 +165,7 @@ class LowRankAdapter:
     @property
     def nbytes(self) -> int:
         """Of all numbers."""
-        return sum(each.size for each in self._packed) + sum(each.nbytes for each in self._vectors)
+        return sum(each.nbytes for each in (*self._memory, *self._vectors))
 
 
 @dataclass(frozen=True)

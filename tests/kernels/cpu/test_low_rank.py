@@ -1,9 +1,10 @@
-"""Programs and steps with adapters that don't fit are refused; what does fit is computed in
-tests/worker/adapters."""
+"""What adapters add is summed in one order, and programs and steps that do not fit are refused;
+whole models with adapters are computed in tests/worker/adapters."""
 
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from penstock_kernels.cpu.low_rank import (
     LowRankRows,
     LowRankTargets,
     TargetFactors,
+    packed_factor,
 )
 from penstock_kernels.cpu.matrix import MatrixKind, pack
+from penstock_kernels.cpu.memory import Arena
 from penstock_kernels.cpu.program import Buffer, NormWeights, Phase, PhaseKind, Program
 
 pytestmark = pytest.mark.timeout(120)
@@ -96,6 +99,81 @@ def test_each_row_has_its_own(rows: int, kind: MatrixKind) -> None:
             step(1, *alone), tokens=np.array([row % VOCAB], dtype=np.int32)
         )
         assert np.array_equal(made.logits(single, wanted[:1])[0], found[row])
+
+
+def _nearest(exact: Fraction) -> np.float32:
+    """To even; by way of float64 a number could be rounded twice."""
+    near = np.float32(float(exact))
+    around = (near, *(np.nextafter(near, np.float32(side)) for side in (-np.inf, np.inf)))
+    return min(
+        around, key=lambda each: (abs(Fraction(float(each)) - exact), each.view(np.uint32) & 1)
+    )
+
+
+def _plus_product(total: np.float32, a: np.float32, b: np.float32, isa: str) -> np.float32:
+    if isa == "portable":  # Which has no operation for both.
+        return total + a * b
+    return _nearest(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(total)))
+
+
+def _sums(weights: np.ndarray, x: np.ndarray, isa: str) -> np.ndarray:
+    """[outputs]: of the even inputs and of the odd ones, each from zero, then both together."""
+    found = []
+    for row in weights:
+        halves = [np.float32(0), np.float32(0)]
+        for at, (weight, value) in enumerate(zip(row, x, strict=True)):
+            halves[at % 2] = _plus_product(halves[at % 2], weight, value, isa)
+        found.append(halves[0] + halves[1])
+    return np.array(found, dtype=np.float32)
+
+
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
+def test_sums_have_the_order_of_the_documentation(isa: str, kind: MatrixKind) -> None:
+    targets = dataclasses.replace(TARGETS, kind=kind)
+    some = tuple(
+        dataclasses.replace(each, matrices=(packed(np.zeros_like(WEIGHT)),))
+        if each.kind is PhaseKind.PRODUCT
+        else each
+        for each in phases()
+    )
+    made, rows = decoder(some, targets), 9
+    runs, factors = [], []
+    for first, rank in ((0, 1), (1, 5), (7, 24)):
+        down = RANDOM.standard_normal((rank, HIDDEN)).astype(np.float32)
+        up = RANDOM.standard_normal((HIDDEN, rank)).astype(np.float32)
+        if kind is MatrixKind.BF16:
+            down, up = _as_bf16(down), _as_bf16(up)
+        end = {0: 1, 1: 7, 7: 9}[first]
+        runs.append((first, end - first, LowRankAdapter(targets, [TargetFactors(0, down, up)])))
+        factors += [(down, up)] * (end - first)
+    found = made.logits(step(rows, *runs), np.arange(rows, dtype=np.int32))
+    for row in (0, 1, 6, 8):
+        down, up = factors[row]
+        assert np.array_equal(_sums(up, _sums(down, TABLE[row], isa), isa), found[row])
+
+
+@pytest.mark.parametrize("kind", [MatrixKind.F32, MatrixKind.BF16])
+@pytest.mark.parametrize("shape", [(1, 1), (16, 2), (17, 3), (32, 40), (40, 33), (80, 64)])
+def test_a_factor_lies_in_the_order_in_which_it_is_read(
+    shape: tuple[int, int], kind: MatrixKind
+) -> None:
+    outputs, inputs = shape
+    values = _as_bf16(RANDOM.standard_normal(shape).astype(np.float32))
+    expected = []
+    for first in range(0, outputs, 32):
+        for pair in range(0, inputs, 2):
+            for tile in range(first, min(first + 32, outputs), 16):
+                block = np.zeros((16, 2), dtype=np.float32)
+                given = values[tile : tile + 16, pair : pair + 2]
+                block[: given.shape[0], : given.shape[1]] = given
+                # Floats lie by inputs, halves by outputs.
+                expected.append(block.T if kind is MatrixKind.F32 else block)
+    numbers = np.concatenate([each.reshape(-1) for each in expected])
+    factor = packed_factor(values, kind, arena=Arena())
+    if kind is MatrixKind.F32:
+        assert np.array_equal(factor.tiles.view(np.float32), numbers)
+    else:
+        assert np.array_equal(factor.tiles.view(np.uint16), numbers.view(np.uint32) >> 16)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from penstock.adapters import read_adapter
@@ -145,6 +146,25 @@ def test_memory_goes_back(loaded: Loaded, folders: dict[str, Path]) -> None:
     assert held() is not None
     session.runner.execute(Plan(2, 1, [0], [], []))
     wait_until(lambda: held() is None)  # The thread that loaded it may be about to let go.
+
+
+def test_a_process_that_loads_and_drops_adapters_stays_as_large(
+    loaded: Loaded, folders: dict[str, Path]
+) -> None:
+    """As the system sees it: not only Python lets go."""
+    session, digests, sizes = Session(loaded), list(folders), []
+    for turn in range(16):
+        digest = digests[turn % len(digests)]
+        assert session.load(digest, folders[digest]) == AdapterReady(digest)
+        held = weakref.ref(session.runner.adapters._entries[digest].held)
+        using = NewSequence(0, [5, 6, 7], 3, 0, GREEDY, [0], adapter=digest)
+        session.runner.execute(Plan(2 * turn + 1, 2 * turn, [], [using], [SlotWork(0, 0, 3)]))
+        session.drop(digest)
+        session.runner.execute(Plan(2 * turn + 2, 2 * turn + 1, [0], [], []))
+        wait_until(lambda held=held: held() is None)
+        sizes.append(psutil.Process().memory_info().rss)
+    # Four adapters have ranks of 52 together, and 600 kB for each.
+    assert min(sizes[12:]) - max(sizes[:4]) < 52 * 600_000
 
 
 def test_what_cannot_be_loaded_leaves_nothing(

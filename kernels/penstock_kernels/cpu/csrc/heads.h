@@ -16,7 +16,10 @@ template <class Cache> class Heads {
     const Activations a = t_.input(p_.source, p_.matrices[0].inputs);
     float *heads = t_.own.heads, *tile = heads + static_cast<size_t>(pk::ROWS) * dim;
     const bool keys = p_.matrices[1].tiles, own_values = p_.matrices[2].tiles;
-    t_.by_tiles(a_.heads + (keys + own_values) * a_.kv_heads, [&](int head, int row, int rows) {
+    const int units = a_.heads + (keys + own_values) * a_.kv_heads, begin = t_.mine(units).begin;
+    if (begin < a_.heads) ask_for_raised(t_, p_, 0, begin * per_head, 2);
+    else if (begin < a_.heads + a_.kv_heads) ask_for_raised(t_, p_, 1, (begin - a_.heads) * per_head, 2);
+    t_.by_tiles(units, [&](int head, int row, int rows) {
       const int beyond_query = head - a_.heads, beyond_key = beyond_query - a_.kv_heads;
       const int which = beyond_query < 0 ? 0 : beyond_key < 0 ? 1 : 2;
       const PkMatrix* matrix = &p_.matrices[which];

@@ -2,6 +2,10 @@
 // their own order: the even inputs and the odd ones each by themselves, from zero, then both together.  Other rows
 // and tiles only share the reading of weights.  Where rows of W + B A have lengths of their own (DoRA), a product is
 // multiplied by an output's factor before that.
+//
+// A factor's tiles lie by twos: of the first two inputs the weights of one tile and then those of the other, and so on;
+// a last tile without a neighbour lies by itself.  Inputs end with the last pair.  So whatever takes two tiles at a time
+// reads memory in its order.
 #pragma once
 #include "thread.h"
 
@@ -30,77 +34,99 @@ constexpr int LOWERED_ROWS = 24;
 // Bytes of A that are asked for in front of those that are read: little is computed with each.
 constexpr size_t LOWERED_AHEAD = 4096;
 
-// Products of a factor's neighbouring tiles with rows of floats.  pairs: of inputs; those that only fill a group up
-// are not read.  ahead: bytes from a weight to the one that is asked for when it is read; 0: to the next tiles'.
+// Products of a factor's neighbouring tiles with rows of floats.  The last two are factor_product's.  pairs: of inputs,
+// rounded up.  ahead: bytes from a weight to the one that is asked for when it is read.
 struct PairProduct {
-  const uint8_t* tiles;
-  size_t next;
-  int pairs;
-  size_t ahead;
   const float* x;
   size_t stride;
   float* out;
   size_t out_next, out_stride;  // floats between tiles of the result, and between its rows
   bool adds;
+  int pairs;
+  size_t ahead;
 };
 
-template <class Pairs, int T, int M> inline void pair_sums(const PairProduct& p, int row) {
+// `step`: bytes from a tile's pair of inputs to its next one; T tiles lie side by side.
+template <class Pairs, int T, int M> inline void pair_sums(const PairProduct& p, const uint8_t* weights, size_t step, float* out, int row) {
   V even[T][M], odd[T][M];
-  for (int t = 0; t < T; t++)
+  PK_UNROLLED
+  for (int t = 0; t < T; t++) {
+    PK_UNROLLED
     for (int m = 0; m < M; m++) even[t][m] = odd[t][m] = zero();
-  const float* x = p.x + row * p.stride;
-  const size_t stride = p.stride, next = p.next;
-  const uint8_t* weights = p.tiles;
-  for (int i = 0; i < p.pairs; i++, weights += Pairs::BYTES) {
+  }
+  const size_t stride = p.stride, ahead = p.ahead;
+  const float* x = p.x + row * stride;
+  for (int i = p.pairs; i > 0; i--, weights += step, x += 2) {
+    PK_UNROLLED
     for (int t = 0; t < T; t++) {
-      const uint8_t* at = weights + t * next;
-      pk::prefetch(at + p.ahead, Pairs::BYTES);
+      pk::prefetch(weights + t * Pairs::BYTES + ahead, Pairs::BYTES);
       V first, second;
-      Pairs::read(at, first, second);
+      Pairs::read(weights + t * Pairs::BYTES, first, second);
+      PK_UNROLLED
       for (int m = 0; m < M; m++) {
-        even[t][m] = fma(first, set1(x[m * stride + 2 * i]), even[t][m]);
-        odd[t][m] = fma(second, set1(x[m * stride + 2 * i + 1]), odd[t][m]);
+        even[t][m] = fma(first, set1(x[m * stride]), even[t][m]);
+        odd[t][m] = fma(second, set1(x[m * stride + 1]), odd[t][m]);
       }
     }
   }
-  for (int t = 0; t < T; t++)
+  const size_t next = p.out_next, out_stride = p.out_stride;
+  const bool adds = p.adds;
+  out += row * out_stride;
+  PK_UNROLLED
+  for (int t = 0; t < T; t++) {
+    PK_UNROLLED
     for (int m = 0; m < M; m++) {
-      float* out = p.out + t * p.out_next + (row + m) * p.out_stride;
+      float* at = out + t * next + m * out_stride;
       const V sum = add(even[t][m], odd[t][m]);
-      store(out, p.adds ? add(load(out), sum) : sum);
+      store(at, adds ? add(load(at), sum) : sum);
     }
+  }
 }
 
-template <class Pairs, int T> inline void pair_rows(const PairProduct& p, int rows) {
+template <class Pairs, int T> inline void pair_rows(const PairProduct& p, const uint8_t* weights, size_t step, float* out, int rows) {
   for (int row = 0; row < rows;) {
     const int left = rows - row, count = left < PAIR_ROWS ? left : PAIR_ROWS;
     switch (count) {
-      case 1: pair_sums<Pairs, T, 1>(p, row); break;
-      case 2: pair_sums<Pairs, T, 2>(p, row); break;
-      case 3: pair_sums<Pairs, T, 3 <= PAIR_ROWS ? 3 : 1>(p, row); break;
-      case 4: pair_sums<Pairs, T, 4 <= PAIR_ROWS ? 4 : 1>(p, row); break;
-      case 5: pair_sums<Pairs, T, 5 <= PAIR_ROWS ? 5 : 1>(p, row); break;
-      default: pair_sums<Pairs, T, PAIR_ROWS>(p, row);
+      case 1: pair_sums<Pairs, T, 1>(p, weights, step, out, row); break;
+      case 2: pair_sums<Pairs, T, 2>(p, weights, step, out, row); break;
+      case 3: pair_sums<Pairs, T, 3 <= PAIR_ROWS ? 3 : 1>(p, weights, step, out, row); break;
+      case 4: pair_sums<Pairs, T, 4 <= PAIR_ROWS ? 4 : 1>(p, weights, step, out, row); break;
+      case 5: pair_sums<Pairs, T, 5 <= PAIR_ROWS ? 5 : 1>(p, weights, step, out, row); break;
+      default: pair_sums<Pairs, T, PAIR_ROWS>(p, weights, step, out, row);
     }
     row += count;
   }
 }
 
-template <class Pairs> inline void pair_tiles(PairProduct p, int tiles, int rows) {
-  int tile = 0;
-  for (; PAIR_TILES == 2 && tile + 2 <= tiles; tile += 2, p.tiles += 2 * p.next, p.out += 2 * p.out_next) pair_rows<Pairs, PAIR_TILES>(p, rows);
-  for (; tile < tiles; tile++, p.tiles += p.next, p.out += p.out_next) pair_rows<Pairs, 1>(p, rows);
+// With the tiles from `tile` to `end`, of `all` that the factor has.
+template <class Pairs> inline void pair_tiles(const PairProduct& p, const uint8_t* tiles, int tile, int end, int all, int rows) {
+  const size_t size = Pairs::BYTES * static_cast<size_t>(p.pairs);
+  for (float* out = p.out; tile < end;) {
+    const uint8_t* weights = tiles + (tile & ~1) * size + (tile & 1) * Pairs::BYTES;
+    const size_t step = (tile | 1) < all ? 2 * Pairs::BYTES : Pairs::BYTES;
+    const bool both = PAIR_TILES == 2 && tile % 2 == 0 && tile + 2 <= end;
+    if (both) pair_rows<Pairs, PAIR_TILES>(p, weights, step, out, rows);
+    else pair_rows<Pairs, 1>(p, weights, step, out, rows);
+    tile += both ? 2 : 1;
+    out += (both ? 2 : 1) * p.out_next;
+  }
 }
 
-// With `tiles` tiles of the factor, from `tile` on.
-inline void factor_product(const PkMatrix& factor, PairProduct p, int tile, int tiles, int rows) {
-  const int groups = pk::padded(factor.inputs, pk::GROUP) / pk::GROUP;
-  p.next = pk::tile_bytes(factor.kind, groups);
-  p.tiles = factor.tiles + tile * p.next;
+// With `tiles` tiles of the factor, from `tile` on.  ahead: as in PairProduct; 0: to the tiles that follow.  p is
+// changed instead of copied: reading at once what was just written in pieces takes longer than a short product.
+inline void factor_product(const PkMatrix& factor, PairProduct& p, int tile, int tiles, int rows, size_t ahead = 0) {
+  const int all = (factor.outputs + 15) / 16;
   p.pairs = (factor.inputs + 1) / 2;
-  if (!p.ahead) p.ahead = tiles * p.next;
-  if (factor.kind == PK_F32) pair_tiles<FloatPairs>(p, tiles, rows);
-  else pair_tiles<HalfPairs>(p, tiles, rows);
+  p.ahead = ahead ? ahead : tiles * p.pairs * (factor.kind == PK_F32 ? FloatPairs::BYTES : HalfPairs::BYTES);
+  if (factor.kind == PK_F32) pair_tiles<FloatPairs>(p, factor.tiles, tile, tile + tiles, all, rows);
+  else pair_tiles<HalfPairs>(p, factor.tiles, tile, tile + tiles, all, rows);
+}
+
+// Asks for `tiles` tiles of a factor, from `tile` on, or for the first `most` bytes of them.
+inline void ask_for(const PkMatrix& factor, int tile, int tiles, size_t most = SIZE_MAX) {
+  if (!factor.tiles) return;
+  const size_t size = (factor.inputs + 1) / 2 * (factor.kind == PK_F32 ? FloatPairs::BYTES : HalfPairs::BYTES);
+  pk::prefetch(factor.tiles + (tile & ~1) * size, tiles * size < most ? tiles * size : most);
 }
 
 // A unit is a pair of A's tiles of one of the phase's matrices, for some rows of a run.
@@ -112,7 +138,7 @@ inline void lower(Thread& t, const PkPhase& p) {
   for (int64_t i = 0; i < b.num_runs; i++) pieces += (b.runs[i].rows + LOWERED_ROWS - 1) / LOWERED_ROWS;
   int at = 0, before = 0;  // the present run, and pieces of those in front of it
   t.share_out(pieces * each, [&](int unit) {
-    const int piece = unit / each, which = unit % each % 3, tile = 2 * (unit % each / 3);
+    const int piece = unit / each, which = unit % each / (tiles / 2), tile = 2 * (unit % each % (tiles / 2));
     if (piece < before) at = before = 0;  // Of another thread's share.
     for (;; at++) {
       const int own = (b.runs[at].rows + LOWERED_ROWS - 1) / LOWERED_ROWS;
@@ -121,6 +147,8 @@ inline void lower(Thread& t, const PkPhase& p) {
     }
     const PkRun& run = b.runs[at];
     const PkMatrix& down = run.adapter[p.low_rank + which].down;
+    // An adapter's factors follow one another in memory, but the next run's are elsewhere.
+    if (unit % each == 0 && at + 1 < b.num_runs) ask_for(b.runs[at + 1].adapter[p.low_rank].down, 0, 2, LOWERED_AHEAD);
     const int given = pk::padded(down.outputs, 16) / 16 - tile;
     if (!down.tiles || given < 1) return;
     const int first = LOWERED_ROWS * (piece - before), left = run.rows - first, rows = left < LOWERED_ROWS ? left : LOWERED_ROWS;
@@ -131,8 +159,7 @@ inline void lower(Thread& t, const PkPhase& p) {
     product.out = t.scratch.low[which] + row * width + 16 * tile;
     product.out_next = 16;
     product.out_stride = width;
-    product.ahead = LOWERED_AHEAD;
-    factor_product(down, product, tile, given < 2 ? given : 2, rows);
+    factor_product(down, product, tile, given < 2 ? given : 2, rows, LOWERED_AHEAD);
   });
 }
 
@@ -140,6 +167,13 @@ inline void lower(Thread& t, const PkPhase& p) {
 inline const PkLowRank* adapter_of(const Thread& t, const PkPhase& p, int which, int row) {
   if (p.low_rank < 0 || !t.batch.num_runs || t.batch.run_of[row] < 0) return nullptr;
   return &t.batch.runs[t.batch.run_of[row]].adapter[p.low_rank + which];
+}
+
+// Asks for what will be added to the first tiles that the thread computes in a phase: so it comes meanwhile.  What is
+// added to later ones is asked for one unit ahead.
+inline void ask_for_raised(const Thread& t, const PkPhase& p, int which, int tile, int tiles) {
+  if (p.low_rank < 0) return;
+  for (int64_t i = 0; i < t.batch.num_runs; i++) ask_for(t.batch.runs[i].adapter[p.low_rank + which].up, tile, tiles);
 }
 
 // Multiplies and adds what DoRA does, to so many rows of a tile, [rows][16].
@@ -152,6 +186,11 @@ inline void rescale(const PkLowRank& own, int tile, int rows, float* out) {
 inline void add_raised(const Thread& t, const PkPhase& p, int which, int tile, int tiles, int row, int rows, float* out) {
   const PkBatch& b = t.batch;
   if (p.low_rank < 0 || !b.num_runs) return;
+  PairProduct product{};
+  product.stride = t.program.low_rank;
+  product.out_next = 16 * pk::ROWS;
+  product.out_stride = 16;
+  product.adds = true;
   for (int r = row; r < row + rows;) {
     const int at = b.run_of[r];
     if (at < 0) {
@@ -164,13 +203,8 @@ inline void add_raised(const Thread& t, const PkPhase& p, int which, int tile, i
     const PkMatrix& up = own.up;
     for (int i = 0; own.factors && i < tiles; i++) rescale(own, tile + i, end - r, out + 16 * (i * pk::ROWS + r - row));
     if (up.tiles) {
-      PairProduct product{};
-      product.x = t.scratch.low[which] + static_cast<size_t>(r) * t.program.low_rank;
-      product.stride = t.program.low_rank;
+      product.x = t.scratch.low[which] + static_cast<size_t>(r) * product.stride;
       product.out = out + 16 * (r - row);
-      product.out_next = 16 * pk::ROWS;
-      product.out_stride = 16;
-      product.adds = true;
       factor_product(up, product, tile, tiles, end - r);
     }
     r = end;

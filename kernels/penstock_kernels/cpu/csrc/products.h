@@ -8,8 +8,10 @@ inline void product(Thread& t, const PkPhase& p) {
   const PkMatrix& matrix = p.matrices[0];
   const Activations a = t.input(p.source, matrix.inputs);
   const V scale = set1(p.scale);
-  const int tiles = pk::padded(matrix.outputs, 16) / 16, together = tiles_together(matrix);
-  t.by_tiles((tiles + together - 1) / together, [&](int unit, int row, int rows) {
+  const bool adapted = p.low_rank >= 0 && t.batch.num_runs;
+  const int tiles = pk::padded(matrix.outputs, 16) / 16, together = adapted ? 2 : tiles_together(matrix), units = (tiles + together - 1) / together;
+  ask_for_raised(t, p, 0, together * t.mine(units).begin, together);
+  t.by_tiles(units, [&](int unit, int row, int rows) {
     alignas(64) float out[2][16 * pk::ROWS];
     const int first = unit * together, count = tiles - first < together ? tiles - first : together;
     // What is added to may have gone to a further cache since the last layer.
@@ -65,26 +67,34 @@ inline void inner_unit(const Thread& t, const PkPhase& p, const PkMatrix* gate, 
 inline void gate_up(Thread& t, const PkPhase& p) {
   const PkMatrix *gate = p.matrices[0].tiles ? &p.matrices[0] : nullptr, &up = p.matrices[1];
   const Activations a = t.input(p.source, up.inputs), inner = t.input(PK_INNER, p.part ? p.width : up.outputs);
-  t.by_tiles(pk::padded(up.outputs, 32) / 32, [&](int unit, int row, int rows) {
+  const int units = pk::padded(up.outputs, 32) / 32;
+  for (int which = 0; which < 2; which++) ask_for_raised(t, p, which, 2 * t.mine(units).begin, 2);
+  t.by_tiles(units, [&](int unit, int row, int rows) {
     float weights[pk::ROWS];
     for (int r = 0; p.weighed && r < rows; r++) weights[r] = logistic(t.row(PK_SCORES, row + r)[0]);
     inner_unit(t, p, gate, up, a, inner, unit, row, rows, p.weighed ? weights : nullptr);
   });
 }
 
+// What the adapter of a wanted row does to the head; null for nothing.
+inline const PkLowRank* head_of(const Thread& t, const PkPhase& p, int row) {
+  const PkLowRank* own = adapter_of(t, p, 0, row);
+  return own && (own->whole.tiles || own->factors || own->up.tiles) ? own : nullptr;
+}
+
 // The head's products with neighbouring rows, each with what its adapter has in its place, or adds.
-inline void head_products(const Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first, float* out) {
-  const int32_t* wanted = t.batch.wanted + first;
-  for (int r = row; r < row + rows;) {
-    const PkLowRank* own = adapter_of(t, p, 0, wanted[r]);
+// adapters: [rows], of these rows, as head_of has them.
+inline void head_products(const Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, const PkLowRank* const* adapters, float* out) {
+  for (int r = 0; r < rows;) {
+    const PkLowRank* own = adapters[r];
     int end = r + 1;
-    while (end < row + rows && adapter_of(t, p, 0, wanted[end]) == own) end++;
-    float* part = out + 16 * (r - row);
-    tile_product(own && own->whole.tiles ? own->whole : p.matrices[0], tile, a, r, end - r, part);
+    while (end < rows && adapters[end] == own) end++;
+    float* part = out + 16 * r;
+    tile_product(own && own->whole.tiles ? own->whole : p.matrices[0], tile, a, row + r, end - r, part);
     if (own && own->factors) rescale(*own, tile, end - r, part);
     if (own && own->up.tiles) {
       PairProduct product{};
-      product.x = t.scratch.low[0] + static_cast<size_t>(r) * t.program.low_rank;
+      product.x = t.scratch.low[0] + static_cast<size_t>(row + r) * t.program.low_rank;
       product.stride = t.program.low_rank;
       product.out = part;
       product.out_next = 16 * pk::ROWS;
@@ -106,15 +116,14 @@ inline void lower_wanted(const Thread& t, const PkPhase& p, const Activations& a
   product.out = t.scratch.low[0] + static_cast<size_t>(row) * t.program.low_rank;
   product.out_next = 16;
   product.out_stride = t.program.low_rank;
-  product.ahead = LOWERED_AHEAD;
-  factor_product(own->down, product, 0, pk::padded(own->down.outputs, 16) / 16, 1);
+  factor_product(own->down, product, 0, pk::padded(own->down.outputs, 16) / 16, 1, LOWERED_AHEAD);
 }
 
-inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first) {
+inline void head_tile(Thread& t, const PkPhase& p, const Activations& a, int tile, int row, int rows, int first, const PkLowRank* const* adapters) {
   alignas(64) float out[16 * pk::ROWS];
   const PkMatrix& head = p.matrices[0];
   const int vocab = t.program.vocab, left = head.outputs - 16 * tile, lanes = left < 16 ? left : 16;
-  head_products(t, p, a, tile, row, rows, first, out);
+  head_products(t, p, a, tile, row, rows, adapters, out);
   for (int r = 0; r < rows; r++) {
     V logits = mul(load(out + 16 * r), set1(p.scale));
     if (p.soft_cap > 0.0f) logits = capped(logits, p.soft_cap);
@@ -139,9 +148,11 @@ inline void logits(Thread& t, const PkPhase& p) {
       lower_wanted(t, p, a, r, first);
     }
     t.wait();
+    const PkLowRank* adapters[LOGITS_ROWS];
+    for (int r = 0; r < count; r++) adapters[r] = head_of(t, p, t.batch.wanted[first + r]);
     const Share tiles = t.mine(pk::padded(head.outputs, 16) / 16);
     for (int tile = tiles.begin; tile < tiles.end; tile++)
-      for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, first);
+      for (int row = 0; row < count; row += pk::ROWS) head_tile(t, p, a, tile, row, count - row < pk::ROWS ? count - row : pk::ROWS, first, adapters + row);
   }
 }
 

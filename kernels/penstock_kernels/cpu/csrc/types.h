@@ -242,7 +242,7 @@ struct PkStates {
 // What an adapter does to a product.  whole: in the place of the phase's matrix (EMBED and LOGITS), if it has tiles.
 // factors, added: [outputs up to a whole tile], what the product, bias included, is multiplied by, and what is added
 // then; null for neither.  up times (down times the input) is added last, without biases; nothing without tiles.
-// Of EMBED, down has a row for each token, which stands for its product.
+// Of EMBED, down has a row for each token, which stands for its product.  The other factors' tiles lie as low_rank.h says.
 struct PkLowRank {
   PkMatrix down, up, whole;
   const float *factors, *added;
