@@ -101,7 +101,8 @@ class SessionClient(Inbound[Incoming]):
         came meanwhile, the descriptor of `socket` may have told before."""
         with self.lock:
             return self.more or (
-                self.socket is not None and bool(self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+                self.socket is not None
+                and bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
             )
 
     def send(self, message: Any, frames: Sequence[bytes | memoryview] = ()) -> bool:
