@@ -46,7 +46,7 @@ template <class Cache> class Attend {
     const Reach reach(a_, tile.position, tile.end, rows, group_, t_.last_seen(tile.row));
     Query* panel = reinterpret_cast<Query*>(t_.own.queries);
     for (int r = 0; r < rows; r++)
-      Cache::put_query(panel, r, rows, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);
+      Cache::put_query(panel + r * QUERY_STRIDE, t_.row(p_.source, tile.row + r / group_) + p_.first + (kv_head * group_ + r % group_) * dim, dim);
     if (by_split) return one_split(tile, panel, reach, rows, kv_head, split, partials_at(t_, a_, tile_number, kv_head, split));
     for (int i = first_split; i < num_splits; i++) {
       one_split(tile, panel, reach, rows, kv_head, i, i == first_split ? t_.own.folded : t_.own.partial);

@@ -37,30 +37,35 @@ void store_value(typename Cache::Cell* values, const Pages& pages, int kv_head, 
   Cache::put_value(values + pages.value_at(position / 16, kv_head), position % 16, head, dim);
 }
 
-// scores: [rows][KEY_SPLIT] of query rows `r`... against one page, R at a time. Returns the first row that is left.
-template <class Cache, int R>
-inline int page_scores(int r, const typename Cache::Query* panel, int rows, const typename Cache::Open* page, int dim, float* scores) {
-  if constexpr (R <= SCORE_ROWS)
+// scores: [rows][KEY_SPLIT] of query rows `r`... against P neighbouring pages, R at a time. Returns the first row that
+// is left.
+template <class Cache, int R, int P>
+inline int page_scores(int r, const typename Cache::Query* panel, int rows, const typename Cache::Open* const* pages, int dim, float* scores) {
+  if constexpr (R * P <= SCORE_SUMS)
     for (; r + R <= rows; r += R) {
-      V dots[R];
+      V dots[R][P];
       PK_UNROLLED
-      for (int i = 0; i < R; i++) dots[i] = zero();
-      Cache::template scores<R>(Cache::column(panel, r), rows, page, dim, dots);
+      for (int i = 0; i < R; i++)
+        PK_UNROLLED
+        for (int p = 0; p < P; p++) dots[i][p] = zero();
+      Cache::template scores<R, P>(panel + r * QUERY_STRIDE, pages, dim, dots);
       PK_UNROLLED
-      for (int i = 0; i < R; i++) store(scores + (r + i) * pk::KEY_SPLIT, dots[i]);
+      for (int i = 0; i < R; i++)
+        PK_UNROLLED
+        for (int p = 0; p < P; p++) store(scores + (r + i) * pk::KEY_SPLIT + 16 * p, dots[i][p]);
     }
   return r;
 }
 
-template <class Cache>
-inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Open* page, int dim, float* scores) {
-  int r = page_scores<Cache, 24>(0, panel, rows, page, dim, scores);
-  r = page_scores<Cache, 12>(r, panel, rows, page, dim, scores);
-  r = page_scores<Cache, 8>(r, panel, rows, page, dim, scores);
-  r = page_scores<Cache, 6>(r, panel, rows, page, dim, scores);
-  r = page_scores<Cache, 4>(r, panel, rows, page, dim, scores);
-  r = page_scores<Cache, 3>(r, panel, rows, page, dim, scores);
-  page_scores<Cache, 1>(r, panel, rows, page, dim, scores);
+template <class Cache, int P>
+inline void scores_of(const typename Cache::Query* panel, int rows, const typename Cache::Open* const* pages, int dim, float* scores) {
+  int r = page_scores<Cache, 24, P>(0, panel, rows, pages, dim, scores);
+  r = page_scores<Cache, 12, P>(r, panel, rows, pages, dim, scores);
+  r = page_scores<Cache, 8, P>(r, panel, rows, pages, dim, scores);
+  r = page_scores<Cache, 6, P>(r, panel, rows, pages, dim, scores);
+  r = page_scores<Cache, 4, P>(r, panel, rows, pages, dim, scores);
+  r = page_scores<Cache, 3, P>(r, panel, rows, pages, dim, scores);
+  page_scores<Cache, 1, P>(r, panel, rows, pages, dim, scores);
 }
 
 // out: [rows][out_stride] += `tokens` tokens of pages, for R rows and C vectors of the head, from number d on.
@@ -212,10 +217,16 @@ void attend_split(const typename Cache::Query* panel, const Reach& reach, int ro
   const auto ask_for = [&](const Cell* page, size_t cells) { pk::prefetch(reinterpret_cast<const uint8_t*>(page), cells * sizeof *page); };
   typename Cache::Reader reader;
   for (int p = first_page; p < num_pages && p < first_page + PAGES_AHEAD; p++) ask_for(key_pages[p], pages.head_cells);
-  for (int p = first_page; p < num_pages; p++) {
-    if (p + PAGES_AHEAD < num_pages) ask_for(key_pages[p + PAGES_AHEAD], pages.head_cells);
-    ask_for(value_pages[p], pages.value_head_cells);
-    scores_of<Cache>(panel, rows, reader.keys(key_pages[p], dim), dim, scores + 16 * p);
+  for (int p = first_page; p < num_pages; p += SCORE_PAGES) {
+    const int count = num_pages - p < SCORE_PAGES ? num_pages - p : SCORE_PAGES;
+    const typename Cache::Open* open[SCORE_PAGES];
+    for (int i = 0; i < count; i++) {
+      if (p + i + PAGES_AHEAD < num_pages) ask_for(key_pages[p + i + PAGES_AHEAD], pages.head_cells);
+      ask_for(value_pages[p + i], pages.value_head_cells);
+      open[i] = reader.keys(key_pages[p + i], dim, i);
+    }
+    if (count == SCORE_PAGES) scores_of<Cache, SCORE_PAGES>(panel, rows, open, dim, scores + 16 * p);
+    else for (int i = 0; i < count; i++) scores_of<Cache, 1>(panel, rows, open + i, dim, scores + 16 * (p + i));
   }
   const bool ruled = a.soft_cap > 0.0f || reach.first(rows - 1) > first;
   for (int r = 0; r < rows; r++) {

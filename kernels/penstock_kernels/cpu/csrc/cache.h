@@ -23,9 +23,9 @@ struct F32Cache {
   static inline void put_value(float* page, int token, const float* head, int dim) {
     for (int d = 0; d < dim; d++) page[token * dim + d] = head[d];
   }
-  // A page's keys, ready to be multiplied, until the next page is opened.
+  // A page's keys, ready to be multiplied, until another page is opened in its place. place: below SCORE_PAGES.
   struct Reader {
-    static inline const float* keys(const float* page, int) { return page; }
+    static inline const float* keys(const float* page, int, int) { return page; }
   };
   static inline V scaled(V dots, const float*) { return dots; }
   // Stores 16 weights for the page of values, of tokens `first` to `last`; returns what to sum up.
@@ -33,19 +33,23 @@ struct F32Cache {
     store(out, weights);
     return weights;
   }
-  // Row r of the panel of queries, [dim][rows].
-  static inline void put_query(float* panel, int r, int rows, const float* query, int dim) {
-    for (int d = 0; d < dim; d++) panel[d * rows + r] = query[d];
+  static inline void put_query(float* to, const float* query, int dim) {
+    for (int d = 0; d < dim; d += 16) store(to + d, load(query + d));
   }
-  // 16 scores of each of R queries, the first R columns of a panel.
-  template <int R> static inline void scores(const float* panel, ptrdiff_t rows, const float* page, int dim, V* dots) {
-    for (int d = 0; d < dim; d++, page += 16, panel += rows) {
-      const V key = load(page);
+  // Scores of R queries, the first of a panel, and 16 keys of each of P pages.
+  template <int R, int P> static inline void scores(const float* panel, const float* const* pages, int dim, V (*dots)[P]) {
+    for (int d = 0; d < dim; d++) {
+      V keys[P];
       PK_UNROLLED
-      for (int r = 0; r < R; r++) dots[r] = fma(set1(panel[r]), key, dots[r]);
+      for (int p = 0; p < P; p++) keys[p] = load(pages[p] + 16 * d);
+      PK_UNROLLED
+      for (int r = 0; r < R; r++) {
+        const V by = set1(panel[r * QUERY_STRIDE + d]);
+        PK_UNROLLED
+        for (int p = 0; p < P; p++) dots[r][p] = fma(by, keys[p], dots[r][p]);
+      }
     }
   }
-  static inline const float* column(const float* panel, int r) { return panel + r; }
   // sums[r][c] += weights of the first `count` tokens times C vectors of their values, from d on.
   template <int R, int C> static inline void values(const float* weights, const float* page, int count, int dim, int d, V (*sums)[C]) {
     for (int t = 0; t < count; t++) {
@@ -81,7 +85,7 @@ struct Bf16Cache : Halves16 {
     }
   }
   struct Reader {
-    static inline const uint16_t* keys(const uint16_t* page, int) { return page; }
+    static inline const uint16_t* keys(const uint16_t* page, int, int) { return page; }
   };
   static inline V scaled(V dots, const uint16_t*) { return dots; }
   // The weights as they are used are summed up, so that they are exactly a distribution.
@@ -131,14 +135,15 @@ struct Int8Cache : Halves16 {
   class Reader {
    public:
     // levels [dim][16] -> [dim / 2][16][2]
-    inline const uint16_t* keys(const int8_t* page, int dim) {
+    inline const uint16_t* keys(const int8_t* page, int dim, int place) {
       const int8_t* levels = page + SCALES;
-      for (int d = 0; d < dim; d += 2) store_bf16_pairs(cells_ + 16 * d, load_i8(levels + 16 * d), load_i8(levels + 16 * d + 16));
-      return cells_;
+      uint16_t* cells = cells_[place];
+      for (int d = 0; d < dim; d += 2) store_bf16_pairs(cells + 16 * d, load_i8(levels + 16 * d), load_i8(levels + 16 * d + 16));
+      return cells;
     }
 
    private:
-    alignas(64) uint16_t cells_[16 * pk::MAX_HEAD_DIM];
+    alignas(64) uint16_t cells_[SCORE_PAGES][16 * pk::MAX_HEAD_DIM];
   };
 
   template <int R, int C> static inline void values(const Query* weights, const int8_t* page, int count, int dim, int d, V (*sums)[C]) {

@@ -25,7 +25,7 @@ struct Halves {
 #if defined(PK_BF16_UNITS)
   template <int M> static inline void pair(const uint16_t* w, const Half* x, size_t stride, V* sums) {
     PK_UNROLLED
-    for (int m = 0; m < M; m++) sums[m] = dot2_bf16(sums[m], w, x + m * stride);
+    for (int m = 0; m < M; m++) sums[m] = dot2_bf16(sums[m], load_pairs(w), x + m * stride);
   }
 #else
   template <int M> static inline void pair(const uint16_t* w, const Half* x, size_t stride, V* sums) {

@@ -100,7 +100,7 @@ inline ThreadScratch thread_scratch(const PkProgram& m, const Limits& most, char
   if (most.by_head) at = t.by_head.place(at, pk::ROWS, most.by_head);
   Activations::take(at, t.scores, most.rows * pk::KEY_SPLIT);
   Activations::take(at, t.weights, most.rows * pk::KEY_SPLIT);
-  Activations::take(at, t.queries, most.rows * most.head_dim);
+  Activations::take(at, t.queries, most.rows * QUERY_STRIDE);
   Activations::take(at, t.partial, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.folded, most.rows * partial_size(most.value_dim));
   Activations::take(at, t.row, pk::padded(widest, 32));

@@ -10,8 +10,9 @@ namespace {
 constexpr int FLOAT_ROWS = 6;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 12;
-// The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 6, VALUE_ROWS = 6, VALUE_VECTORS = 1;
+// Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
+// and vectors of a head.
+constexpr int SCORE_SUMS = 6, SCORE_PAGES = 1, VALUE_ROWS = 6, VALUE_VECTORS = 1;
 
 struct V { __m256 lo, hi; };
 struct I { __m256i lo, hi; };

@@ -19,8 +19,9 @@ namespace {
 constexpr int FLOAT_ROWS = 12;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 16;
-// The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 24, VALUE_ROWS = 6, VALUE_VECTORS = 4;
+// Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
+// and vectors of a head.
+constexpr int SCORE_SUMS = 24, SCORE_PAGES = 2, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 using V = __m512;    // 16 floats
 using I = __m512i;   // 16 int32 sums
@@ -152,18 +153,28 @@ inline void store_rounded(uint16_t* p, V x) {
 
 // store_bf16: 16 floats, rounded to nearest even.
 #if defined(PK_BF16_UNITS)
-// Pairs of bfloat16: sums[lane] += w[lane][0..1] . a[0..1].
-inline V dot2_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(_mm512_loadu_si512(w)), "m"(*reinterpret_cast<const Four*>(a)));
+using Pairs = __m512i;  // 16 pairs of bfloat16
+inline Pairs load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }
+// The first of each pair: the second may hold anything, NaN included.
+inline Pairs first_of_pairs(const uint16_t* p) { return _mm512_and_si512(load_pairs(p), _mm512_set1_epi32(0xffff)); }
+// One pair for all lanes, and one number with nothing beside it.
+inline Pairs set1_pair(const uint16_t* a) { return _mm512_set1_epi32(*reinterpret_cast<const Four*>(a)); }
+inline Pairs set1_first(const uint16_t* a) { return _mm512_set1_epi32(*a); }
+// sums[lane] += w[lane][0..1] . a[0..1].
+inline V dot2_bf16(V sums, Pairs w, const uint16_t* a) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(w), "m"(*reinterpret_cast<const Four*>(a)));
   return sums;
 }
-// The same with the first of each pair only: the second may hold anything, NaN included.
-inline V dot1_bf16(V sums, const uint16_t* w, const uint16_t* a) {
-  const __m512i first = _mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi32(0xffff));
-  return _mm512_dpbf16_ps(sums, (__m512bh)first, (__m512bh)_mm512_set1_epi32(*a));
+// Registers only: compilers would make a load of each of several products with one pair.
+inline V dot2_bf16(V sums, Pairs w, Pairs a) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(a));
+  return sums;
 }
-inline void store_bf16(uint16_t* p, V x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
+// Returns them as they are stored.
+inline V store_bf16(uint16_t* p, V x) {
+  const __m256i halves = (__m256i)_mm512_cvtneps_pbh(x);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 #else
 inline V round_bf16(V x) { return _mm512_castsi512_ps(_mm512_and_si512(rounded_bits(x), _mm512_set1_epi32(static_cast<int>(0xffff0000u)))); }

@@ -9,8 +9,9 @@ namespace {
 constexpr int FLOAT_ROWS = 12;
 // The same of quantised products.
 constexpr int LEVEL_ROWS = 12;
-// The same of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 12, VALUE_ROWS = 6, VALUE_VECTORS = 4;
+// Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
+// and vectors of a head.
+constexpr int SCORE_SUMS = 12, SCORE_PAGES = 1, VALUE_ROWS = 6, VALUE_VECTORS = 4;
 
 struct V { float x[16]; };
 struct I { int32_t x[16]; };
