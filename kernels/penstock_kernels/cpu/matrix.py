@@ -91,7 +91,7 @@ class PackedMatrix:
 
     @property
     def form(self) -> int:
-        """The form in which the matrix reads its input, a bit of pk::Form in csrc/types.h."""
+        """The forms in which the matrix reads its input, bits of pk::Form in csrc/types.h."""
         return _FORMS.get(MatrixKind(self.struct.kind), 4)
 
     def part(self, outputs: range) -> PackedMatrix:
@@ -118,7 +118,7 @@ class PackedMatrix:
         return PackedMatrix(struct, self.tiles, padded)
 
 
-_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2}
+_FORMS = {MatrixKind.F32: 1, MatrixKind.BF16: 2, MatrixKind.S8W16: 12, MatrixKind.U4W16: 12}
 
 
 def _padded_bias(bias: np.ndarray) -> np.ndarray:

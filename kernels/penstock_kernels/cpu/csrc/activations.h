@@ -66,7 +66,7 @@ inline void store_half(Half* p, V x) { store(p, round_bf16(x)); }
 
 // Group g of a row: 32 values to signed bytes in -127..127 and their scale. NaN and infinity make the
 // scale NaN, so that they reach every output of the row.
-inline void quantise_group(const Activations& a, int row, int g, V low, V high) {
+inline void quantise_group(const Activations& a, int forms, int row, int g, V low, V high) {
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g, at = static_cast<size_t>(row) * a.groups + g;
   const float peak = highest(max(abs(low), abs(high)));
   // Of the smallest numbers, 127 / peak is more than there is.
@@ -82,6 +82,7 @@ inline void quantise_group(const Activations& a, int row, int g, V low, V high) 
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
   a.scaled_sums[at] = scale * static_cast<float>(total);
+  if (!(forms & pk::HALF_GROUPS)) return;
   a.offsets16[2 * at] = -128 * first;
   a.offsets16[2 * at + 1] = -128 * second;
   a.scaled_sums16[2 * at] = scale * static_cast<float>(first);
@@ -90,7 +91,7 @@ inline void quantise_group(const Activations& a, int row, int g, V low, V high) 
 
 // Group g of a row in each of `forms` (bits of pk::Form).
 inline void set_group(const Activations& a, int forms, int row, int g, V low, V high) {
-  if (forms & pk::LEVELS) quantise_group(a, row, g, low, high);
+  if (forms & pk::LEVELS) quantise_group(a, forms, row, g, low, high);
   if (!(forms & (pk::HALVES | pk::FLOATS))) return;
   const size_t cell = static_cast<size_t>(row) * a.stride + pk::GROUP * g;
   float* floats = a.floats + cell;
@@ -125,6 +126,8 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     __builtin_memcpy(to.scales + to_group, from.scales + group, to.groups * sizeof *to.scales);
     __builtin_memcpy(to.scaled_sums + to_group, from.scaled_sums + group, to.groups * sizeof *to.scaled_sums);
     __builtin_memcpy(to.offsets + to_group, from.offsets + group, to.groups * sizeof *to.offsets);
+  }
+  if (forms & pk::HALF_GROUPS) {
     __builtin_memcpy(to.scaled_sums16 + 2 * to_group, from.scaled_sums16 + 2 * group, 2 * to.groups * sizeof *to.scaled_sums16);
     __builtin_memcpy(to.offsets16 + 2 * to_group, from.offsets16 + 2 * group, 2 * to.groups * sizeof *to.offsets16);
   }

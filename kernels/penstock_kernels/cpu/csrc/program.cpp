@@ -172,7 +172,7 @@ class Reader {
   bool reads(int buffer, const PkMatrix& matrix, int64_t outputs) const {
     if (buffer != PK_INPUT && buffer != PK_INNER) return false;
     const int at = buffer - PK_INPUT;
-    return outputs <= INT32_MAX && is(matrix, static_cast<int>(outputs), width_[at]) && (forms_[at] & pk::form_of(matrix.kind));
+    return outputs <= INT32_MAX && is(matrix, static_cast<int>(outputs), width_[at]) && (forms_[at] & pk::form_of(matrix.kind)) == pk::form_of(matrix.kind);
   }
 
   // Whether what a phase computes begins at a whole tile; of GATE_UP, at a whole group.

@@ -372,8 +372,16 @@ constexpr int scale_bytes(int kind) {
   }
 }
 // Forms of a product's input that a matrix of some kind reads; a set of bits.
-enum Form { FLOATS = 1, HALVES = 2, LEVELS = 4 };
-constexpr int form_of(int kind) { return kind == PK_F32 ? FLOATS : kind == PK_BF16 ? HALVES : LEVELS; }
+// HALF_GROUPS: with LEVELS, their sums over each 16 inputs.
+enum Form { FLOATS = 1, HALVES = 2, LEVELS = 4, HALF_GROUPS = 8 };
+constexpr int form_of(int kind) {
+  switch (kind) {
+    case PK_F32: return FLOATS;
+    case PK_BF16: return HALVES;
+    case PK_S8W16: case PK_U4W16: return LEVELS | HALF_GROUPS;
+    default: return LEVELS;
+  }
+}
 
 // A tile is its groups' levels, then its groups' scales and minima, rounded up to 64 bytes.
 constexpr size_t tile_bytes(int kind, int groups) {
