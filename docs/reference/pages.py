@@ -30,7 +30,7 @@ def settings_page() -> str:
         f"# Settings\n\n{WRITTEN}\n"
         "Each setting is a flag of `penstock serve`, a field of the file that `--config` names, "
         "and (the engine's) a keyword of `LLM` with underscores. Flags override the file.\n\n"
-        "The same table: `penstock config-table`.\n\n" + BEGIN + as_table() + END
+        "`penstock config-table` prints this table.\n\n" + BEGIN + as_table() + END
     )
 
 
@@ -106,8 +106,8 @@ def endpoints_page(document: Mapping[str, Any]) -> str:
         f"# Endpoints\n\n{WRITTEN}\n"
         "A running server shows the same at `/docs`, and as OpenAPI 3.1 at `/openapi.json`. The "
         "[guide](../guides/api.md) has an example of each.\n\n"
-        "Where there are API keys, every path wants one except those marked *open*; `/metrics` and "
-        "`/live` want an admin's.\n\n"
+        "If the server has API keys, every path needs one except those marked *open*; `/metrics` "
+        "and `/live` need an admin's key.\n\n"
         "| endpoint | what it does | body | key |\n|---|---|---|---|\n"
     )
     bodies: dict[str, None] = {}
@@ -173,18 +173,18 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
     sections = {
         "Gateway": (
             gateway,
-            "On a gateway's main port, or its `--admin-port` where there are keys.",
+            "On a gateway's main port or, with API keys, on its `--admin-port`.",
         ),
         "Engine core": (engine, "On `--engine-metrics-port`."),
         "Gateway, for an engine core without a metrics port": (
             plain,
-            "In addition to the gateway's own, so that a small system needs one port only.",
+            "In addition to the gateway's own, so that a small system needs only one port.",
         ),
         "Gateway, with `--data-dir`": (
             storage_metrics(),
-            "In addition, where [files and batches](../guides/batches.md) are stored. "
-            "`penstock:batch_lines_total` and `penstock:batch_open_lines` are those of the process "
-            "that works through batches.",
+            "In addition, if [files and batches](../guides/batches.md) are stored. "
+            "`penstock:batch_lines_total` and `penstock:batch_open_lines` come from the process "
+            "that runs batches.",
         ),
         "Gateway, with models on demand": (
             residence_metrics(),

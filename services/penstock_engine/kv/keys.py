@@ -47,12 +47,15 @@ def block_key(parent: bytes, tokens: array[int], contents: bytes = b"") -> bytes
 
 
 def prompt_keys(
-    root: bytes, prompt: list[int], block_size: int, media: RequestMedia | None = None
+    root: bytes,
+    prompt_token_ids: list[int],
+    block_size: int,
+    media: RequestMedia | None = None,
 ) -> Iterator[bytes]:
     """Keys of the full blocks before a prompt's last token, which is computed in any case."""
     key = root
-    for start in range(0, len(prompt) - block_size, block_size):
+    for start in range(0, len(prompt_token_ids) - block_size, block_size):
         end = start + block_size
         contents = b"" if media is None else media.contents(start, end)
-        key = block_key(key, array("i", prompt[start:end]), contents)
+        key = block_key(key, array("i", prompt_token_ids[start:end]), contents)
         yield key

@@ -58,15 +58,15 @@ def _serve() -> None:
             if library is None:
                 library = Library(Path(path), int(vocab_size), list(map(int, eos)))
             if not message:  # Only to load the library.
-                verdict = CompileResult("")
+                result = CompileResult("")
             else:
                 definition = msgspec.msgpack.decode(message, type=Grammar)
-                verdict = CompileResult(_tried(library, definition))
+                result = CompileResult(_tried(library, definition))
         except GrammarError as error:
-            verdict = CompileResult(None, str(error))
+            result = CompileResult(None, str(error))
         except BaseException as error:  # A library written in Rust may panic: no Exception.
-            verdict = CompileResult(None, f"{type(error).__name__}: {error}"[:500])
-        send(writer, msgspec.msgpack.encode(verdict))
+            result = CompileResult(None, f"{type(error).__name__}: {error}"[:500])
+        send(writer, msgspec.msgpack.encode(result))
 
 
 def _tried(library: Library, definition: Grammar) -> str:

@@ -42,15 +42,15 @@ class Trial:
     def source(self, definition: Grammar) -> str:
         """llguidance's text for it. Raises GrammarError, also where compiling takes too much."""
         child = self._child if self._child is not None else self._start()
-        verdict = self._ask(child, msgspec.msgpack.encode(definition), CPU_SECONDS)
-        if verdict is None:
+        result = self._ask(child, msgspec.msgpack.encode(definition), CPU_SECONDS)
+        if result is None:
             raise GrammarError(
                 f"compiling it takes more than {CPU_SECONDS:g} s of processor time, or too much "
                 "memory"
             )
-        if verdict.source is None:
-            raise GrammarError(verdict.reason)
-        return verdict.source
+        if result.source is None:
+            raise GrammarError(result.reason)
+        return result.source
 
     def close(self) -> None:
         """Ends the process."""
@@ -76,12 +76,12 @@ class Trial:
         )
         os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
         self._child = child
-        verdict = self._ask(child, b"", 60.0)
-        if verdict is None:
+        result = self._ask(child, b"", 60.0)
+        if result is None:
             raise GrammarError("structured output doesn't work here: its process ended")
-        if verdict.source is None:
+        if result.source is None:
             self.close()
-            raise GrammarError(verdict.reason)
+            raise GrammarError(result.reason)
         return child
 
     def _ask(

@@ -104,7 +104,11 @@ def show(findings: list[Finding]) -> str:
     marks = {"ok": "ok  ", "note": "note", "missing": "MISS"}
     lines = [f"{marks[one.level]} {one.name:<{width}}  {one.text}" for one in findings]
     missing = [one.name for one in findings if not one.ok]
-    last = f"To mend: {', '.join(missing)}." if missing else "Nothing to mend: this machine serves."
+    last = (
+        f"To fix: {', '.join(missing)}."
+        if missing
+        else "Nothing to fix: Penstock can run on this machine."
+    )
     return "\n".join([*lines, "", last])
 
 

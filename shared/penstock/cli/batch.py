@@ -44,10 +44,10 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock batch [MODEL] FILE [--flag VALUE ...]"
     parser.description = (
-        "Answers a file of requests, as OpenAI's batches have them: JSON Lines with custom_id, url "
-        "and body. Starts an engine for it, or with --url asks a running system. When it was "
-        "broken off, the same command goes on where it was. Every engine setting of `penstock "
-        "serve` is a flag here too."
+        "Answers a file of requests in OpenAI's batch format: JSON Lines with custom_id, url and"
+        " body. Starts an engine for it, or with --url asks a running system. After an"
+        " interruption, the same command resumes where it stopped. Every engine setting of"
+        " `penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         "penstock batch smollm2-135m requests.jsonl",
@@ -56,7 +56,7 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="MODEL FILE", help="With --url: only FILE.")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="Default: FILE with .results.jsonl at its end."
+        "-o", "--output", metavar="FILE", help="Default: FILE with the ending .results.jsonl."
     )
     parser.add_argument(
         "--concurrency",

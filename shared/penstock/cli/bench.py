@@ -18,9 +18,9 @@ from penstock.net import trust
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Measures. latency: how long one batch takes; throughput: how fast many prompts are done "
-        "(both start an engine for themselves, without HTTP); serve: load on a running server, "
-        "Penstock's or another that speaks OpenAI's API."
+        "Measures. latency: how long one batch takes; throughput: how fast many prompts are"
+        " processed (both start their own engine, without HTTP); serve: load on a running server,"
+        " Penstock's or another that speaks OpenAI's API."
     )
     parser.epilog = examples(
         "penstock bench latency smollm2-135m --batch-size 8 --input-len 32 --output-len 64",
@@ -98,7 +98,9 @@ def _add_shape(parser: Parser, *, input_len: int, output_len: int) -> None:
 
 def _add_output(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="The result as JSON on stdout.")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="And write it there.")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="Also write the result to this file."
+    )
 
 
 def _latency(arguments: argparse.Namespace) -> int:

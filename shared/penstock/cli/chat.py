@@ -42,9 +42,9 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock chat [MODEL] [--flag VALUE ...]"
     parser.description = (
-        "Talks with a running system, or with --url unset and a MODEL named starts one for the "
-        f"while. With neither, the system at {DEFAULT_URL}. In it, /help lists what you can type. "
-        "Every engine setting of `penstock serve` is a flag here too, where a MODEL is started."
+        "Chats with a running system. With a MODEL and without --url, starts an engine for it; "
+        f"with neither, uses the system at {DEFAULT_URL}. In the chat, /help lists the commands. "
+        "With a MODEL, every engine setting of `penstock serve` is a flag here too."
     )
     parser.epilog = examples(
         "penstock chat",

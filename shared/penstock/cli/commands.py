@@ -33,7 +33,7 @@ PARTS = "Single processes, and building"
 
 COMMANDS = (
     Command("serve", SERVING, "start and supervise a whole system on this machine", "serve:add"),
-    Command("run", SERVING, "answer one prompt, and leave", "run:add"),
+    Command("run", SERVING, "answer one prompt, and exit", "run:add"),
     Command("chat", SERVING, "talk with a model in the terminal", "chat:add"),
     Command("transcribe", SERVING, "the text of a recording", "transcribe:add"),
     Command("batch", SERVING, "answer a file of requests", "batch:add"),
@@ -45,9 +45,9 @@ COMMANDS = (
     Command("status", LOOKING, "say whether a system is ready, and its state", "status:add"),
     Command("top", LOOKING, "a live view of a running system", "top:add"),
     Command("health", LOOKING, "ask one process whether it is ready", "health:add"),
-    Command("doctor", LOOKING, "say what this machine can do, and why not", "doctor:add"),
+    Command("doctor", LOOKING, "say what this machine can do, and what is missing", "doctor:add"),
     Command("bench", MEASURING, "measure latency, throughput, or a server", "bench:add"),
-    Command("replay", MEASURING, "repeat a recording's decisions", "engine_tools:add_replay"),
+    Command("replay", MEASURING, "replay a recording's decisions", "engine_tools:add_replay"),
     Command("simulate", MEASURING, "run a trace in virtual time", "engine_tools:add_simulate"),
     Command(
         "fit-cost",

@@ -11,9 +11,9 @@ from penstock.cli.parser import Parser, examples
 def add(parser: Parser) -> None:
     """Its arguments."""
     parser.description = (
-        "Looks at processor, memory, libraries, ports and models, and says what would keep a "
-        "system from running well here; or what a model takes, and which backends serve it. "
-        "Exit codes: 0 nothing to mend, 1 something is missing."
+        "Checks processor, memory, libraries, ports and models, and says what would keep a"
+        " system from running well on this machine. With a model, says how much memory it takes"
+        " and which backends can serve it. Exit codes: 0 nothing to fix, 1 something is missing."
     )
     parser.epilog = examples(
         "penstock doctor",
@@ -23,8 +23,8 @@ def add(parser: Parser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        help="Looks at this model instead: memory, mechanisms, and which backends can serve it. "
-        "Its weights are not read.",
+        help="Check this model instead: memory, mechanisms, and which backends can serve it. Its"
+        " weights are not read.",
     )
     add_model_impl(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")

@@ -20,8 +20,8 @@ NOT_HEALTHY = 1
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Asks a health path once and prints what it says. Exit codes: 0 it answered 200, 1 it "
-        "didn't or nobody is there, 2 wrong usage."
+        "Requests a health path once and prints the answer. Exit codes: 0 for a 200, 1 for"
+        " another status or no answer, 2 wrong usage."
     )
     parser.epilog = examples(
         "penstock health http://127.0.0.1:9100/health/ready",

@@ -25,14 +25,20 @@ _FIELDS = (
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Makes an API key. Prints its entry to stdout, for the file of --api-keys, and the key to "
-        "stderr, for whoever will use it. The entry holds the key's SHA-256; nothing holds the key."
+        "Makes an API key. Prints its entry for the --api-keys file to stdout, and the key"
+        " itself to stderr. The entry contains the key's SHA-256; the key is not stored anywhere."
     )
     parser.epilog = examples("penstock key alice >> keys.yaml")
-    parser.add_argument("name", metavar="NAME", help="Whose it is, for people and logs.")
-    parser.add_argument("--tenant", help="Keys of one tenant share its terms; default: its own.")
-    parser.add_argument("--weight", type=int, help="Of its share under the policy fair.")
-    parser.add_argument("--highest-priority", type=int, metavar="N", help="It may ask for.")
+    parser.add_argument("name", metavar="NAME", help="Label of the key, for people and logs.")
+    parser.add_argument(
+        "--tenant", help="Keys of one tenant share its terms; default: a tenant for this key alone."
+    )
+    parser.add_argument(
+        "--weight", type=int, help="Weight of the tenant's share under the policy fair."
+    )
+    parser.add_argument(
+        "--highest-priority", type=int, metavar="N", help="Best priority that the key may request."
+    )
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="Requests open at once.")
     parser.add_argument("--requests-per-minute", type=int, metavar="N")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N")

@@ -28,7 +28,7 @@ def add_media(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="FILE",
-            help=f"A {WORDS[kind]} that the first message brings; may be given several times.",
+            help=f"A {WORDS[kind]} for the first message; may be given several times.",
         )
 
 

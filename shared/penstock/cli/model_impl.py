@@ -19,10 +19,10 @@ def add_model_impl(parser: Parser) -> None:
     parser.add_argument(
         "--language-model-only",
         action="store_true",
-        help="As for `penstock serve`: what the model sees with is left out.",
+        help="As for `penstock serve`: leave out the vision and audio parts.",
     )
     parser.add_argument(
         "--mmproj",
         metavar="PATH",
-        help="As for `penstock serve`: beside a .gguf file, the one with what it sees with.",
+        help="As for `penstock serve`: for a .gguf file, the file with its vision or audio part.",
     )

@@ -14,10 +14,10 @@ from penstock.errors import InvalidRequest
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Finds a model (alias, name on the hub, folder, .gguf file), downloads what of it is not "
-        "here or has changed, and prepares it, so that a later start needs no network. A download "
-        "goes on where it was cut off, and all hashes are checked. Of a repository of GGUF files, "
-        "NAME:Q4_K_M or NAME:FILE.gguf chooses one. Prints the prepared folder."
+        "Finds a model (alias, name on the hub, folder, .gguf file), downloads what is missing"
+        " or has changed, and prepares it, so that a later start needs no network. An interrupted"
+        " download resumes, and all hashes are checked. For a repository of GGUF files,"
+        " NAME:Q4_K_M or NAME:FILE.gguf selects one. Prints the prepared folder."
     )
     parser.epilog = examples(
         "penstock pull smollm2-135m",

@@ -34,10 +34,10 @@ class Found(msgspec.Struct, frozen=True):
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Removes a model from the hub's cache, with what was prepared of it. A repository's name "
-        "means all of it; NAME:Q4_K_M that quantisation, NAME@REVISION that version. Of a local "
-        "file, or a model that a package carries, only what was prepared goes. Nothing is removed "
-        "that a process has open. Exit codes: 0 removed, 1 it isn't here, is in use, or you say no."
+        "Removes a model from the hub's cache, with its prepared files. A repository's name"
+        " removes all of it; NAME:Q4_K_M that quantisation, NAME@REVISION that version. For a"
+        " local file, or a model from a package, only the prepared files are removed. Files that a"
+        " process has open stay. Exit codes: 0 removed, 1 not found, in use, or you said no."
     )
     parser.epilog = examples("penstock rm owner/name", "penstock rm owner/name:Q4_K_M --yes")
     parser.add_argument("model", metavar="MODEL")

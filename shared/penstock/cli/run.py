@@ -31,10 +31,10 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock run MODEL [PROMPT] [--flag VALUE ...]"
     parser.description = (
-        "Answers one prompt and leaves: the text goes to stdout as it comes, nothing else does. "
-        "Starts an engine for it, or with --url asks a running system. Without PROMPT it is `chat` "
-        "in a terminal; elsewhere, or with a dash, it reads stdin. Every engine setting of "
-        "`penstock serve` is a flag here too."
+        "Answers one prompt and exits. Only the text goes to stdout, as it is generated. Starts"
+        " an engine for it, or with --url asks a running system. Without PROMPT it is `chat` in a"
+        " terminal; elsewhere, or with a dash, it reads stdin. Every engine setting of `penstock"
+        " serve` is a flag here too."
     )
     parser.epilog = examples(
         'penstock run smollm2-135m "What is the capital of Germany?" --temperature 0',
@@ -46,7 +46,7 @@ def add(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", metavar="MODEL PROMPT", help="With --url: only PROMPT.")
     parser.add_argument("--system", metavar="TEXT", help="The conversation's system message.")
     parser.add_argument(
-        "--raw", action="store_true", help="Go on with the prompt as it is: no chat template."
+        "--raw", action="store_true", help="Continue the prompt as it is, without a chat template."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object at the end.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")

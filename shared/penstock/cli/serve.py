@@ -35,8 +35,8 @@ def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.usage = "penstock serve [MODEL ...] [--flag VALUE ...]"
     parser.description = (
-        "Starts gateways, engine core and worker, restarts what dies, and stops them all on "
-        "SIGTERM or Ctrl-C."
+        "Starts gateways, engine core and worker, restarts any that die, and stops them all on"
+        " SIGTERM or Ctrl-C."
     )
     parser.epilog = examples(
         "penstock serve",
@@ -50,14 +50,14 @@ def add(parser: Parser) -> None:
         "positional_models",
         nargs="*",
         metavar="MODEL",
-        help="Same as --model; several are served side by side, see --models.",
+        help="Same as --model. To serve several models, see --models.",
     )
     flags.add_settings(parser, flags.SERVE)
     parser.add_argument(
         "--api-key",
         metavar="KEY",
-        help="The one key of a server without a file of keys. In the environment, as "
-        f"{ENVIRONMENT}, it stands in no shell's history.",
+        help=f"The only key of a server without a key file. Set {ENVIRONMENT} in the environment "
+        "instead to keep it out of the shell's history.",
     )
     flags.add_foreign(parser)
     library = parser.add_argument_group("For front ends other than HTTP, and workers elsewhere")

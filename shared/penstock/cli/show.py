@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Says what a model is: family, parameters, context, quantisation, licence, template, size, "
-        "and the memory that it will take. Of one that isn't here, what its repository on the hub "
-        "holds; nothing is downloaded."
+        "Describes a model: family, parameters, context, quantisation, licence, template, size,"
+        " and the memory that it will take. For a model that isn't local, shows what its"
+        " repository on the hub holds; nothing is downloaded."
     )
     parser.epilog = examples("penstock show smollm2-135m", "penstock show owner/name --json")
     parser.add_argument("model", metavar="MODEL")

@@ -24,8 +24,7 @@ NOT_READY = 1
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Asks a running system once. Exit codes: 0 ready, 1 not ready or nobody there, 2 wrong "
-        "usage."
+        "Asks a running system once. Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage."
     )
     parser.epilog = examples(
         "penstock status",
@@ -33,7 +32,7 @@ def add(parser: Parser) -> None:
         "penstock status --json | jq .engine.running",
     )
     add_server_arguments(parser, default=DEFAULT_URL)
-    parser.add_argument("--json", action="store_true", help="The server's own words.")
+    parser.add_argument("--json", action="store_true", help="The server's reply as JSON.")
     parser.set_defaults(run=run)
 
 

@@ -27,15 +27,15 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
-        "Shows queue, batch, KV blocks and tokens per second of a running system, and its "
-        "gateways, until q or Ctrl-C. Exit codes: 0, or with --once 1 where it is not ready."
+        "Shows queue, batch, KV blocks and tokens per second of a running system, and its"
+        " gateways, until q or Ctrl-C. Exit codes: 0, or with --once 1 if the system is not ready."
     )
     parser.epilog = examples("penstock top", "penstock top --url http://10.0.0.7:8000 --once")
     add_server_arguments(parser, default=DEFAULT_URL)
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="Default: %(default)g."
     )
-    parser.add_argument("--once", action="store_true", help="One view of one interval, and leave.")
+    parser.add_argument("--once", action="store_true", help="Show one interval, and exit.")
     parser.set_defaults(run=run)
 
 

@@ -36,24 +36,25 @@ def add(parser: Parser) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="MODEL FILE", help="With --url: only FILE.")
     parser.add_argument(
-        "--language", metavar="CODE", help="That is spoken, as in de; else it is detected."
+        "--language", metavar="CODE", help="Spoken language, for example de; default: detected."
     )
-    parser.add_argument("--translate", action="store_true", help="Into English.")
-    parser.add_argument("--prompt", metavar="TEXT", help="Words and names as they are written.")
+    parser.add_argument("--translate", action="store_true", help="Translate into English.")
+    parser.add_argument("--prompt", metavar="TEXT", help="Spelling of names and words.")
     parser.add_argument(
         "--temperature",
         type=float,
         metavar="T",
-        help="Of sampling; 0: the likeliest tokens, and others where these can't be right.",
+        help="Sampling temperature; 0: the likeliest tokens, and higher temperatures if these"
+        " look wrong.",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="Of sampling; the same seed gives the same text."
+        "--seed", type=int, metavar="N", help="Sampling seed; the same seed gives the same text."
     )
     parser.add_argument(
         "--pauses", action="store_true", help="Cut a long recording at quiet places."
     )
     parser.add_argument(
-        "--word-times", action="store_true", help="When each word is said; with verbose_json."
+        "--word-times", action="store_true", help="Times of each word; with verbose_json."
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="Default: text.")
     parser.add_argument("--verbose", action="store_true", help="Show the engine's log.")

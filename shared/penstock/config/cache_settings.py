@@ -18,16 +18,17 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_kv_blocks: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(
-            description="KV blocks in the pool; default: what memory allows. A block holds tokens"
-            " of one KV group; a model with sliding windows has several, and smaller blocks."
+            description="KV blocks in the pool; default: as many as memory allows. A block holds"
+            " tokens of one KV group; a model with sliding windows has several groups, and smaller"
+            " blocks."
         ),
     ] = None
     kv_block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
     kv_cache_dtype: Annotated[
         CacheDtype,
         Meta(
-            description="Type of stored keys and values; auto: as dtype has it; int8 (not on CUDA):"
-            " a byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
+            description="Type of stored keys and values; auto: the same as dtype; int8 (not on"
+            " CUDA): one byte each, with a scale per token and head; fp8 (CUDA only): e4m3."
         ),
     ] = "auto"
     calculate_kv_scales: Annotated[
@@ -38,7 +39,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = False
     enable_prefix_caching: Annotated[
-        bool, Meta(description="Use KV blocks of earlier requests that began with the same tokens.")
+        bool,
+        Meta(description="Reuse KV blocks of earlier requests that began with the same tokens."),
     ] = True
     state_checkpoint_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=1_048_576)] | None,
@@ -50,7 +52,10 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
     host_kv_gib: Annotated[
         float,
-        Meta(ge=0, description="GiB of host memory for KV blocks that leave the pool; 0: none."),
+        Meta(
+            ge=0,
+            description="GiB of host memory for KV blocks that are evicted from the pool; 0: none.",
+        ),
     ] = 0.0
     disk_kv_dir: Annotated[
         str | None,
@@ -179,27 +184,31 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=1_048_576,
-            description="GiB that the KV pool takes at most, on a CPU, unless one sequence of"
-            " max_model_len needs more; 0: kv_memory_fraction alone bounds it.",
+            description="The most GiB that the KV pool takes on a CPU, unless one sequence of"
+            " max_model_len needs more; 0: limited only by kv_memory_fraction.",
         ),
     ] = 4.0
     gpu_memory_utilization: Annotated[
         float,
-        Meta(gt=0, le=1, description="Share of a GPU's memory for weights, work and KV pool."),
+        Meta(
+            gt=0,
+            le=1,
+            description="Share of a GPU's memory for weights, activations and the KV pool.",
+        ),
     ] = 0.9
     enable_encoder_cache: Annotated[
         bool,
         Meta(
-            description="Use encodings of pictures, sounds and videos that earlier requests of the"
-            " same API key and cache_salt brought."
+            description="Reuse encodings of pictures, sounds and videos from earlier requests with"
+            " the same API key and cache_salt."
         ),
     ] = True
     encoder_cache_rows: Annotated[
         Annotated[int, Meta(ge=1, le=16_777_216)] | None,
         Meta(
-            description="Embeddings of encoded pictures, sounds and videos that are kept; default:"
-            " 16,384, or as many as 256 MiB hold where that is less and enough for a prompt of"
-            " max_model_len. A request needs room for its largest item at least."
+            description="Embeddings of encoded pictures, sounds and videos to keep; default:"
+            " 16,384, or as many as fit into 256 MiB if that is less and enough for a prompt of"
+            " max_model_len. A request needs room for at least its largest item."
         ),
     ] = None
     media_load_mib: Annotated[

@@ -16,44 +16,44 @@ UnknownFields = Literal["error", "ignore"]
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The HTTP side."""
+    """HTTP and gRPC."""
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="Port; 0 picks a free one.")] = 8000
     grpc_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
-            description="Port for gRPC, which a process of its own serves; 0 picks a free one;"
-            " needs the extra `grpc`; default: none."
+            description="Port for gRPC, served by a separate process; 0 picks a free one; needs"
+            " the extra `grpc`; default: none."
         ),
     ] = None
     grpc_max_calls: Annotated[
-        int, Meta(ge=1, le=65_536, description="Calls over gRPC at once; more are refused.")
+        int, Meta(ge=1, le=65_536, description="Concurrent gRPC calls; more are refused.")
     ] = 4096
     ssl_certfile: Annotated[
         str | None,
         Meta(
-            description="Certificate (PEM, with its chain) to serve HTTPS with, on the admin port"
-            " and gRPC's too; default: none, plain HTTP."
+            description="Certificate (PEM, with its chain) for HTTPS, also on the admin port and"
+            " gRPC's port; default: none, plain HTTP."
         ),
     ] = None
     ssl_keyfile: Annotated[
         str | None,
         Meta(
-            description="The certificate's private key (PEM, not encrypted); default: it is in the"
-            " certificate's file."
+            description="The certificate's private key (PEM, not encrypted); default: taken from"
+            " the certificate's file."
         ),
     ] = None
     api_keys: Annotated[
         str | None,
         Meta(
-            description="YAML or JSON file of API keys (`penstock key`), read again when it"
-            " changes; without one, and without PENSTOCK_API_KEY in the environment, everybody may"
-            " ask."
+            description="YAML or JSON file of API keys (`penstock key`), reloaded when it changes;"
+            " without it, and without PENSTOCK_API_KEY in the environment, anybody may use the"
+            " server."
         ),
     ] = None
     allow_open: Annotated[
-        bool, Meta(description="Listen on other addresses than loopback without API keys.")
+        bool, Meta(description="Listen on addresses other than loopback without API keys.")
     ] = False
     admin_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
@@ -67,19 +67,21 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         Meta(
             description="Folder below which /update_weights_from_disk may read weights; default:"
-            " none, so that they are not replaced while the server runs."
+            " none, so weights can't be replaced while the server runs."
         ),
     ] = None
     rate_limit_storage: Annotated[
         str,
         Meta(
-            description="Where requests and tokens a minute are counted: `memory`, or"
-            " `redis://HOST:PORT/DB` (`rediss://`, `redis+unix://`), which several gateways share.",
+            description="Where requests and tokens per minute are counted: `memory`, or"
+            " `redis://HOST:PORT/DB` (`rediss://`, `redis+unix://`), which several gateways can"
+            " share.",
             pattern=r"^(memory|(redis|rediss|redis\+unix)://.+)$",
         ),
     ] = "memory"
     rate_limit_per_gateway: Annotated[
-        bool, Meta(description="With several gateways, a key has its limits once in each.")
+        bool,
+        Meta(description="With several gateways, apply a key's limits in each gateway separately."),
     ] = False
     allowed_origins: Annotated[
         str,
@@ -101,15 +103,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str,
         Meta(
             description="Which of several engine cores gets a request: prefix: the one that has"
-            " seen its first tokens, unless that is busy; least-loaded; round-robin.",
+            " computed its first tokens, unless it is busy; least-loaded; round-robin.",
             extra={"built_in": get_args(Routing), "plugins": ROUTING},
         ),
     ] = "prefix"
     plugins: Annotated[
         str,
         Meta(
-            description="Installed plug-ins that bring endpoints, loggers and metrics: all (a"
-            " broken one is named and left out); none; or names with commas, each of which must"
+            description="Installed plug-ins for endpoints, loggers and metrics to use: all (a"
+            " broken one is logged and left out); none; or names with commas, each of which must"
             " load.",
             max_length=4096,
         ),
@@ -117,9 +119,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     unknown_fields: Annotated[
         UnknownFields,
         Meta(
-            description="A request's field that no endpoint knows: error: a 400 that names it and"
-            " the nearest one, as OpenAI's is, for a misspelt `temprature` would change the answer"
-            " unnoticed; ignore: it is skipped, as vLLM and llama-server do."
+            description="What to do with a request field that no endpoint knows: error: a 400 that"
+            " names it and the nearest known field, as OpenAI does, because a misspelt"
+            " `temprature` would otherwise change the answer unnoticed; ignore: skip it, as vLLM"
+            " and llama-server do."
         ),
     ] = "error"
     max_header_bytes: Annotated[
@@ -134,8 +137,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int,
         Meta(
             ge=1024,
-            description="Largest request body, bytes; more is a 413. A picture in it is a third"
-            " longer than its file (base64): keep it above 4/3 of max_media_bytes.",
+            description="Largest request body, bytes; more is a 413. Base64 makes a picture a"
+            " third larger than its file: keep this above 4/3 of max_media_bytes.",
         ),
     ] = 33_554_432
     max_realtime_connections: Annotated[
@@ -143,19 +146,19 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=65_536,
-            description="WebSockets of /v1/realtime that a gateway has open at a time; what comes"
-            " beyond is refused with 503.",
+            description="Open WebSockets of /v1/realtime for each gateway; more are refused with"
+            " 503.",
         ),
     ] = 256
     max_realtime_tenant_connections: Annotated[
         int,
-        Meta(ge=0, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
+        Meta(ge=0, le=65_536, description="The same, for one tenant; more get a 429."),
     ] = 128
     access_log: Annotated[
         AccessLog,
         Meta(
-            description="A line on stderr for each request that was answered: key's name, model,"
-            " tokens, times, status. text: as the log has its lines; json."
+            description="A line on stderr for each answered request: key's name, model, tokens,"
+            " times, status. text: in the log's format; json."
         ),
     ] = "off"
     slow_request_seconds: Annotated[
@@ -165,7 +168,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     otlp_traces_endpoint: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/]+\S*$", max_length=2048)] | None,
         Meta(
-            description="URL that OpenTelemetry traces are sent to, by OTLP over HTTP (a"
+            description="URL to which OpenTelemetry traces are sent, by OTLP over HTTP (a"
             " collector's `http://HOST:4318/v1/traces`); needs the extra `otel`; default: none."
         ),
     ] = None
@@ -174,13 +177,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(ge=0, le=1, description="Share of requests without a `traceparent` that are traced."),
     ] = 1.0
     shutdown_timeout: Annotated[
-        float, Meta(ge=0, description="Seconds that open requests get at shutdown.")
+        float, Meta(ge=0, description="Seconds that open requests get to finish at shutdown.")
     ] = 5.0
     tool_call_parser: Annotated[
         str,
         Meta(
-            description="How the model writes tool calls: hermes, llama3_json, mistral, json, or a"
-            " plug-in's name; auto: by its chat template."
+            description="Format in which the model writes tool calls: hermes, llama3_json,"
+            " mistral, json, or a plug-in's name; auto: detected from its chat template."
         ),
     ] = "auto"
     enable_auto_tool_choice: Annotated[
@@ -189,8 +192,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reasoning_parser: Annotated[
         str,
         Meta(
-            description="How the model marks its thinking: qwen3, deepseek_r1, or a plug-in's name;"
-            " auto: by its chat template; none: it is left in the content."
+            description="Format in which the model marks its reasoning: qwen3, deepseek_r1, or a"
+            " plug-in's name; auto: detected from its chat template; none: left in the content."
         ),
     ] = "auto"
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Media in prompts: where they may come from, and what they may cost."""
+    """Media in prompts: sources and limits."""
 
     limit_mm_per_prompt: Annotated[
         str,
@@ -21,8 +21,8 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allowed_media_domains: Annotated[
         str,
         Meta(
-            description="Domains that media may be fetched from over http and https: a JSON list"
-            " or names with commas; default: none, so that nothing is fetched."
+            description="Domains from which media may be fetched over http and https: a JSON list"
+            " or names with commas; default: none, so nothing is fetched."
         ),
     ] = ""
     allowed_local_media_path: Annotated[
@@ -34,16 +34,15 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mm_processor_kwargs: Annotated[
         str,
         Meta(
-            description="Settings of the model's media processors to change, as JSON:"
+            description="Settings of the model's media processors to override, as JSON:"
             ' `{"max_pixels": 401408}`; default: none.'
         ),
     ] = ""
     media_io_kwargs: Annotated[
         str,
         Meta(
-            description="Which frames of a video file are shown, as JSON:"
-            ' `{"video": {"num_frames": 32}}`; fps: so many for each second of it; default: what'
-            " the model's processor says, or 32."
+            description='Frames shown of a video file, as JSON: `{"video": {"num_frames": 32}}`;'
+            " fps: frames per second; default: as the model's processor says, or 32."
         ),
     ] = ""
     mm_processor_cache_gb: Annotated[
@@ -51,15 +50,23 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(ge=0, le=1024, description="GiB of prepared media that a front end keeps."),
     ] = 0.25
     media_processes: Annotated[
-        int, Meta(ge=1, le=64, description="Processes that prepare media, of each front end.")
+        int, Meta(ge=1, le=64, description="Processes that prepare media, for each front end.")
     ] = 2
     media_process_mib: Annotated[
         int,
-        Meta(ge=256, le=65_536, description="MiB of address space that each of them may take."),
+        Meta(
+            ge=256,
+            le=65_536,
+            description="MiB of address space that each of these processes may take.",
+        ),
     ] = 1024
     media_process_seconds: Annotated[
         float,
-        Meta(gt=0, le=600, description="Seconds of processor time that an item may take there."),
+        Meta(
+            gt=0,
+            le=600,
+            description="Seconds of processor time that these processes may take for an item.",
+        ),
     ] = 10.0
     max_media_bytes: Annotated[
         int, Meta(ge=1, le=1_073_741_824, description="Bytes of an item's file; more is a 413.")
@@ -84,15 +91,14 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         float, Meta(gt=0, le=86_400, description="Seconds of a sound or a video; more is a 400.")
     ] = 600.0
     max_video_frames: Annotated[
-        int, Meta(ge=1, le=4096, description="Frames of a video that are shown; more is a 400.")
+        int, Meta(ge=1, le=4096, description="Frames shown of a video; more is a 400.")
     ] = 256
     max_video_pixels: Annotated[
         int,
         Meta(
             ge=1,
             le=268_435_456,
-            description="Pixels of all frames of a video that are shown, once they are resized;"
-            " more is a 400.",
+            description="Pixels of all shown frames of a video, after resizing; more is a 400.",
         ),
     ] = 67_108_864
     max_media_in_flight_mib: Annotated[
@@ -100,12 +106,12 @@ class MediaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=1,
             le=1_048_576,
-            description="MiB of media, files and what is made of them, of all requests that a front"
-            " end has; what comes beyond is refused with 429.",
+            description="MiB of media (files and prepared data) of all requests that a front end"
+            " has open; more is refused with 429.",
         ),
     ] = 1024
     max_media_tenant_mib: Annotated[
-        int, Meta(ge=1, le=1_048_576, description="The same, of one tenant's requests.")
+        int, Meta(ge=1, le=1_048_576, description="The same, for one tenant's requests.")
     ] = 512
     media_fetch_seconds: Annotated[
         float, Meta(gt=0, le=600, description="Seconds that fetching an item may take.")

@@ -21,8 +21,8 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     models_memory_gib: Annotated[
         Annotated[float, Meta(gt=0, le=1_048_576)] | None,
         Meta(
-            description="GiB that the models which are loaded may have together, by what each"
-            " counts for in the list; default: no bound: a model on demand is not unloaded for"
+            description="GiB that all loaded models may take together, by what each counts for in"
+            " the list; default: no limit: no on-demand model is unloaded to make room for"
             " another."
         ),
     ] = None
@@ -31,8 +31,8 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             ge=0,
             le=525_600,
-            description="Minutes without a request after which a model on demand is unloaded; 0:"
-            " never for that.",
+            description="Minutes without a request after which an on-demand model is unloaded; 0:"
+            " never for this reason.",
         ),
     ] = 0.0
     model_turn_seconds: Annotated[
@@ -40,7 +40,7 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             ge=0,
             le=86_400,
-            description="Seconds for which a model that has work keeps its memory, though another"
+            description="Seconds for which a model with work keeps its memory while another model"
             " waits for it.",
         ),
     ] = 10.0
@@ -49,7 +49,7 @@ class ModelsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Meta(
             gt=0,
             le=86_400,
-            description="Seconds that a model on demand may take to be ready, and that a request"
-            " without a deadline waits for it.",
+            description="Seconds that an on-demand model may take to become ready, and that a"
+            " request without a deadline waits for it.",
         ),
     ] = 600.0

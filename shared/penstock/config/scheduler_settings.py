@@ -27,9 +27,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         float,
         Meta(
             ge=0,
-            description="How many times as long as the decodes alone a step may take that prompts"
-            " (with fair: other tenants) share with them, if that is over --short-step-ms; without"
-            " decodes it may take 2 s. 0: no bound.",
+            description="How many times as long as its decodes alone a step may take if it also"
+            " computes prompts (with fair: other tenants' work), once it exceeds --short-step-ms;"
+            " without decodes the limit is 2 s. 0: no limit.",
         ),
     ] = 2.0
     short_step_ms: Annotated[
@@ -37,34 +37,34 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=10_000,
-            description="Milliseconds that a step may take in any case that prompts share with"
-            " decodes. A smaller number lets text come more evenly, and prompts later.",
+            description="Milliseconds that a step with both prompts and decodes may always take. A"
+            " smaller number makes text arrive more evenly, and prompts later.",
         ),
     ] = 100.0
     max_steps_in_flight: Annotated[
-        int, Meta(ge=1, le=4, description="Steps sent before the first one's result is back.")
+        int, Meta(ge=1, le=4, description="Steps sent before the result of the first one is back.")
     ] = 2
     preemption_mode: Annotated[
         PreemptionMode,
         Meta(
-            description="KV of preempted sequences: recompute drops it, swap keeps it in the pool "
-            "or on the host for as long as there is room, auto takes what costs less."
+            description="KV of preempted sequences: recompute drops it; swap keeps it in the pool"
+            " or on the host as long as there is room; auto chooses the cheaper way."
         ),
     ] = "auto"
     scheduling_policy: Annotated[
         str,
         Meta(
-            description="Who is served first: fcfs by arrival; priority by the request's "
-            "priority, which ages; fair by weighted shares of the tenants (API keys).",
+            description="Order of requests: fcfs by arrival; priority by the request's priority,"
+            " which ages; fair by weighted shares of the tenants (API keys).",
             extra={"built_in": get_args(SchedulingPolicy), "plugins": SCHEDULING_POLICIES},
         ),
     ] = "fcfs"
     tenants: Annotated[
         str,
         Meta(
-            description="What tenants may have: "
-            "`NAME:weight=3,max_requests=8,highest_priority=-5;…`. NAME: the first 32 hex digits "
-            "of the API key's SHA-256, `anonymous` for no key, `*` for all others; default: none.",
+            description="Limits of tenants: `NAME:weight=3,max_requests=8,highest_priority=-5;…`."
+            " NAME: the first 32 hex digits of the API key's SHA-256, `anonymous` for no key, `*`"
+            " for all others; default: none.",
             pattern=r"^([\w.*-]{1,64}(:[a-z_]+=-?\d{1,7}(,[a-z_]+=-?\d{1,7})*)?;?)*$",
             max_length=65_536,
         ),
@@ -73,8 +73,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int,
         Meta(
             ge=1,
-            description="Requests that may wait, beside those for which a slot and blocks are free;"
-            " more are refused with 503.",
+            description="Requests that may wait, not counting those for which a slot and blocks"
+            " are free; more are refused with 503.",
         ),
     ] = 4096
     max_waiting_tokens: Annotated[
@@ -84,16 +84,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         int,
         Meta(
             ge=1,
-            description="Tokens that all sequences which start in one step may have, computed"
-            " before or not; one may always start.",
+            description="Tokens that all sequences starting in one step may have together,"
+            " computed before or not; one sequence may always start.",
         ),
     ] = 262_144
     max_encoded_rows: Annotated[
         int,
         Meta(
             ge=1,
-            description="Embeddings of pictures, sounds and videos that a step may encode, beside"
-            " its tokens; one item may always be encoded.",
+            description="Embeddings of pictures, sounds and videos that a step may encode, in"
+            " addition to its tokens; one item may always be encoded.",
         ),
     ] = 2048
     idle_sleep_minutes: Annotated[
@@ -101,8 +101,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=0,
             le=100_000,
-            description="Minutes without a request after which the model gives its memory back by"
-            " itself; the next request waits until it is loaded again. 0: never.",
+            description="Minutes without a request after which the model frees its memory; the"
+            " next request waits until it is loaded again. 0: never.",
         ),
     ] = 0.0
     idle_sleep_level: Annotated[
@@ -110,8 +110,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             ge=1,
             le=2,
-            description="What it gives back then: 1 the KV cache, and a device's weights; 2 all"
-            " weights, too.",
+            description="What it frees then: 1: the KV cache, and a GPU's weights; 2: all weights"
+            " too.",
         ),
     ] = 1
 
@@ -121,14 +121,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one request may bring."""
+    """Limits on one request."""
 
     max_request_tokens: Annotated[
         int,
         Meta(
             ge=1,
-            description="Tokens of a request's sequences together: n (or beam_width) times its"
-            " prompt and max_tokens. One sequence may always fill the context.",
+            description="Tokens of all of a request's sequences together: n (or beam_width) times"
+            " its prompt and max_tokens. One sequence may always fill the context.",
         ),
     ] = 4_194_304
     max_logit_bias: Annotated[int, Meta(ge=0, le=1024, description="Token ids in logit_bias.")] = (
@@ -142,7 +142,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=262_144,
-            description="Token ids that all of bad_words encode to, with and without a space"
-            " before each.",
+            description="Token ids in all of bad_words, each encoded with and without a space"
+            " before it.",
         ),
     ] = 16_384

@@ -80,17 +80,14 @@ LogFormat = Literal["logfmt", "json"]
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a worker computes."""
+    """The worker."""
 
     device: Annotated[
-        Device, Meta(description="What computes; auto: a GPU where there is one.")
+        Device, Meta(description="Device to compute on; auto: a GPU if there is one.")
     ] = "auto"
     attention_backend: Annotated[
         str,
-        Meta(
-            description="Kernel backend, ours or a plug-in's; auto: the fastest that this machine"
-            " has."
-        ),
+        Meta(description="Kernel backend, ours or a plug-in's; auto: the fastest on this machine."),
     ] = "auto"
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
@@ -98,13 +95,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
     numa_node: Annotated[
         Annotated[int, Meta(ge=0, le=1023)] | None,
-        Meta(description="NUMA node whose CPUs and memory the worker keeps to; default: any."),
+        Meta(description="NUMA node whose CPUs and memory the worker uses; default: any."),
     ] = None
     batch_invariant: Annotated[
         bool,
         Meta(
-            description="On CUDA: products whose sums don't depend on the batch, so that outputs"
-            " have the same bits in any company, as they always have on a CPU."
+            description="On CUDA: use matrix products whose sums don't depend on the batch, so"
+            " that outputs have the same bits in any batch, as they always have on a CPU."
         ),
     ] = False
     enforce_eager: Annotated[
@@ -113,20 +110,20 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     worker_extensions: Annotated[
         str,
         Meta(
-            description="Plug-ins whose methods collective_rpc may call: all that are installed,"
-            " none, or names with commas."
+            description="Plug-ins whose methods collective_rpc may call: all installed ones, none,"
+            " or names with commas."
         ),
     ] = "all"
 
 
 class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model over several workers, its ranks."""
+    """One model over several workers (ranks)."""
 
     tensor_parallel_size: Annotated[
-        int, Meta(ge=1, le=64, description="Ranks that share out each layer.")
+        int, Meta(ge=1, le=64, description="Ranks that each layer is split over.")
     ] = 1
     pipeline_parallel_size: Annotated[
-        int, Meta(ge=1, le=64, description="Stages of layers, each of tensor-parallel-size ranks.")
+        int, Meta(ge=1, le=64, description="Pipeline stages, each of tensor-parallel-size ranks.")
     ] = 1
 
     @property
@@ -136,7 +133,7 @@ class ParallelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Structured output: bounds on what a client's grammar may cost."""
+    """Structured output: limits on grammars."""
 
     max_grammar_bytes: Annotated[
         int, Meta(ge=64, le=16_777_216, description="Longest grammar or schema, bytes.")
@@ -146,7 +143,7 @@ class GrammarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 256
     grammar_compile_timeout: Annotated[
         float,
-        Meta(gt=0, le=600, description="Seconds of the clock that a grammar may take to compile."),
+        Meta(gt=0, le=600, description="Wall-clock seconds that a grammar may take to compile."),
     ] = 30.0
     grammar_mask_budget_ms: Annotated[
         float,
@@ -158,7 +155,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Sessions between the processes. Times in seconds."""
 
     beat_interval: Annotated[
-        float, Meta(gt=0, le=60, description="Seconds of silence before a beat is sent.")
+        float, Meta(gt=0, le=60, description="Seconds of silence before a heartbeat is sent.")
     ] = 0.5
     peer_timeout: Annotated[
         float, Meta(gt=0, le=600, description="Seconds of silence that end a session.")
@@ -168,8 +165,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         Meta(
             gt=0,
             le=600,
-            description="Seconds without progress in a step, then not ready; or without a word of"
-            " an engine core's state, then its session ends.",
+            description="Seconds without progress in a step until not ready; also seconds without"
+            " a status message from an engine core until its session ends.",
         ),
     ] = 10.0
     stuck_timeout: Annotated[
@@ -191,12 +188,12 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = None
     allow_plain_tcp: Annotated[
-        bool, Meta(description="Use tcp:// between machines without keys, in plain.")
+        bool, Meta(description="Use tcp:// between machines without keys, unencrypted.")
     ] = False
 
 
 class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Recording what the engine core is told, for `penstock replay`."""
+    """Recording of the engine core's inputs, for `penstock replay`."""
 
     record_dir: Annotated[
         str | None,
@@ -204,7 +201,7 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
     record_max_mib: Annotated[
         int,
-        Meta(ge=1, le=65_536, description="MiB of events in a file; then a new one is begun."),
+        Meta(ge=1, le=65_536, description="MiB of events in a file; then a new file is begun."),
     ] = 64
     record_files: Annotated[
         int, Meta(ge=1, le=10_000, description="Recordings kept in the folder, newest last.")
@@ -212,18 +209,22 @@ class RecordSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ports for /metrics and health checks; gateways have theirs anyway."""
+    """Ports for /metrics and health checks of engine cores and workers."""
 
     engine_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="The engine core's; of several, N has port + N; 0: free; default: none."),
+        Meta(
+            description="The engine core's port; core N uses port + N; 0: a free one; default none."
+        ),
     ] = None
     worker_metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="The workers': worker N has this port + N; 0: a free one; default: none."),
+        Meta(
+            description="The workers' port; worker N uses port + N; 0: a free one; default: none."
+        ),
     ] = None
     metrics_host: Annotated[
-        str, Meta(description="Address of both; they ask for no key, so keep it private.")
+        str, Meta(description="Address of both ports; they need no key, so keep it private.")
     ] = "127.0.0.1"
 
 
@@ -246,9 +247,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the processes say on stderr."""
+    """Logging."""
 
-    log_level: Annotated[LogLevel, Meta(description="The least that is shown.")] = "info"
+    log_level: Annotated[LogLevel, Meta(description="The lowest level that is logged.")] = "info"
     log_format: Annotated[LogFormat, Meta(description="logfmt: `key=value`; json: an object.")] = (
         "logfmt"
     )

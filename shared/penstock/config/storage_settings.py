@@ -21,74 +21,75 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     database_url: Annotated[
         Annotated[str, Meta(pattern=r"^(sqlite:///.+|postgresql\+psycopg://.+)$")] | None,
         Meta(
-            description="Where the records of files and batches lie: `sqlite:///FILE`, or"
-            " `postgresql+psycopg://USER@HOST/NAME` (needs the extra `postgres`); default: a SQLite"
-            " file in --data-dir."
+            description="Database for the records of files and batches: `sqlite:///FILE`, or"
+            " `postgresql+psycopg://USER@HOST/NAME` (needs the extra `postgres`); default: a"
+            " SQLite file in --data-dir."
         ),
     ] = None
     files_url: Annotated[
         Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
         Meta(
-            description="Where the contents of files lie: `s3://BUCKET/PREFIX`, whose keys and"
-            " region are in the environment (AWS_ACCESS_KEY_ID and the like; needs the extra `s3`);"
-            " --data-dir is then for what is on its way; default: in --data-dir."
+            description="Store for the contents of files: `s3://BUCKET/PREFIX`, whose keys and"
+            " region are in the environment (AWS_ACCESS_KEY_ID and the like; needs the extra"
+            " `s3`); --data-dir then holds only files in transit; default: --data-dir."
         ),
     ] = None
     s3_endpoint_url: Annotated[
         Annotated[str, Meta(pattern=r"^https?://.+$")] | None,
-        Meta(description="Of an S3-compatible store; default: Amazon's."),
+        Meta(description="URL of an S3-compatible store; default: Amazon's."),
     ] = None
     max_file_bytes: Annotated[
-        int, Meta(ge=1024, description="Largest file that is taken, bytes; more is a 413.")
+        int, Meta(ge=1024, description="Largest file that is accepted, bytes; more is a 413.")
     ] = 209_715_200
     max_stored_bytes: Annotated[
         int,
-        Meta(ge=1024, description="Bytes of files that a tenant may have here; more is a 429."),
+        Meta(ge=1024, description="Bytes of files that a tenant may store; more is a 429."),
     ] = 10_737_418_240
     max_stored_files: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Files that a tenant may have here.")
+        int, Meta(ge=1, le=1_000_000, description="Files that a tenant may store.")
     ] = 10_000
     max_uploads: Annotated[
         int,
         Meta(
             ge=1,
             le=65_536,
-            description="Files that a gateway takes in at a time; what comes beyond is refused with"
-            " 503.",
+            description="Concurrent uploads for each gateway; more are refused with 503.",
         ),
     ] = 64
     max_tenant_uploads: Annotated[
         int,
-        Meta(ge=1, le=65_536, description="The same, of one tenant; what comes beyond gets a 429."),
+        Meta(ge=1, le=65_536, description="The same, for one tenant; more get a 429."),
     ] = 16
     max_batch_lines: Annotated[
         int, Meta(ge=1, le=1_000_000, description="Requests in one batch.")
     ] = 50_000
     max_open_batches: Annotated[
-        int, Meta(ge=1, le=10_000, description="Batches of a tenant that haven't ended yet.")
+        int, Meta(ge=1, le=10_000, description="Unfinished batches of a tenant.")
     ] = 100
     batch_concurrency: Annotated[
-        int, Meta(ge=1, le=4096, description="Requests of batches that are open at once.")
+        int, Meta(ge=1, le=4096, description="Batch requests that are open at once.")
     ] = 32
     stored_response_hours: Annotated[
         int,
         Meta(
             ge=0,
             le=87_600,
-            description="Hours that responses are kept for `previous_response_id`, from when they"
-            " were last gone on from; 0: none are. Needs --data-dir.",
+            description="Hours that responses are kept for `previous_response_id`, counted from"
+            " when they were last continued; 0: they are not kept. Needs --data-dir.",
         ),
     ] = 0
     max_stored_responses: Annotated[
         int,
-        Meta(ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest makes way."),
+        Meta(
+            ge=1, le=10_000_000, description="Responses kept for a tenant; the oldest are deleted."
+        ),
     ] = 10_000
     max_stored_response_bytes: Annotated[
         int,
         Meta(
             ge=1024,
-            description="Bytes of responses kept for a tenant, and of what they answered; the"
-            " oldest makes way.",
+            description="Bytes of responses kept for a tenant, including their requests; the"
+            " oldest are deleted.",
         ),
     ] = 1_073_741_824
     max_background_responses: Annotated[
@@ -96,13 +97,12 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(
             ge=1,
             le=1_000_000,
-            description="Responses of a tenant with `background: true` that haven't ended; what"
-            " comes beyond gets a 429.",
+            description="Unfinished responses of a tenant with `background: true`; more get a 429.",
         ),
     ] = 100
     background_concurrency: Annotated[
         int,
-        Meta(ge=1, le=4096, description="Responses in the background that are open at once."),
+        Meta(ge=1, le=4096, description="Background responses that are open at once."),
     ] = 32
     batch_result_days: Annotated[
         int, Meta(ge=1, le=3650, description="Days that the results of a batch are kept.")

@@ -15,13 +15,13 @@ _NUMBERS = itertools.count()
 
 async def search_all(
     client: EngineClient,
-    prompts: list[list[int]],
+    prompt_token_ids: list[list[int]],
     params: BeamSearchParams,
     terms: list[Terms],
     *,
     window: int,
 ) -> list[BeamSearchOutput]:
-    """One output per prompt's token ids, in their order.
+    """One output for each prompt, in order.
 
     window: sequences worth having in flight; every search has one for each beam.
     Raises what beam_search raises, for the first that does; the others are ended.
@@ -31,16 +31,16 @@ async def search_all(
     tokenizer = client.text.tokenizer
     room = asyncio.Semaphore(max(1, window // params.beam_width))
 
-    async def run(prompt: list[int], when: Terms) -> BeamSearchOutput:
+    async def run(token_ids: list[int], when: Terms) -> BeamSearchOutput:
         async with room:
             name = f"beam-{next(_NUMBERS)}"
-            found = await beam_search(client, prompt, params, name=name, terms=when)
-        return beam_output(prompt, found, tokenizer)
+            found = await beam_search(client, token_ids, params, name=name, terms=when)
+        return beam_output(token_ids, found, tokenizer)
 
     try:
         async with asyncio.TaskGroup() as group:
-            pairs = zip(prompts, terms, strict=True)
-            tasks = [group.create_task(run(prompt, when)) for prompt, when in pairs]
+            pairs = zip(prompt_token_ids, terms, strict=True)
+            tasks = [group.create_task(run(token_ids, when)) for token_ids, when in pairs]
     except* PenstockError as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -34,13 +34,15 @@ class BeamSearchOutput:
 
 
 def beam_output(
-    prompt: list[int], hypotheses: list[Hypothesis], tokenizer: Tokenizer
+    prompt_token_ids: list[int], hypotheses: list[Hypothesis], tokenizer: Tokenizer
 ) -> BeamSearchOutput:
     """The hypotheses of a prompt's token ids."""
-    return BeamSearchOutput([_sequence(prompt, each, tokenizer) for each in hypotheses])
+    return BeamSearchOutput([_sequence(prompt_token_ids, each, tokenizer) for each in hypotheses])
 
 
-def _sequence(prompt: list[int], found: Hypothesis, tokenizer: Tokenizer) -> BeamSearchSequence:
+def _sequence(
+    prompt_token_ids: list[int], found: Hypothesis, tokenizer: Tokenizer
+) -> BeamSearchSequence:
     logprobs = found.logprobs
     if logprobs is not None:
         shown = [
@@ -48,7 +50,7 @@ def _sequence(prompt: list[int], found: Hypothesis, tokenizer: Tokenizer) -> Bea
             for token, entry in zip(found.token_ids, logprobs, strict=True)
         ]
     return BeamSearchSequence(
-        tokens=[*prompt, *found.token_ids],
+        tokens=[*prompt_token_ids, *found.token_ids],
         text=found.text,
         cum_logprob=found.cumulative_logprob,
         score=found.score,

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     default = LoadOptions()
     add = parser.add_argument
     add("--url", default=default.url, help="the server (default: %(default)s)")
-    add("--model", help="model to name; default: the server's first")
+    add("--model", help="model to request; default: the server's first")
     add("--endpoint", choices=["completions", "chat"], default=default.endpoint)
     add(
         "--concurrency",
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         "--request-rate",
         dest="rate",
         type=float,
-        help="open loop: requests per second, whatever becomes of them",
+        help="open loop: requests per second, whether or not earlier ones have ended",
     )
     add("--arrivals", choices=["poisson", "constant"], default=default.arrivals)
     add(
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         dest="requests",
         type=int,
         default=default.requests,
-        help="how many in all",
+        help="total number of requests",
     )
     add("--duration", type=float, help="send no new request after so many seconds")
     add("--max-time", type=float, help="end everything after so many seconds")
@@ -92,13 +92,13 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         type=_end_control,
         default=default.end_control,
         metavar="field|logit-bias:ID,ID|none",
-        help="how the server is told to go on to max_tokens (default: %(default)s, ignore_eos)",
+        help="how the server is told to continue to max_tokens (default: %(default)s, ignore_eos)",
     )
     add(
         "--no-check-length",
         dest="check_length",
         action="store_false",
-        help="an answer of another length than asked is no error",
+        help="an answer of the wrong length is not an error",
     )
     add(
         "--usage-per-chunk",
