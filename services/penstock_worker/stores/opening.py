@@ -14,6 +14,7 @@ from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.stores.contents import WritePace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -22,7 +23,13 @@ from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from penstock_worker.stores.several import StoresInOrder
-from penstock_worker.stores.tier import MAX_UNWRITTEN_BYTES, NO_STORE, StepStore, StoreTier
+from penstock_worker.stores.tier import (
+    MAX_UNWRITTEN_BYTES,
+    NO_STORE,
+    StepStore,
+    StoreTier,
+)
+from penstock_worker.stores.writer import GATHER_SECONDS
 
 MEMORY_BYTES_PER_SECOND = 2**36
 """Where nothing wears out or fills up by what is written."""
@@ -59,9 +66,10 @@ def open_store(
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
     layout = _layout_of(setup, copies, fingerprint, place.rank)
     stores: list[KVStore] = []
+    pace = WritePace()
     with ExitStack() as failed:
         failed.callback(_close, stores)
-        stores += _stores(setup, layout)
+        stores += _stores(setup, layout, pace)
         written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
         seal, transfers = DigestSeal(), TransferCounts()
         for transfer in open_transfer(setup, seal.over(layout), transport, transfers):
@@ -72,7 +80,8 @@ def open_store(
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
     # A step of a prompt that another engine core waits for comes as a whole.
     unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
-    return StoreTier(store, copies, max(1, written), unwritten, transfers)
+    gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
+    return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather)
 
 
 def _close(stores: list[KVStore]) -> None:
@@ -80,23 +89,25 @@ def _close(stores: list[KVStore]) -> None:
         store.close()
 
 
-def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
+def _stores(setup: Setup, layout: StoredLayout, pace: WritePace) -> Iterator[KVStore]:
     """The fastest first."""
     encryption = _encryption(setup, layout)
     if setup.disk_kv_dir:
-        yield _on_disk(setup, layout, encryption)
+        yield _on_disk(setup, layout, encryption, pace)
     if setup.kv_store:
         seal = encryption or DigestSeal()
         below = open_plugged(setup.kv_store, setup.kv_store_address, seal.over(layout))
         yield SealedStore(below, seal)
 
 
-def _on_disk(setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None) -> KVStore:
-    """Segments have digests of their own."""
+def _on_disk(
+    setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None, pace: WritePace
+) -> KVStore:
+    """Segments have checksums of their own."""
     root = Path(setup.disk_kv_dir).expanduser().absolute()
     if seal is None:
-        return SegmentFolder(root, layout, setup.disk_kv_bytes)
-    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes), seal)
+        return SegmentFolder(root, layout, setup.disk_kv_bytes, pace)
+    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes, pace), seal)
 
 
 def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
