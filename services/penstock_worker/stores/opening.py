@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.parallel.place import RankPlace
@@ -60,11 +60,9 @@ def open_store(
         raise StartupError(
             f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
         )
-    if groups != ONE_GROUP:
-        refuse_store(setup, "it serves models whose layers all see everything before a token")
     if drafts:
         refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    layout = _layout_of(setup, copies, fingerprint, place.rank)
+    layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
     pace = WritePace()
     with ExitStack() as failed:
@@ -116,8 +114,15 @@ def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
     return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
 
 
-def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str, rank: int) -> StoredLayout:
+def _layout_of(
+    setup: Setup,
+    copies: BlockCopies,
+    fingerprint: str,
+    rank: int,
+    groups: tuple[KVGroup, ...],
+) -> StoredLayout:
     sizes = (rank, setup.block_size, *copies.widths)
-    parts = (fingerprint, penstock.__version__, *map(str, sizes))
+    # Which layers a block holds depends on how far each may see, and so on max_model_len.
+    parts = (fingerprint, penstock.__version__, *map(str, sizes), *map(repr, groups))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return StoredLayout(name, sum(copies.widths))
