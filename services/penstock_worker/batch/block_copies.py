@@ -38,14 +38,18 @@ NO_COPIES = NoCopies()
 class BlockCopies:
     """Copies blocks in the CPU's memory."""
 
-    def __init__(self, device: list[np.ndarray], host_blocks: int) -> None:
+    def __init__(
+        self, device: list[np.ndarray], host_blocks: int, kept_parts: int | None = None
+    ) -> None:
         """`device` has arrays [num_blocks, bytes] uint8, views of the KV cache; row b of all of
         them together is block b. `host_blocks` is the size of the host tier, whose memory is
-        allocated here."""
+        allocated here. `kept_parts`: so many arrays, the first ones, have what is kept elsewhere;
+        None: all do."""
         self._device = device
         self._host = [np.empty((host_blocks, part.shape[1]), dtype=np.uint8) for part in device]
         self._sizes = {"device": len(device[0]), "host": host_blocks}
-        self._gatherer = _gatherer(device)
+        self._kept = device[:kept_parts]
+        self._gatherer = _gatherer(self._kept)
 
     @property
     def host_blocks(self) -> int:
@@ -65,8 +69,8 @@ class BlockCopies:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Bytes of a block in each of the arrays."""
-        return tuple(part.shape[1] for part in self._device)
+        """Bytes of a block in each of the arrays whose contents are kept elsewhere."""
+        return tuple(part.shape[1] for part in self._kept)
 
     def read(self, block: int, into: np.ndarray) -> None:
         """Copies a block of the KV cache into [bytes of a block] uint8. Raises PlanError if it
@@ -76,7 +80,7 @@ class BlockCopies:
             self._gatherer.gather(block, into)
             return
         at = 0
-        for part in self._device:
+        for part in self._kept:
             into[at : at + part.shape[1]] = part[block]
             at += part.shape[1]
 
@@ -85,7 +89,7 @@ class BlockCopies:
         nobody else uses. Raises PlanError if it doesn't exist."""
         self._check("device", block)
         view, at = np.frombuffer(data, dtype=np.uint8), 0
-        for part in self._device:
+        for part in self._kept:
             part[block] = view[at : at + part.shape[1]]
             at += part.shape[1]
 

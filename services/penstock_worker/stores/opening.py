@@ -49,19 +49,16 @@ def open_store(
     groups: tuple[KVGroup, ...],
     *,
     place: RankPlace,
-    drafts: bool,
     transport: TransportSettings,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
-    shares the blocks; `transport`: how other workers are reached. Raises StartupError."""
+    `place`: of this rank, which keeps its own part of each block; `transport`: how other workers
+    are reached. Raises StartupError."""
     if place.ranks > 1 and (setup.kv_endpoint or setup.kv_peers):
         asked = "kv_endpoint" if setup.kv_endpoint else "kv_peers"
         raise StartupError(
             f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
         )
-    if drafts:
-        refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
     layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
     pace = WritePace()
