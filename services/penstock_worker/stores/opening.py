@@ -54,11 +54,6 @@ def open_store(
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
     `place`: of this rank, which keeps its own part of each block; `transport`: how other workers
     are reached. Raises StartupError."""
-    if place.ranks > 1 and (setup.kv_endpoint or setup.kv_peers):
-        asked = "kv_endpoint" if setup.kv_endpoint else "kv_peers"
-        raise StartupError(
-            f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
-        )
     layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
     pace = WritePace()
@@ -67,14 +62,15 @@ def open_store(
         stores += _stores(setup, layout, pace)
         written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
         seal, transfers = DigestSeal(), TransferCounts()
-        for transfer in open_transfer(setup, seal.over(layout), transport, transfers):
+        for transfer in open_transfer(setup, seal.over(layout), place, transport, transfers):
             stores.append(SealedStore(transfer, seal))
         failed.pop_all()
     if not stores:
         return NO_STORE
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
     # A step of a prompt that another engine core waits for comes as a whole.
-    unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
+    shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0
+    unwritten = max(MAX_UNWRITTEN_BYTES, shared)
     gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
     return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather)
 
