@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kv_layout import ONE_GROUP, KVGroup, paged, state_of
 from penstock_engine.waiting import disk_kv
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Harness
 from tests.engine.test_walk import Drawn, Seeded
+from tests.engine.test_walk_groups import drawn_groups, drawn_with_states
 from tests.engine.walker import Choices, Walker, drawn_options
 from tests.engine.walks import SHORT, check_replay, check_restored, walked
 
@@ -26,15 +28,28 @@ def single_blocks_are_worth_it() -> Iterator[None]:
         yield
 
 
+Drawing = Callable[[Choices, int], tuple[KVGroup, ...]]
+
+
+def one_group(choose: Choices, size: int) -> tuple[KVGroup, ...]:
+    return ONE_GROUP
+
+
 class DiskWalker(Walker):
-    def __init__(self, choose: Choices) -> None:
+    def __init__(self, choose: Choices, drawn: Drawing = one_group) -> None:
         options = drawn_options(choose) | {"prefix_caching": True}
         super().__init__(Harness(**options), choose)
+        self.h.kv_groups = drawn(choose, self.h.facts.config.cache.kv_block_size)
         self.h.disk = FakeDisk(block_seconds=lambda: choose.whole(0, 3) // 3 * 100.0)
         self.h.disk_at_once = False
         self.has_sessions = True
         self._wheel += ["disk"] * 60 + ["in mid-read"] * 8 + ["worker"] * 12
         self.walks |= {"disk": (60, self.disk), "in mid-read": (8, self.in_mid_read)}
+
+    def _pool_size(self) -> int:
+        states = state_of(self.h.kv_groups)
+        room = 0 if states is None else 2 * states.blocks
+        return len(paged(self.h.kv_groups)) * super()._pool_size() + room
 
     def disk(self) -> None:
         """It answers something that it was asked, not always the first; sometimes a block is
@@ -97,6 +112,28 @@ def test_long_histories_and_that_they_meet_what_they_are_for() -> None:
         "left while reading",
         "prefetched",
     ):
+        assert met[what], (what, met)
+    assert met["read"] > 60, met
+
+
+@SHORT
+@given(st.data(), st.integers(1, 60), st.sampled_from((drawn_groups, drawn_with_states)))
+def test_short_histories_with_groups(data: st.DataObject, length: int, drawn: Drawing) -> None:
+    walked(DiskWalker(Drawn(data), drawn), length).end()
+
+
+@pytest.mark.parametrize("drawn", [drawn_groups, drawn_with_states])
+def test_long_histories_with_groups_and_that_they_meet_what_they_are_for(drawn: Drawing) -> None:
+    met = Counter[str]()
+    for seed in range(14):
+        walker = walked(DiskWalker(Seeded(seed), drawn), 600)
+        walker.end()
+        met += walker.met
+        counts = walker.h.core.state.counts
+        met["read"] += counts.disk_blocks_read
+        met["missed"] += counts.disk_blocks_missed
+        met["prefetched"] += counts.prefetched["disk"]
+    for what in ("lost", "waited", "missed", "killed while reading", "prefetched"):
         assert met[what], (what, met)
     assert met["read"] > 60, met
 

@@ -60,7 +60,7 @@ def finished(system: System) -> Results:
     """After everything has been written, too."""
     system.run()
     tier, deadline = tier_of(system), time.monotonic() + 60
-    while tier._unwritten.qsize() and time.monotonic() < deadline:
+    while tier.writer.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     found = results(system)
     assert system.loaded is not None

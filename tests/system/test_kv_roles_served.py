@@ -9,12 +9,14 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testing.serving import Server, wait_until
 from tests.metrics_page import PORTS, port_of, read_page
+from tests.shared.tiny_models import write_gguf
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -96,6 +98,27 @@ def test_roles_change_no_byte(start_server: Callable[..., Server], tiny_model: s
         assert all_asked(server, child, kill_once) == undisturbed, child
         wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
     assert all_asked(server, "last") == undisturbed
+
+
+def test_each_rank_fetches_its_part(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """From the rank with the same place, whoever of them is killed."""
+    model = str(write_gguf(tmp_path / "tiny.gguf", heads=4, kv_heads=2))
+    flags = (*FLAGS, "--max-model-len", "128", "--dtype", "float32", "--tensor-parallel-size", "2")
+    alone = start_server(model, *flags)
+    undisturbed = all_asked(alone, "none")
+    alone.close()
+    server = start_server(model, *flags, *ROLES, *PORTS)
+    wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+
+    def ask_all(salt: str) -> None:
+        assert all_asked(server, salt) == undisturbed
+
+    ask_until_read(ask_all, [port_of(server, "engine 1")])
+    for child in [name for name in server.children() if "worker" in name]:
+        name = child.removeprefix("penstock: ")
+        assert all_asked(server, name, lambda name=name: kill(server, name)) == undisturbed, name
+        wait_until(lambda: sum(each["ready"] for each in engines(server)) == 2)
+    ask_until_read(lambda turn: ask_all(f"after {turn}"), [port_of(server, "engine 1")])
 
 
 def test_a_prefix_follows_to_another_engine_core(

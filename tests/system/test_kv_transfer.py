@@ -51,7 +51,7 @@ class Pair:
         memory = store_of(self.first)
         assert isinstance(memory, BlockMemory)
         until = time.monotonic() + 60
-        while tier_of(self.first)._unwritten.qsize() and time.monotonic() < until:
+        while tier_of(self.first).writer.num_waiting and time.monotonic() < until:
             time.sleep(0.01)
         while not len(memory) >= ALL and time.monotonic() < until:
             time.sleep(0.01)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 from penstock_kernels.cpu.sources import digest
-from penstock_kernels.cpu.structs import PkBatch, PkMatrix, PkProgram, PkSampling
+from penstock_kernels.cpu.structs import PkBatch, PkKept, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
 INSTRUCTION_SETS = ("amx", "avx512", "avx512vnni", "avxvnni", "avx2", "portable")
@@ -45,8 +45,11 @@ _SIGNATURES = {
     "pk_sample_bytes": (c_size_t, [POINTER(PkSampling)]),
     "pk_sample": (None, [POINTER(PkSampling), c_void_p]),
     "pk_uniform": (None, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "pk_gather": (None, [c_void_p, c_void_p, c_int, c_uint64, c_void_p]),
+    "pk_checksum": (None, [c_void_p, c_int, c_void_p, c_size_t, c_void_p]),
+    "pk_keep": (c_int, [POINTER(PkKept), c_int]),
 }
-_BRIEF = ("pk_forward_bytes", "pk_sample_bytes", "pk_uniform")
+_BRIEF = ("pk_forward_bytes", "pk_sample_bytes", "pk_uniform", "pk_gather")
 """Functions that a step calls before its forward pass, and that take microseconds: they keep the
 interpreter's lock. Where a call lets go of it, a thread that has waited for it goes on, and the
 step begins when that thread is through."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_float, c_int32, c_int64, c_uint64, c_void_p
 
 
 class PkMatrix(ctypes.Structure):
@@ -288,4 +288,19 @@ class PkSampling(ctypes.Structure):
         ("logprobs", c_void_p),
         ("top_ids", c_void_p),
         ("top_logprobs", c_void_p),
+    )
+
+
+class PkKept(ctypes.Structure):
+    """A block's contents that are written to a file: see csrc/interface.h."""
+
+    _fields_ = (
+        ("fd", c_int32),
+        ("key_bytes", c_int32),
+        ("key", c_void_p),
+        ("header", c_void_p),
+        ("payload", c_void_p),
+        ("header_bytes", c_uint64),
+        ("payload_bytes", c_uint64),
+        ("offset", c_int64),
     )

@@ -25,11 +25,10 @@ class DiskKVHandler:
         fetch = disk.fetched(message, rank)
         if fetch is None:
             return
-        count = len(fetch.keys)
         if fetch.session is not None:
-            self._state.counts.prefetched["disk"] += count
-            self._prefetcher.hold(fetch.session, fetch.prefix)
-        self._let_go(fetch.requests, count * self._state.scheduling.block_size)
+            self._state.counts.prefetched["disk"] += len(fetch.names)
+            self._prefetcher.hold(fetch.session, list(fetch.wanted.prefix))
+        self._let_go(fetch.requests, fetch.gained * self._state.scheduling.block_size)
 
     def worker_lost(self) -> None:
         """Nothing comes any more."""

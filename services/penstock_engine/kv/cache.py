@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock.protocol.to_worker import Copy, Save
 from penstock_engine.kv.host import HostTier
+from penstock_engine.kv.keys import stored_name
 from penstock_engine.kv.pool import BlockPool, BrokenState
 from penstock_engine.kv.retention import KVSession, Retention
 
@@ -178,13 +179,16 @@ class KVCache:
 
     # ---- contents
 
-    def publish(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
-        """These blocks, held by somebody, have been computed in full."""
+    def publish(
+        self, blocks: Sequence[int], keys: Sequence[bytes], *, lasting: bool = True
+    ) -> None:
+        """These blocks, held by somebody, have been computed in full. lasting: whether others may
+        want them later, so that they are kept on disk, too."""
         for block, key in zip(blocks, keys, strict=True):
             if key not in self._block_of and block not in self._key_of:
                 self._publish(block, key)
-                if self.saves_to_disk:
-                    self._saves.append(Save(key, block))
+                if self.saves_to_disk and lasting:
+                    self._saves.append(Save(stored_name(key), block))
 
     def _publish(self, block: int, key: bytes) -> None:
         self._block_of[key] = block
@@ -207,7 +211,9 @@ class KVCache:
         """Has the worker keep what of these blocks was published and has been let go since."""
         if self.saves_to_disk:
             found = ((self._key_of.get(block), block) for block in blocks)
-            self._saves += [Save(key, block) for key, block in found if key is not None]
+            self._saves += [
+                Save(stored_name(key), block) for key, block in found if key is not None
+            ]
 
     def take_copies(self) -> list[Copy]:
         """Copies decided since the last call, in the order in which they must be made."""

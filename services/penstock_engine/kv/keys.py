@@ -18,6 +18,9 @@ from penstock_engine.media.request_media import RequestMedia
 
 DIGEST_BYTES = 32
 
+_SUFFIX_BYTES = 4
+"""At the end of a stored name, in place of a part of the hash."""
+
 
 def root_key(*parts: str) -> bytes:
     """The parent of a sequence's first block. parts: what the KV depends on beside the tokens."""
@@ -59,3 +62,12 @@ def prompt_keys(
         contents = b"" if media is None else media.contents(start, end)
         key = block_key(key, array("i", prompt_token_ids[start:end]), contents)
         yield key
+
+
+def stored_name(name: bytes) -> bytes:
+    """Of DIGEST_BYTES, for whatever has a name in the cache: what follows the hash of the tokens
+    takes the place of its end."""
+    more = name[DIGEST_BYTES:]
+    if not more:
+        return name
+    return name[: DIGEST_BYTES - _SUFFIX_BYTES] + more.ljust(_SUFFIX_BYTES, b"\xff")

@@ -93,6 +93,6 @@ class Tails:
             self._cache.copy_to(source, target)
         names = self._names(tail.key, partial=bool(own))
         named = (tail.partial or own) if own else []
-        self._cache.publish(tail.blocks + named, list(names.all()))
+        self._cache.publish(tail.blocks + named, list(names.all()), lasting=False)
         self._cache.release(tail.blocks + tail.partial)
         return tail

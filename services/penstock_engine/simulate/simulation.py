@@ -90,7 +90,7 @@ class Simulation:
             raise InvalidRequest("a simulated worker has one stage; pipeline_parallel_size is 1")
         check_groups(options.kv_groups, config.cache.kv_block_size)
         check_load(options.adapter_load)
-        check_store(options.disk_blocks, options.disk_block, options.kv_groups)
+        check_store(options.disk_blocks, options.disk_block)
         check_apart(
             options.prefill_replicas,
             options.replicas,
@@ -283,7 +283,7 @@ def _stores(options: SimulationOptions) -> list[SimulatedStore]:
     count = options.replicas
     if not options.prefill_replicas:
         return [SimulatedStore(options.disk_blocks, options.disk_block) for _ in range(count)]
-    check_store(options.transfer_blocks, options.transfer_block, options.kv_groups)
+    check_store(options.transfer_blocks, options.transfer_block)
     together, kept = count * options.transfer_blocks, Kept()
     return [SimulatedStore(together, options.transfer_block, kept) for _ in range(count)]
 

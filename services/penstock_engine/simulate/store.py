@@ -6,23 +6,20 @@ import math
 from collections import OrderedDict, deque
 
 from penstock.errors import InvalidRequest
-from penstock.kv_layout import ONE_GROUP, KVGroup
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
 
 MAX_BLOCK_SECONDS = 100.0
 
 
-def check_store(blocks: int, block_seconds: float, groups: tuple[KVGroup, ...]) -> None:
-    """Raises InvalidRequest for no size, no time, or a model that has no such tier."""
+def check_store(blocks: int, block_seconds: float) -> None:
+    """Raises InvalidRequest for no size, or no time."""
     if blocks < 0:
         raise InvalidRequest(f"0 blocks on disk or more, not {blocks}")
     if not (math.isfinite(block_seconds) and 0.0 <= block_seconds <= MAX_BLOCK_SECONDS):
         raise InvalidRequest(
             f"a block is read in 0 to {MAX_BLOCK_SECONDS:g} seconds, not {block_seconds:g}"
         )
-    if blocks and groups != ONE_GROUP:
-        raise InvalidRequest("blocks are kept on disk for models with one KV group, full")
 
 
 Kept = OrderedDict[bytes, None]

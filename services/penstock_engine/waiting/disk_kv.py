@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.protocol.between_workers import MAX_ASKED_KEYS
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV
+from penstock_engine.kv.elsewhere import WantedKV
+from penstock_engine.kv.keys import stored_name
 from penstock_engine.kv.pool import BrokenState
 from penstock_engine.kv.retention import KVSession
 from penstock_engine.metrics.counts import EngineCounts
@@ -49,18 +52,20 @@ class UnfitAnswer(Exception):
 
 @dataclass(slots=True, eq=False)
 class DiskFetch:
-    """prefix: keys of all that is wanted, from its first block on.  keys: those of them that are
-    asked for.  until: when who waits for them goes on without.  requests: those that wait.
-    session: for whom it is read before there is a request.  reading: whether blocks belong to it.
-    said: how many blocks each rank has found, or read.  block_seconds: of the slowest rank."""
+    """wanted: what is asked for.  names: of the blocks that belong to it.  until: when who waits
+    for them goes on without.  requests: those that wait.  session: for whom it is read before there
+    is a request.  reading: whether blocks belong to it.  gained: blocks of tokens that could be
+    gone on behind when it was answered, and not before.  said: how many blocks each rank has found,
+    or read.  block_seconds: of the slowest rank."""
 
     number: int
-    prefix: list[bytes]
-    keys: list[bytes]
+    wanted: WantedKV
     until: float
     requests: list[Request]
+    names: list[bytes] = field(default_factory=list)
     session: KVSession | None = None
     reading: bool = False
+    gained: int = 0
     said: dict[int, int] = field(default_factory=dict)
     block_seconds: float = 0.0
 
@@ -127,13 +132,13 @@ class DiskKV:
         prefix = sequence.block_keys(0, sequence.first_wanted // size, size)
         fetch = self._of_session.get(request.kv_session) if request.kv_session else None
         # A key stands for all before it, too.
-        if fetch is None or fetch.keys[0] not in prefix:
+        if fetch is None or fetch.wanted.prefix[fetch.wanted.present] not in prefix:
             fetch = self._begin(prefix, MAX_FETCHES)
         if fetch is None:
             return None
         self._of_request[request] = fetch
         fetch.requests.append(request)
-        fetch.until = now + self._patience(len(fetch.keys))
+        fetch.until = now + self._patience(fetch.wanted.num_blocks)
         return fetch.until
 
     def prefetch(self, session: KVSession, prefix: list[bytes]) -> None:
@@ -149,16 +154,17 @@ class DiskKV:
     def _begin(self, prefix: list[bytes], most: int) -> DiskFetch | None:
         """A fetch of what isn't in memory, as one of `most`; None: there is none, or it isn't worth
         it."""
-        cache = self._scheduling.cache
+        cache, groups = self._scheduling.cache, self._scheduling.kv_groups
         if not self._enabled or cache is None or len(self._fetches) >= most:
             return None
-        keys = prefix[cache.match(prefix).blocks :][:MAX_FETCHED_BLOCKS]
-        if len(keys) < LEAST_FETCHED_BLOCKS:
+        names = min(MAX_FETCHED_BLOCKS * len(groups), MAX_ASKED_KEYS)
+        wanted = WantedKV(groups, cache, prefix, names)
+        if wanted.num_blocks < LEAST_FETCHED_BLOCKS or not wanted.names:
             return None
         self._last_number += 1
-        fetch = DiskFetch(self._last_number, prefix, keys, 0.0, [])
+        fetch = DiskFetch(self._last_number, wanted, 0.0, [])
         self._fetches[fetch.number] = fetch
-        self._workers.send(LookUpKV(fetch.number, keys))
+        self._workers.send(LookUpKV(fetch.number, list(map(stored_name, wanted.names))))
         return fetch
 
     def found(self, message: FoundKV, rank: int) -> list[Request]:
@@ -171,38 +177,43 @@ class DiskKV:
         everywhere = fetch.heard(rank, message.count, self._workers.ranks.size)
         if everywhere is None:
             return []
-        count = min(everywhere, len(fetch.keys), cache.pool.num_free // 2)
-        computing = self._computing(count)
+        wanted, count = fetch.wanted, min(everywhere, len(fetch.wanted.names))
+        room = min(cache.pool.num_free // 2, MAX_FETCHED_BLOCKS)
+        reached = wanted.reached(count, room)
+        names, more = wanted.needed(reached, count)[:room], reached - wanted.present
+        computing = self._computing(more)
         # Nobody waits for what is read in advance.
         early = fetch.session is not None
-        pays = early or not 0.0 < computing <= count * fetch.block_seconds
+        pays = early or not 0.0 < computing <= len(names) * fetch.block_seconds
         waited_for = early or any(map(self._remote_kv.awaits, fetch.requests))
-        if count < LEAST_FETCHED_BLOCKS or not pays or not waited_for:
+        if more < LEAST_FETCHED_BLOCKS or not names or not pays or not waited_for:
             self._forget(fetch)
             return fetch.requests
-        fetch.reading = True
-        del fetch.keys[count:]
-        blocks = cache.begin_fetch(fetch.number, count)
-        seconds = max(FETCH_PATIENCE * self._patience(count), LEAST_FETCH)
+        fetch.reading, fetch.names = True, names
+        blocks = cache.begin_fetch(fetch.number, len(names))
+        seconds = max(FETCH_PATIENCE * self._patience(more), LEAST_FETCH)
         saves, copies = cache.take_saves(), cache.take_copies()
-        self._workers.send(FetchKV(fetch.number, fetch.keys, blocks, saves, copies, seconds))
+        keys = list(map(stored_name, names))
+        self._workers.send(FetchKV(fetch.number, keys, blocks, saves, copies, seconds))
         return []
 
     def fetched(self, message: FetchedKV, rank: int) -> DiskFetch | None:
-        """The blocks can be found, as many as all ranks have read: the fetch's keys are theirs now.
+        """The blocks can be found, as many as all ranks have read: the fetch's names are theirs.
         Returns the fetch, whose requests are to be let go; None: not all ranks have answered.
         Raises UnfitAnswer."""
         fetch, cache = self._fetches.get(message.fetch), self._scheduling.cache
-        fits = fetch is not None and 0 <= message.count <= len(fetch.keys)
+        fits = fetch is not None and 0 <= message.count <= len(fetch.names)
         if fetch is None or cache is None or not fetch.reading or not fits:
             raise UnfitAnswer(f"{message.count} blocks came for fetch {message.fetch}")
         count = fetch.heard(rank, message.count, self._workers.ranks.size)
         if count is None:
             return None
         self._counts.disk_blocks_read += count
-        self._counts.disk_blocks_missed += len(fetch.keys) - count
-        del fetch.keys[count:]
-        cache.end_fetch(fetch.number, fetch.keys)
+        self._counts.disk_blocks_missed += len(fetch.names) - count
+        del fetch.names[count:]
+        cache.end_fetch(fetch.number, fetch.names)
+        reached = self._scheduling.kv_groups.match(cache, fetch.wanted.prefix).blocks
+        fetch.gained = min(max(0, reached - fetch.wanted.present), count)
         self._forget(fetch)
         return fetch
 
@@ -210,7 +221,7 @@ class DiskKV:
         """Raises BrokenState where a fetch that reads has no blocks, or blocks have no fetch."""
         cache = self._scheduling.cache
         held = {} if cache is None else cache.fetching()
-        reads = {f.number: len(f.keys) for f in self._fetches.values() if f.reading}
+        reads = {f.number: len(f.names) for f in self._fetches.values() if f.reading}
         if held != reads:
             raise BrokenState(f"fetches from disk are {reads}; blocks are held for {held}")
 

@@ -109,7 +109,9 @@ def load(
     sampler = choose_sampler(threads // shares)
     with torch.inference_mode():
         forward, blocks, host_blocks = _build(recipe, setup, ranks)
-        copies = BlockCopies(forward.kv_blocks(), host_blocks)
+        # What drafts computes its own part of a block again.
+        parts = None if draft is None else draft.served_parts
+        copies = BlockCopies(forward.kv_blocks(), host_blocks, parts)
     named = fingerprint(
         prepared.digest,
         f"{recipe.fingerprint} sampler {sampler.fingerprint}",
@@ -121,7 +123,6 @@ def load(
         named,
         recipe.kv_groups,
         place=ranks.place,
-        drafts=draft is not None,
         transport=transport,
     )
     rows = prepared.decoder.encoder_rows

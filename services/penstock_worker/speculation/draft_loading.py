@@ -95,6 +95,7 @@ class DraftLoader:
         self._ends = frozenset(prepared.generation.eos_token_ids)
         self._served = served
         self._loaded: tuple[Forward, int] | None = None
+        self.served_parts = 0
 
     @property
     def told(self) -> dict[str, str]:
@@ -114,7 +115,9 @@ class DraftLoader:
         def with_blocks(blocks: int) -> Forward:
             forward = draft(groups * blocks)
             self._loaded = forward, blocks
-            return BesideDraft(served(blocks), forward, groups)
+            both = BesideDraft(served(blocks), forward, groups)
+            self.served_parts = len(both.served.kv_blocks())
+            return both
 
         return with_blocks
 

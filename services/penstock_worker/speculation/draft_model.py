@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from penstock.protocol.common import TokenSampling
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import Sampler
@@ -108,6 +108,11 @@ class DraftModel:
             self._rows.given(work.new_blocks)
         for number in plan.released:
             self._drafted.pop(number, None)
+
+    def fetched(self, message: FetchKV) -> None:
+        """What is fetched has none of its rows: where they are wanted, they are computed."""
+        self._rows.copied(message.copies)
+        self._rows.given(message.blocks)
 
     def first(self, number: int) -> int | None:
         """Returns None: no draft is known before it is computed."""

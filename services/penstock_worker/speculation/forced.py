@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.grammar import SlotGrammars
 from penstock_worker.speculation.interface import Proposer, proposed_otherwise
 
@@ -33,6 +33,9 @@ class ForcedTokens:
         for slot in plan.released:
             self._counted.pop(slot, None)
         self._other.take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        self._other.fetched(message)
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         found = [

@@ -106,6 +106,7 @@ class HeadLoader:
         self._served = served
         self._together = ranks.place.ranks > 1
         self._loaded: tuple[HeadForward, HiddenRows, int] | None = None
+        self.served_parts = 0
 
     @property
     def told(self) -> dict[str, str]:
@@ -124,7 +125,9 @@ class HeadLoader:
             forward = head(blocks)
             hidden = HiddenRows(forward.like)
             self._loaded = forward, hidden, blocks
-            return BesideHead(served(blocks), forward, self._taps, hidden, self._together)
+            both = BesideHead(served(blocks), forward, self._taps, hidden, self._together)
+            self.served_parts = len(both.served.kv_blocks())
+            return both
 
         return with_blocks
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 
 
 class Proposer(Protocol):
@@ -20,6 +20,10 @@ class Proposer(Protocol):
     def take(self, plan: Plan) -> None:
         """Called before a plan is computed, when the slots have followed it and its blocks have
         been copied."""
+
+    def fetched(self, message: FetchKV) -> None:
+        """Called when blocks have been copied, and others are going to be filled, without a
+        plan."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         """Returns for each work what it expects to follow the slot's tokens: at most `work.draft`
@@ -50,6 +54,9 @@ class NoProposer:
 
     def take(self, plan: Plan) -> None:
         """There is nothing to follow."""
+
+    def fetched(self, message: FetchKV) -> None:
+        """It has nothing in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [[] for _ in scheduled]

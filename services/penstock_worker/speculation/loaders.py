@@ -25,6 +25,11 @@ class LoadsDrafts(Protocol):
     def recipe(self) -> Recipe:
         """Returns the recipe of both models."""
 
+    @property
+    def served_parts(self) -> int:
+        """How many arrays of blocks are the served model's, once the recipe's forward pass has been
+        made. They come first."""
+
     def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> Proposer:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slots
 from penstock_worker.speculation.following import FollowedSlot, FollowedSlots
 
@@ -49,6 +49,9 @@ class LookupProposer:
         for followed in self._followed.take(plan):
             for way in self._ways:
                 way.ended(followed)
+
+    def fetched(self, message: FetchKV) -> None:
+        """It has nothing in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [self._of_work(work) if work.draft else [] for work in scheduled]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.speculation.interface import Proposer, proposed_otherwise
 from penstock_worker.speculation.lookup import LookupProposer
 
@@ -19,6 +19,9 @@ class LookupFirst:
     def take(self, plan: Plan) -> None:
         self._lookup.take(plan)
         self._model.take(plan)
+
+    def fetched(self, message: FetchKV) -> None:
+        self._model.fetched(message)
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return proposed_otherwise(self._model, scheduled, self._lookup.propose(scheduled))

@@ -20,7 +20,7 @@ from torch import Tensor
 from penstock import logs
 from penstock.protocol.common import TokenLogprobs
 from penstock.protocol.from_worker import SlotResult
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock.transcription_facts import Alignment
 from penstock_worker.adapters.interface import NO_ADAPTERS, StepAdapters
 from penstock_worker.alignment.slots import Alignments
@@ -44,7 +44,7 @@ from penstock_worker.steps.newest import NewestTokens
 from penstock_worker.steps.plans import failure
 from penstock_worker.steps.prompt_logprobs import PromptLogprobs
 from penstock_worker.steps.sampling import sample_request, sampling_rows
-from penstock_worker.stores.tier import NO_STORE, StepStore
+from penstock_worker.stores.tier import NO_STORE, StepStore, Tell
 
 log = logs.get(__name__)
 
@@ -108,6 +108,10 @@ class Generate(StepKind[Launch]):
         self._drafting.proposer.take(plan)
         self._alignments.apply(plan)
         self._looks = plan.looks
+
+    def fetch(self, message: FetchKV, tell: Tell) -> None:
+        self._drafting.proposer.fetched(message)
+        super().fetch(message, tell)
 
     def check(self) -> None:
         self._check()

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from penstock.errors import StartupError
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import StoredLayout
 
 NONCE_BYTES = 12
@@ -52,7 +53,7 @@ class EncryptingSeal:
     def name(self, key: bytes) -> bytes:
         return blake2b(key, digest_size=32, key=self._names).digest()
 
-    def close(self, key: bytes, payload: bytes) -> bytes:
+    def close(self, key: bytes, payload: Contents) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, payload, key)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock_worker.stores.contents import Contents
+
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
@@ -48,8 +50,8 @@ class KVStore(Protocol):
         """The contents, after their digest was compared; None where there are none that are
         whole."""
 
-    def write(self, key: bytes, payload: bytes) -> bool:
-        """Keeps the contents; whether they are there now."""
+    def write(self, key: bytes, payload: Contents) -> bool:
+        """Keeps the contents; whether they are there now. A plug-in's store gets bytes."""
 
     def close(self) -> None:
         """The store isn't used any more. Idempotent."""

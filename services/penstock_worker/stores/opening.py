@@ -10,10 +10,11 @@ from pathlib import Path
 import penstock
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.kv_layout import ONE_GROUP, KVGroup
+from penstock.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.parallel.place import RankPlace
+from penstock_worker.stores.contents import WritePace
 from penstock_worker.stores.disk.folder import SegmentFolder
 from penstock_worker.stores.encryption import EncryptingSeal, read_secret
 from penstock_worker.stores.interface import KVStore, StoredLayout
@@ -22,7 +23,13 @@ from penstock_worker.stores.peers.opening import open_transfer
 from penstock_worker.stores.plugged import open_plugged
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from penstock_worker.stores.several import StoresInOrder
-from penstock_worker.stores.tier import MAX_UNWRITTEN_BYTES, NO_STORE, StepStore, StoreTier
+from penstock_worker.stores.tier import (
+    MAX_UNWRITTEN_BYTES,
+    NO_STORE,
+    StepStore,
+    StoreTier,
+)
+from penstock_worker.stores.writer import GATHER_SECONDS
 
 MEMORY_BYTES_PER_SECOND = 2**36
 """Where nothing wears out or fills up by what is written."""
@@ -42,37 +49,30 @@ def open_store(
     groups: tuple[KVGroup, ...],
     *,
     place: RankPlace,
-    drafts: bool,
     transport: TransportSettings,
 ) -> StepStore:
     """The tier that the setup asks for, for blocks of `copies`. `fingerprint` is the worker's;
-    `place`: of this rank, which keeps its own part of each block; `drafts`: whether a draft model
-    shares the blocks; `transport`: how other workers are reached. Raises StartupError."""
-    if place.ranks > 1 and (setup.kv_endpoint or setup.kv_peers):
-        asked = "kv_endpoint" if setup.kv_endpoint else "kv_peers"
-        raise StartupError(
-            f"{asked} is set: it serves models on one rank, and this one has {place.ranks}"
-        )
-    if groups != ONE_GROUP:
-        refuse_store(setup, "it serves models whose layers all see everything before a token")
-    if drafts:
-        refuse_store(setup, "it doesn't keep what a draft model computes; draft by n-grams, or not")
-    layout = _layout_of(setup, copies, fingerprint, place.rank)
+    `place`: of this rank, which keeps its own part of each block; `transport`: how other workers
+    are reached. Raises StartupError."""
+    layout = _layout_of(setup, copies, fingerprint, place.rank, groups)
     stores: list[KVStore] = []
+    pace = WritePace()
     with ExitStack() as failed:
         failed.callback(_close, stores)
-        stores += _stores(setup, layout)
+        stores += _stores(setup, layout, pace)
         written = setup.disk_kv_write_bytes // place.ranks if stores else MEMORY_BYTES_PER_SECOND
         seal, transfers = DigestSeal(), TransferCounts()
-        for transfer in open_transfer(setup, seal.over(layout), transport, transfers):
+        for transfer in open_transfer(setup, seal.over(layout), place, transport, transfers):
             stores.append(SealedStore(transfer, seal))
         failed.pop_all()
     if not stores:
         return NO_STORE
     store = stores[0] if len(stores) == 1 else StoresInOrder(stores)
     # A step of a prompt that another engine core waits for comes as a whole.
-    unwritten = max(MAX_UNWRITTEN_BYTES, setup.kv_transfer_bytes // 2 if setup.kv_endpoint else 0)
-    return StoreTier(store, copies, max(1, written), unwritten, transfers)
+    shared = setup.kv_transfer_bytes // place.ranks // 2 if setup.kv_endpoint else 0
+    unwritten = max(MAX_UNWRITTEN_BYTES, shared)
+    gather = 0.0 if setup.kv_endpoint else GATHER_SECONDS  # Others may wait for it.
+    return StoreTier(store, copies, max(1, written), unwritten, transfers, pace, gather)
 
 
 def _close(stores: list[KVStore]) -> None:
@@ -80,23 +80,25 @@ def _close(stores: list[KVStore]) -> None:
         store.close()
 
 
-def _stores(setup: Setup, layout: StoredLayout) -> Iterator[KVStore]:
+def _stores(setup: Setup, layout: StoredLayout, pace: WritePace) -> Iterator[KVStore]:
     """The fastest first."""
     encryption = _encryption(setup, layout)
     if setup.disk_kv_dir:
-        yield _on_disk(setup, layout, encryption)
+        yield _on_disk(setup, layout, encryption, pace)
     if setup.kv_store:
         seal = encryption or DigestSeal()
         below = open_plugged(setup.kv_store, setup.kv_store_address, seal.over(layout))
         yield SealedStore(below, seal)
 
 
-def _on_disk(setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None) -> KVStore:
-    """Segments have digests of their own."""
+def _on_disk(
+    setup: Setup, layout: StoredLayout, seal: EncryptingSeal | None, pace: WritePace
+) -> KVStore:
+    """Segments have checksums of their own."""
     root = Path(setup.disk_kv_dir).expanduser().absolute()
     if seal is None:
-        return SegmentFolder(root, layout, setup.disk_kv_bytes)
-    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes), seal)
+        return SegmentFolder(root, layout, setup.disk_kv_bytes, pace)
+    return SealedStore(SegmentFolder(root, seal.over(layout), setup.disk_kv_bytes, pace), seal)
 
 
 def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
@@ -105,8 +107,15 @@ def _encryption(setup: Setup, layout: StoredLayout) -> EncryptingSeal | None:
     return EncryptingSeal(read_secret(Path(setup.disk_kv_key_file).expanduser()), layout)
 
 
-def _layout_of(setup: Setup, copies: BlockCopies, fingerprint: str, rank: int) -> StoredLayout:
+def _layout_of(
+    setup: Setup,
+    copies: BlockCopies,
+    fingerprint: str,
+    rank: int,
+    groups: tuple[KVGroup, ...],
+) -> StoredLayout:
     sizes = (rank, setup.block_size, *copies.widths)
-    parts = (fingerprint, penstock.__version__, *map(str, sizes))
+    # Which layers a block holds depends on how far each may see, and so on max_model_len.
+    parts = (fingerprint, penstock.__version__, *map(str, sizes), *map(repr, groups))
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return StoredLayout(name, sum(copies.widths))

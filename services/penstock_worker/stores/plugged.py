@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 from penstock import logs
 from penstock.errors import StartupError
 from penstock.plugins import KV_STORES, named_plugin, plugin_names
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import KVStore, OpenStore, StoredLayout
 
 log = logs.get(__name__)
@@ -79,8 +80,9 @@ class GuardedStore:
             return None
         return payload
 
-    def write(self, key: bytes, payload: bytes) -> bool:
-        return bool(self._asked(lambda: self._store.write(key, payload), False))
+    def write(self, key: bytes, payload: Contents) -> bool:
+        contents = bytes(payload)
+        return bool(self._asked(lambda: self._store.write(key, contents), False))
 
     def close(self) -> None:
         try:

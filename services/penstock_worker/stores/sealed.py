@@ -1,16 +1,14 @@
-"""Contents on their way to a store and back: with a digest, or encrypted."""
+"""Contents on their way to a store and back: with a checksum, or encrypted."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Protocol
 
+from penstock_worker.stores.contents import CHECKSUM_BYTES, Contents, checksum
 from penstock_worker.stores.interface import KVStore, StoredLayout
-
-DIGEST_BYTES = 32
 
 
 class Seal(Protocol):
@@ -26,7 +24,7 @@ class Seal(Protocol):
     def name(self, key: bytes) -> bytes:
         """Under which the store knows the key, 32 bytes."""
 
-    def close(self, key: bytes, payload: bytes) -> bytes:
+    def close(self, key: bytes, payload: Contents) -> bytes:
         """What is stored for the contents."""
 
     def open(self, key: bytes, stored: bytes) -> bytes | None:
@@ -34,9 +32,9 @@ class Seal(Protocol):
 
 
 class DigestSeal:
-    """The contents behind a digest of theirs and of their key."""
+    """The contents behind a checksum of theirs and of their key."""
 
-    extra_bytes = DIGEST_BYTES
+    extra_bytes = CHECKSUM_BYTES
 
     def over(self, layout: StoredLayout) -> StoredLayout:
         return replace(layout, payload_bytes=layout.payload_bytes + self.extra_bytes)
@@ -44,12 +42,12 @@ class DigestSeal:
     def name(self, key: bytes) -> bytes:
         return key
 
-    def close(self, key: bytes, payload: bytes) -> bytes:
-        return _digest(key, payload) + payload
+    def close(self, key: bytes, payload: Contents) -> bytes:
+        return b"".join((checksum(key, payload), payload))
 
     def open(self, key: bytes, stored: bytes) -> bytes | None:
-        digest, payload = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
-        return payload if hmac.compare_digest(digest, _digest(key, payload)) else None
+        made, payload = stored[:CHECKSUM_BYTES], stored[CHECKSUM_BYTES:]
+        return payload if hmac.compare_digest(made, checksum(key, payload)) else None
 
 
 class SealedStore:
@@ -81,14 +79,8 @@ class SealedStore:
         self._num_broken += payload is None
         return payload
 
-    def write(self, key: bytes, payload: bytes) -> bool:
+    def write(self, key: bytes, payload: Contents) -> bool:
         return self._store.write(self._seal.name(key), self._seal.close(key, payload))
 
     def close(self) -> None:
         self._store.close()
-
-
-def _digest(key: bytes, payload: bytes) -> bytes:
-    digest = sha256(key)
-    digest.update(payload)
-    return digest.digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import KVStore
 
 MAX_TURNS = 16
@@ -46,7 +47,7 @@ class StoresInOrder:
                 return payload
         return None
 
-    def write(self, key: bytes, payload: bytes) -> bool:
+    def write(self, key: bytes, payload: Contents) -> bool:
         """Whether any keeps it."""
         kept = [store.has(key) or store.write(key, payload) for store in self._stores]
         return any(kept)

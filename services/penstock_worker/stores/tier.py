@@ -1,13 +1,13 @@
 """A store of KV beside the steps: a thread that writes what is computed, and one that reads.
 
 Steps never wait for the store. What is to be kept is copied out of the KV cache, and left out where
-the writer is behind. What is read is checked before it is copied into blocks that belong to the
+the writer is behind. It is written in the time that steps leave, unless half of what may wait does.
+What is read is checked before it is copied into blocks that belong to the
 fetch alone.
 """
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
@@ -17,16 +17,15 @@ from typing import Protocol
 from penstock import logs
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
+from penstock_worker.stores.contents import WritePace
 from penstock_worker.stores.interface import KVStore
 from penstock_worker.stores.peers.counts import TransferCounts
+from penstock_worker.stores.writer import GATHER_SECONDS, BlockBytes, BlockWriter
 
 log = logs.get(__name__)
 
 MAX_UNWRITTEN_BYTES = 64 * 2**20
 """Copies of blocks that wait to be written, where nobody waits for them."""
-
-FLUSH_SECONDS = 2.0
-"""At the end, for what isn't written yet."""
 
 CLOSE_SECONDS = 5.0
 
@@ -39,14 +38,6 @@ once would else never be tried again."""
 
 Tell = Callable[[FoundKV | FetchedKV], None]
 """Sends an answer to the engine core. From any thread."""
-
-
-class BlockBytes(Protocol):
-    """The KV cache's blocks as bytes: BlockCopies."""
-
-    def read(self, block: int) -> bytes: ...
-
-    def write(self, block: int, data: bytes) -> None: ...
 
 
 class StepStore(Protocol):
@@ -111,7 +102,7 @@ NO_STORE: StepStore = NoStore()
 
 
 class StoreTier:
-    """num_written, num_left_out: blocks."""
+    """writer: of what is computed."""
 
     def __init__(
         self,
@@ -120,16 +111,23 @@ class StoreTier:
         bytes_per_second: int,
         unwritten_bytes: int = MAX_UNWRITTEN_BYTES,
         transfers: TransferCounts | None = None,
+        pace: WritePace | None = None,
+        gather_seconds: float = GATHER_SECONDS,
     ) -> None:
         """unwritten_bytes: the most that waits to be written.  transfers: what `store` counts of
-        other workers; None: it knows none."""
+        other workers; None: it knows none.  pace: which `store` writes at.  gather_seconds: see
+        GATHER_SECONDS; others may wait for what is written."""
         self._transfers = transfers or TransferCounts()
-        self.num_written = self.num_left_out = 0
         self._store = store
         self._blocks = blocks
-        self._seconds_per_block = store.payload_bytes / bytes_per_second
-        self._most = max(1, unwritten_bytes // store.payload_bytes)
-        self._unwritten: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
+        self.writer = BlockWriter(
+            store,
+            blocks,
+            seconds_per_block=store.payload_bytes / bytes_per_second,
+            most=max(1, unwritten_bytes // store.payload_bytes),
+            pace=pace or WritePace(),
+            gather_seconds=gather_seconds,
+        )
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._filling = threading.Lock()
         self._epoch = 0
@@ -140,24 +138,13 @@ class StoreTier:
         self._unread = False
         """Whether blocks were found, and nothing was read since."""
         self._failed = False
-        self._closed = threading.Event()
-        self._last_write = math.inf
-        """Until when it goes on at the end, by time.monotonic."""
-        self._threads = [
-            threading.Thread(target=self._write, name="kv-to-store", daemon=True),
-            threading.Thread(target=self._read, name="kv-from-store", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._closed = False
+        self._reader = threading.Thread(target=self._read, name="kv-from-store", daemon=True)
+        self._reader.start()
 
     def save(self, saves: Sequence[Save]) -> None:
-        for save in [] if self._alone else saves:
-            if self._store.has(save.key):
-                continue
-            if self._unwritten.qsize() >= self._most:
-                self.num_left_out += 1
-                continue
-            self._unwritten.put((save.key, self._blocks.read(save.block)))
+        if not self._alone:
+            self.writer.save(saves)
 
     def look_up(self, message: LookUpKV, tell: Tell) -> None:
         self._asked.put(lambda: self._look_up(message, tell))
@@ -168,8 +155,8 @@ class StoreTier:
 
     def blocks(self) -> dict[str, int]:
         return {
-            "written": self.num_written,
-            "left_out": self.num_left_out,
+            "written": self.writer.num_written,
+            "left_out": self.writer.num_left_out,
             "damaged": self._store.num_damaged,
         }
 
@@ -188,41 +175,20 @@ class StoreTier:
 
     def close(self) -> None:
         self.reset()
-        self._last_write = time.monotonic() + FLUSH_SECONDS
-        self._closed.set()
-        self._unwritten.put(None)
+        self._closed = True
         self._asked.put(None)
-        for thread in self._threads:
-            thread.join(CLOSE_SECONDS)
-        if not any(thread.is_alive() for thread in self._threads):
+        over = self.writer.close(CLOSE_SECONDS)
+        self._reader.join(CLOSE_SECONDS)
+        if over and not self._reader.is_alive():
             self._store.close()  # Else it doesn't answer, and nobody waits for it.
 
-    # ---- threads
-
-    def _write(self) -> None:
-        while (item := self._unwritten.get()) is not None:
-            if time.monotonic() > self._last_write:
-                return
-            if self._store.has(item[0]):
-                continue
-            if self._keeps(*item):
-                self.num_written += 1
-                self._closed.wait(self._seconds_per_block)
-            else:
-                self.num_left_out += 1
+    # ---- the thread that reads
 
     def _read(self) -> None:
         while (task := self._asked.get()) is not None:
-            if self._closed.is_set():
+            if self._closed:
                 return
             task()
-
-    def _keeps(self, key: bytes, payload: bytes) -> bool:
-        try:
-            return self._store.write(key, payload)
-        except Exception as error:
-            self._fault(error)
-            return False
 
     def _look_up(self, message: LookUpKV, tell: Tell) -> None:
         try:

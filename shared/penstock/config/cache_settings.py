@@ -104,8 +104,8 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None,
         Meta(
             description="Where this engine core's worker gives other engine cores' workers the KV"
-            " blocks that it computes (tcp://HOST:PORT or ipc://PATH); default: nowhere. For the"
-            " same models as disk_kv_dir."
+            " blocks that it computes (tcp://HOST:PORT or ipc://PATH); default: nowhere. Rank r of"
+            " several has the port PORT + r, or the path PATH.r, on the same machine."
         ),
     ] = None
     kv_peers: Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-MAX_ASKED_KEYS = 8192
+MAX_ASKED_KEYS = 32_768
 """Of one AskKV."""
 
 MAX_PART_BYTES = 2**20

@@ -8,7 +8,6 @@ import pytest
 from penstock.config.settings import CacheSettings, EngineConfig
 from penstock.errors import InvalidRequest
 from penstock_engine.simulate.cost import StepCost
-from penstock_engine.simulate.groups import parse_groups
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.synthetic import Synthetic, synthetic
@@ -94,10 +93,6 @@ def test_workers_die_on_either_side() -> None:
         ({"prefill_replicas": 1, "prefill_tokens": 0}, "1 token or more"),
         ({"prefill_replicas": 1, "disk_blocks": 5}, "not both"),
         ({"prefill_replicas": 1, "transfer_block": -1.0}, "a block is read in"),
-        (
-            {"prefill_replicas": 1, "kv_groups": parse_groups("full,window=64")},
-            "one KV group",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, object], words: str) -> None:

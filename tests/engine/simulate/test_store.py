@@ -12,7 +12,6 @@ from penstock.errors import InvalidRequest
 from penstock.protocol.from_worker import FetchedKV, FoundKV
 from penstock.protocol.to_worker import FetchKV, LookUpKV, Save
 from penstock_engine.simulate.agents import AgentTraffic, agents
-from penstock_engine.simulate.groups import parse_groups
 from penstock_engine.simulate.report import SimulationReport, report_of
 from penstock_engine.simulate.simulation import Simulation, SimulationOptions
 from penstock_engine.simulate.store import SimulatedStore
@@ -86,7 +85,6 @@ def test_it_keeps_what_was_used_last_and_answers_in_turn() -> None:
     [
         ({"disk_blocks": -1}, "0 blocks on disk or more"),
         ({"disk_block": float("nan")}, "a block is read in 0 to 100 seconds"),
-        ({"disk_blocks": 1, "kv_groups": parse_groups("full,window=64")}, "one KV group"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, object], said: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
-from penstock.protocol.to_worker import Plan, SlotWork
+from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slots
 from tests.worker.driver import GREEDY, Job
 
@@ -51,6 +51,9 @@ class Oracle:
 
     def take(self, plan: Plan) -> None:
         """It knows everything before."""
+
+    def fetched(self, message: FetchKV) -> None:
+        """It has nothing in blocks."""
 
     def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
         return [self._of(work) for work in scheduled]

@@ -17,6 +17,7 @@ import zmq
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.protocol.between_workers import (
+    MAX_ASKED_KEYS,
     MAX_PART_BYTES,
     AskedOfPeer,
     AskKV,
@@ -33,6 +34,7 @@ from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.memory import BlockMemory
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.peers.peer import KVPeer
+from penstock_worker.stores.peers.places import rank_endpoint
 from penstock_worker.stores.peers.server import KVServer
 from penstock_worker.stores.sealed import DigestSeal, SealedStore
 from tests.worker.stores.test_folder import key
@@ -183,7 +185,7 @@ def test_hostile_questions_get_no_answer_and_harm_nobody(two: Two) -> None:
         b"\x93\x01\x02",
         encode({"type": "send_kv"}),
         encode(AskKV(1, "this model", [b"short"])),
-        encode(AskKV(1, "this model", keys(0) * 8193)),
+        encode(AskKV(1, "this model", keys(0) * (MAX_ASKED_KEYS + 1))),
         encode(SendKV(1, "this model", key(0), -5, 10)),
         encode(SendKV(1, "this model", key(0), 0, PAYLOAD)),
         encode(SendKV(1, "this model", key(0), PAYLOAD - 1, 2)),
@@ -345,3 +347,12 @@ def test_a_network_in_plain_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"a KV block takes 2,109,497"):
         BlockMemory(LAYOUT, PAYLOAD - 1)
     context.destroy(linger=0)
+
+
+def test_ranks_have_places_of_their_own() -> None:
+    assert rank_endpoint("kv_endpoint", "ipc:///a/kv", 0) == "ipc:///a/kv"
+    assert rank_endpoint("kv_endpoint", "ipc:///a/kv", 2) == "ipc:///a/kv.2"
+    assert rank_endpoint("kv_peers", "tcp://10.0.0.2:7070", 3) == "tcp://10.0.0.2:7073"
+    assert rank_endpoint("kv_peers", "tcp://[fe80::1]:7070", 1) == "tcp://[fe80::1]:7071"
+    with pytest.raises(StartupError, match=r"tcp://\*:65534: there is no port for rank 2"):
+        rank_endpoint("kv_endpoint", "tcp://*:65534", 2)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from penstock.protocol.from_worker import FetchedKV, FoundKV
@@ -26,8 +27,8 @@ class Blocks:
     def __init__(self) -> None:
         self.data = [contents(number) for number in range(20)]
 
-    def read(self, block: int) -> bytes:
-        return self.data[block]
+    def read(self, block: int, into: np.ndarray) -> None:
+        into[:] = np.frombuffer(self.data[block], dtype=np.uint8)
 
     def write(self, block: int, data: bytes) -> None:
         self.data[block] = data
@@ -46,9 +47,9 @@ def disk(tmp_path: Path, blocks: Blocks) -> Iterator[StoreTier]:
 
 
 def saved(disk: StoreTier, *numbers: int) -> None:
-    before = disk.num_written
+    before = disk.writer.num_written
     disk.save([Save(key(n), n) for n in numbers])
-    wait_until(lambda: disk.num_written == before + len(numbers))
+    wait_until(lambda: disk.writer.num_written == before + len(numbers))
 
 
 def looked_up(disk: StoreTier, *numbers: int) -> FoundKV:
@@ -105,7 +106,7 @@ def test_what_is_computed_faster_than_it_is_written_is_left_out(
     slow = StoreTier(folder, blocks, 1, unwritten_bytes=3 * PAYLOAD)
     try:
         slow.save([Save(key(n), n) for n in range(20)])
-        assert slow.num_left_out >= 20 - 3 - 1
+        assert slow.writer.num_left_out >= 20 - 3 - 1
     finally:
         slow.close()  # Without waiting for what it may write in hours.
 
@@ -137,7 +138,7 @@ def test_a_store_that_raises_what_it_should_not_ends_no_thread(
         assert found(disk, 0) == 0
         assert fetched(disk, [0], [15]) == 0
         disk.save([Save(key(1), 1)])
-        wait_until(lambda: disk.num_left_out == 1)
+        wait_until(lambda: disk.writer.num_left_out == 1)
     saved(disk, 1)
     assert found(disk, 0, 1) == 2
     assert fetched(disk, [0, 1], [15, 16]) == 2

@@ -47,6 +47,22 @@ PK_PUBLIC void pk_sample(const PkSampling* batch, void* work);
 // draws[i]: in [0, 1), 53 bits, a pure function of (seed, sequence, token).  sequence < 2^32.
 PK_PUBLIC void pk_uniform(int count, const uint64_t* seeds, const uint64_t* sequences, const uint64_t* tokens, double* draws);
 
+// A block's contents that are written to a file at `offset`: header, 16 bytes of checksum, payload. The header is
+// written last.
+struct PkKept {
+  int32_t fd, key_bytes;
+  const void *key, *header, *payload;
+  uint64_t header_bytes, payload_bytes;
+  int64_t offset;
+};
+
+// Row `block` of each of `count` arrays, whose rows have `widths` bytes, one behind another.
+PK_PUBLIC void pk_gather(const uint64_t* parts, const uint64_t* widths, int count, uint64_t block, void* target);
+// out: [2], a checksum of key and contents. key_bytes: a multiple of 8.
+PK_PUBLIC void pk_checksum(const void* key, int key_bytes, const void* data, size_t size, uint64_t* out);
+// 0, or an errno. In a thread that gives way to all others; with `idle` it has only the time that nobody else wants.
+PK_PUBLIC int pk_keep(const PkKept* kept, int idle);
+
 }  // extern "C"
 
 namespace pk {

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from penstock import logs
 from penstock.errors import StartupError
+from penstock_worker.stores.contents import Contents, WritePace
 from penstock_worker.stores.disk.segment import HEADER_BYTES, UNFINISHED, SegmentFile
 from penstock_worker.stores.interface import StoredLayout
 
@@ -42,8 +43,12 @@ RETRY_SECONDS = 30.0
 class SegmentFolder:
     """A KVStore."""
 
-    def __init__(self, root: Path, layout: StoredLayout, limit_bytes: int) -> None:
-        """Makes the folders. limit_bytes: that all of `root` may hold. Raises StartupError."""
+    def __init__(
+        self, root: Path, layout: StoredLayout, limit_bytes: int, pace: WritePace | None = None
+    ) -> None:
+        """Makes the folders. limit_bytes: that all of `root` may hold; pace: who writes may change
+        it. Raises StartupError."""
+        self._pace = pace or WritePace()
         self._root, self._folder = root, root / layout.name
         self._payload_bytes, self._limit = layout.payload_bytes, limit_bytes
         each = HEADER_BYTES + layout.payload_bytes
@@ -110,7 +115,7 @@ class SegmentFolder:
                 del self._index[key]
             return payload
 
-    def write(self, key: bytes, payload: bytes) -> bool:
+    def write(self, key: bytes, payload: Contents) -> bool:
         """Appends the contents; whether they are there now. After an error nothing is written for
         RETRY_SECONDS."""
         if self.has(key):
@@ -120,7 +125,7 @@ class SegmentFolder:
             return False
         try:
             own = self._writable()
-            place = own.append(key, payload)
+            place = own.append(key, payload, self._pace)
         except OSError as error:
             log.warning("KV can't be written to disk", reason=str(error))
             self._not_before = now + RETRY_SECONDS

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from penstock.errors import StartupError
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import StoredLayout
 
 
@@ -56,13 +57,13 @@ class BlockMemory:
     def read(self, key: bytes) -> bytes | None:
         return self._blocks.get(key)
 
-    def write(self, key: bytes, payload: bytes) -> bool:
+    def write(self, key: bytes, payload: Contents) -> bool:
         if len(payload) != self.payload_bytes:
             return False
         with self._lock:
             while len(self._blocks) >= self._most and key not in self._blocks:
                 self._blocks.popitem(last=False)
-            self._blocks[key] = payload
+            self._blocks[key] = bytes(payload)
             self.written_at = time.monotonic()
         return True
 

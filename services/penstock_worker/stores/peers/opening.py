@@ -10,12 +10,14 @@ import zmq
 
 from penstock.config.settings import TransportSettings
 from penstock.protocol.to_worker import Setup
+from penstock_worker.parallel.place import RankPlace
 from penstock_worker.stores.interface import KVStore, StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.memory import BlockMemory
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.peers.peer import KVPeer
+from penstock_worker.stores.peers.places import rank_endpoint
 from penstock_worker.stores.peers.server import KVServer
 
 
@@ -44,32 +46,39 @@ class Closing:
 
 
 def open_transfer(
-    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+    setup: Setup,
+    layout: StoredLayout,
+    place: RankPlace,
+    transport: TransportSettings,
+    counts: TransferCounts,
 ) -> Iterator[KVStore]:
-    """What is kept for others, then what others have. Raises StartupError."""
+    """What is kept for others, then what others have. `place`: of this rank, which talks to those
+    that have the same place in theirs. Raises StartupError."""
     if setup.kv_endpoint:
-        yield _kept_for_others(setup, layout, transport, counts)
+        endpoint = rank_endpoint("kv_endpoint", setup.kv_endpoint, place.rank)
+        memory = BlockMemory(layout, setup.kv_transfer_bytes // place.ranks)
+        yield _kept_for_others(memory, endpoint, transport, counts)
     if setup.kv_peers:
-        yield _of_others(setup, layout, transport, counts)
+        peers = [rank_endpoint("kv_peers", peer, place.rank) for peer in setup.kv_peers]
+        yield _of_others(peers, layout, transport, counts)
 
 
 def _kept_for_others(
-    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+    memory: BlockMemory, endpoint: str, transport: TransportSettings, counts: TransferCounts
 ) -> KVStore:
-    memory = BlockMemory(layout, setup.kv_transfer_bytes)
     with ExitStack() as failed:
         context, keys = _context(transport, failed)
-        server = KVServer(context, setup.kv_endpoint, memory, keys, counts)
+        server = KVServer(context, endpoint, memory, keys, counts)
         failed.pop_all()
     return Closing(memory, (server.close, keys.close, context.term))
 
 
 def _of_others(
-    setup: Setup, layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
+    endpoints: list[str], layout: StoredLayout, transport: TransportSettings, counts: TransferCounts
 ) -> KVStore:
     with ExitStack() as failed:
         context, keys = _context(transport, failed)
-        peers = [KVPeer(context, endpoint, layout, keys) for endpoint in setup.kv_peers]
+        peers = [KVPeer(context, endpoint, layout, keys) for endpoint in endpoints]
         failed.pop_all()
     return Closing(OtherWorkers(layout, peers, counts), (keys.close, context.term))
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import zmq
 
 from penstock.protocol.between_workers import MAX_ASKED_KEYS
+from penstock_worker.stores.contents import Contents
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.peer import KVPeer, PeerFault
@@ -77,7 +78,7 @@ class OtherWorkers:
                 self._counts.fetched_bytes += len(contents)
             return contents
 
-    def write(self, key: bytes, payload: bytes) -> bool:
+    def write(self, key: bytes, payload: Contents) -> bool:
         return False
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from penstock_worker.stores.peers.memory import BlockMemory
 
 log = logs.get(__name__)
 
-MAX_QUESTION_BYTES = 512 * 1024
+MAX_QUESTION_BYTES = 2 * 2**20
 
 MAX_UNREAD_PARTS = 16
 """Queued towards one worker; what is beyond that is not sent."""

@@ -1,0 +1,64 @@
+"""Blocks' contents: their checksum, and how they get to a file. The CPU kernels do both beside the
+interpreter, where they are there."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from types import ModuleType
+
+from penstock_kernels.reference import checksum as in_python
+
+CHECKSUM_BYTES = in_python.CHECKSUM_BYTES
+
+Contents = bytes | memoryview
+"""Of a block. A view is of bytes, and is overwritten once whoever got it has returned."""
+
+
+@dataclass(slots=True)
+class WritePace:
+    """behind: whether so much waits to be written that it is written beside the steps, not only in
+    time that they leave."""
+
+    behind: bool = False
+
+
+def checksum(key: bytes, payload: Contents) -> bytes:
+    """CHECKSUM_BYTES, against accidents."""
+    kernels = _kernels()
+    made = in_python if kernels is None else kernels
+    return bytes(made.checksum(key, payload))
+
+
+def keep(
+    fd: int, offset: int, key: bytes, header: bytes, payload: Contents, pace: WritePace
+) -> None:
+    """Writes header, checksum and payload at the offset, the header last, so that it is there only
+    if all is. Raises OSError."""
+    kernels = _kernels()
+    if kernels is None:
+        _write(fd, checksum(key, payload), offset + len(header))
+        _write(fd, payload, offset + len(header) + CHECKSUM_BYTES)
+        _write(fd, header, offset)
+    else:
+        kernels.keep(fd, offset, key, header, payload, idle=not pace.behind)
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    from penstock_kernels.cpu import kept, library
+
+    try:
+        library.load()
+    except ImportError:
+        return None
+    return kept
+
+
+def _write(fd: int, data: Contents, at: int) -> None:
+    """All of it. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
