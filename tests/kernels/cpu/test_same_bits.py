@@ -1,4 +1,4 @@
-"""AVX-512 without units for bfloat16, AMX, and AVX-VNNI have the bits of AVX2."""
+"""AVX-512 without units for bfloat16, AMX, AVX-VNNI and NEON have the bits of AVX2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.kernels.cpu.test_recurrent import SHAPES
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
 
 
-LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni")
+LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni", "neoni8mm", "neon")
+"""Both families of processors meet where one is emulated (emulated/machine.py)."""
 
 
 def usable(name: str) -> bool:
