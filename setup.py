@@ -62,7 +62,8 @@ other has the portable kernels."""
 
 
 class BuildKernels(build_ext):
-    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`)."""
+    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`), and
+    PENSTOCK_CXXFLAGS flags behind all others."""
 
     def build_extension(self, ext: Extension) -> None:
         try:
@@ -90,6 +91,7 @@ class BuildKernels(build_ext):
         # -Og comes last and counts: sanitizers at -O3 take minutes to compile.
         checks = [f"-fsanitize={sanitizers}", "-g1", "-fno-omit-frame-pointer", "-Og"]
         extra = checks if sanitizers else []
+        extra = [*extra, *os.environ.get("PENSTOCK_CXXFLAGS", "").split()]
 
         digest = runpy.run_path(str(SOURCES.with_name("sources.py")))["digest"](SOURCES)
         macros = [("PK_SOURCES", f'"{digest}"'), *([(macro, "1")] if macro else [])]
@@ -126,7 +128,9 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         Extension(
-            LIBRARY, [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]], language="c++"
+            LIBRARY,
+            [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]],
+            language="c++",
         )
     ],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},

@@ -49,7 +49,7 @@ template <bool UNSIGNED> struct Bytes {
 #endif
 };
 
-// N times four inputs of one row.
+// A quarter's outputs times N times four inputs of a row.
 template <class Bytes, int N, int Q> __attribute__((always_inline)) inline int32x4_t dot_of_row(const W* w, const int8_t* a) {
   int32x4_t sums = vdupq_n_s32(0);
   PK_UNROLLED
@@ -63,56 +63,74 @@ template <class Bytes, int N, int Q> __attribute__((always_inline)) inline int32
   return sums;
 }
 
+// Levels of M rows, `stride` bytes apart.
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-// Eight inputs of two outputs each, from four each of four outputs.
-inline uint8x16_t zipped(uint8x16_t x, uint8x16_t y, bool second) {
-  const uint32x4_t four = vreinterpretq_u32_u8(x), next = vreinterpretq_u32_u8(y);
-  return vreinterpretq_u8_u32(second ? vzip2q_u32(four, next) : vzip1q_u32(four, next));
-}
-inline int8x16_t both_rows(int8x16_t x, int8x16_t y, bool second) {
-  const int64x2_t one = vreinterpretq_s64_s8(x), other = vreinterpretq_s64_s8(y);
-  return vreinterpretq_s8_s64(second ? vtrn2q_s64(one, other) : vtrn1q_s64(one, other));
-}
+// Eight inputs of two rows lie together; of an odd row they stay as they are.
+template <int N, int M> struct Rows {
+  int8x16_t pairs[M / 2 + 1][N / 2];
+  const int8_t* last;
 
-// A quarter's outputs times two rows at a time.
-template <class Bytes, int N, int M, int Q>
-__attribute__((always_inline)) inline void quarter_of_rows(const W* w, const int8_t* a, size_t stride, I* dots) {
-  uint8x16_t low[N / 2], high[N / 2];
-  PK_UNROLLED
-  for (int i = 0; i < N / 2; i++) {
-    low[i] = zipped(quarter<Q>(w[2 * i]), quarter<Q>(w[2 * i + 1]), false);
-    high[i] = zipped(quarter<Q>(w[2 * i]), quarter<Q>(w[2 * i + 1]), true);
-  }
-  PK_UNROLLED
-  for (int m = 0; m + 1 < M; m += 2, a += 2 * stride) {
-    int32x4_t first = vdupq_n_s32(0), second = first;
+  __attribute__((always_inline)) Rows(const int8_t* a, size_t stride) : last(a + (M - 1) * stride) {
     PK_UNROLLED
-    for (int i = 0; i < N / 2; i += 2) {
-      const int8x16_t x = vld1q_s8(a + 8 * i), y = vld1q_s8(a + stride + 8 * i);
-      const int8x16_t eight = both_rows(x, y, false), next = both_rows(x, y, true);
-      first = Bytes::multiply(Bytes::multiply(first, low[i], eight), low[i + 1], next);
-      second = Bytes::multiply(Bytes::multiply(second, high[i], eight), high[i + 1], next);
-    }
-    set_quarter<Q>(dots[m], vuzp1q_s32(first, second));
-    set_quarter<Q>(dots[m + 1], vuzp2q_s32(first, second));
+    for (int p = 0; p < M / 2; p++, a += 2 * stride)
+      for (int i = 0; i < N / 4; i++) {
+        const int64x2_t one = vreinterpretq_s64_s8(vld1q_s8(a + 16 * i)), other = vreinterpretq_s64_s8(vld1q_s8(a + stride + 16 * i));
+        pairs[p][2 * i] = vreinterpretq_s8_s64(vtrn1q_s64(one, other));
+        pairs[p][2 * i + 1] = vreinterpretq_s8_s64(vtrn2q_s64(one, other));
+      }
   }
-  if (M % 2) set_quarter<Q>(dots[M - 1], dot_of_row<Bytes, N, Q>(w, a));
+};
+
+template <class Bytes, int N, int M, int Q>
+__attribute__((always_inline)) inline void quarter_of_rows(const W* w, const Rows<N, M>& rows, I* dots) {
+  int32x4_t first[M / 2 + 1], second[M / 2 + 1];
+  for (int p = 0; p < M / 2; p++) first[p] = second[p] = vdupq_n_s32(0);
+  PK_UNROLLED
+  for (int i = 0; i < N / 2 && M > 1; i++) {
+    // Eight inputs of two outputs each, from four each of four outputs.
+    const uint32x4_t four = vreinterpretq_u32_u8(quarter<Q>(w[2 * i])), next = vreinterpretq_u32_u8(quarter<Q>(w[2 * i + 1]));
+    const uint8x16_t low = vreinterpretq_u8_u32(vzip1q_u32(four, next)), high = vreinterpretq_u8_u32(vzip2q_u32(four, next));
+    PK_UNROLLED
+    for (int p = 0; p < M / 2; p++) {
+      first[p] = Bytes::multiply(first[p], low, rows.pairs[p][i]);
+      second[p] = Bytes::multiply(second[p], high, rows.pairs[p][i]);
+    }
+  }
+  PK_UNROLLED
+  for (int p = 0; p < M / 2; p++) {
+    set_quarter<Q>(dots[2 * p], vuzp1q_s32(first[p], second[p]));
+    set_quarter<Q>(dots[2 * p + 1], vuzp2q_s32(first[p], second[p]));
+  }
+  if (M % 2) set_quarter<Q>(dots[M - 1], dot_of_row<Bytes, N, Q>(w, rows.last));
 }
 #else
+template <int N, int M> struct Rows {
+  const int8_t* first;
+  const size_t stride;
+  Rows(const int8_t* a, size_t apart) : first(a), stride(apart) {}
+};
+
 template <class Bytes, int N, int M, int Q>
-__attribute__((always_inline)) inline void quarter_of_rows(const W* w, const int8_t* a, size_t stride, I* dots) {
+__attribute__((always_inline)) inline void quarter_of_rows(const W* w, const Rows<N, M>& rows, I* dots) {
   PK_UNROLLED
-  for (int m = 0; m < M; m++, a += stride) set_quarter<Q>(dots[m], dot_of_row<Bytes, N, Q>(w, a));
+  for (int m = 0; m < M; m++) set_quarter<Q>(dots[m], dot_of_row<Bytes, N, Q>(w, rows.first + m * rows.stride));
 }
 #endif
+
+// A quarter is done before the next one begins: compilers would mix them, and lack registers.
+inline void finish_quarter() { asm volatile("" : : : "memory"); }
 
 // Of N times four inputs of M rows, `stride` bytes apart: the sum of weights times levels.
 template <bool UNSIGNED, int N, int M>
 __attribute__((always_inline)) inline void dots_of_rows(const W* w, const int8_t* a, size_t stride, I* dots) {
-  quarter_of_rows<Bytes<UNSIGNED>, N, M, 0>(w, a, stride, dots);
-  quarter_of_rows<Bytes<UNSIGNED>, N, M, 1>(w, a, stride, dots);
-  quarter_of_rows<Bytes<UNSIGNED>, N, M, 2>(w, a, stride, dots);
-  quarter_of_rows<Bytes<UNSIGNED>, N, M, 3>(w, a, stride, dots);
+  const Rows<N, M> rows(a, stride);
+  quarter_of_rows<Bytes<UNSIGNED>, N, M, 0>(w, rows, dots);
+  finish_quarter();
+  quarter_of_rows<Bytes<UNSIGNED>, N, M, 1>(w, rows, dots);
+  finish_quarter();
+  quarter_of_rows<Bytes<UNSIGNED>, N, M, 2>(w, rows, dots);
+  finish_quarter();
+  quarter_of_rows<Bytes<UNSIGNED>, N, M, 3>(w, rows, dots);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 // Rows of a product by floats whose sums the registers hold.
 constexpr int FLOAT_ROWS = 6;
 // Rows of quantised products that share the reading of weights.
-constexpr int LEVEL_ROWS = 12;
+constexpr int LEVEL_ROWS = 8;
 // The same as FLOAT_ROWS of attention's scores; of its values, rows and vectors of a head.
 constexpr int SCORE_ROWS = 6, VALUE_ROWS = 6, VALUE_VECTORS = 1;
 

@@ -1,7 +1,7 @@
 // The kernels' C interface, as tests load it in this processor's place for another one's instruction sets.
 //
 // Calls go to this processor's own library until one of the other's instruction sets is chosen, and then to a server
-// that an emulator runs (server.cpp).  It is built with the paths REAL, EMULATOR, PREFIX, SERVER and OTHER.
+// that an emulator runs (server.cpp).  PENSTOCK_EMULATED_CPU names the processor that it emulates.  It is built with the paths REAL, EMULATOR, PREFIX, SERVER and OTHER.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -92,7 +92,8 @@ class Server {
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (dup2(ends[1], SOCKET) < 0 || (ends[1] == SOCKET && fcntl(SOCKET, F_SETFD, 0))) _exit(1);
-      execl(EMULATOR, EMULATOR, "-cpu", "max", "-L", PREFIX, SERVER, OTHER, nullptr);
+      const char* processor = std::getenv("PENSTOCK_EMULATED_CPU");
+      execl(EMULATOR, EMULATOR, "-cpu", processor ? processor : "max", "-L", PREFIX, SERVER, OTHER, nullptr);
       _exit(1);
     }
     close(ends[1]);
@@ -155,23 +156,25 @@ PK_PUBLIC int pk_use(const char* name) {
   return 0;
 }
 
-// A function of the interface: its result, its name, its number above, and what its arguments are.
-#define PK_FORWARD(RESULT, NAME, NUMBER, TYPES, NAMES)                            \
-  PK_PUBLIC RESULT NAME TYPES {                                                   \
-    if (!chosen) return real<RESULT TYPES>(#NAME) NAMES;                          \
-    return static_cast<RESULT>(of_words(NUMBER) NAMES);                           \
-  }
+// name: [16]; the instruction set that the emulated processor's library uses.
+PK_PUBLIC void emulated_instruction_set(char* name) { remote(NAME, name); }
 
 namespace {
 
-// remote(number, ...), to be followed by a list of arguments in parentheses.
+// A remote call, to be followed by the arguments in parentheses.
 struct OfWords {
   Function function;
   template <class... Arguments> int64_t operator()(Arguments... arguments) const { return remote(function, arguments...); }
 };
-OfWords of_words(Function function) { return {function}; }
 
 }  // namespace
+
+// A function of the interface: its result, its name, its number above, and what its arguments are.
+#define PK_FORWARD(RESULT, NAME, NUMBER, TYPES, NAMES)     \
+  PK_PUBLIC RESULT NAME TYPES {                            \
+    if (!chosen) return real<RESULT TYPES>(#NAME) NAMES;   \
+    return static_cast<RESULT>(OfWords{NUMBER} NAMES);     \
+  }
 
 PK_FORWARD(size_t, pk_matrix_bytes, MATRIX_BYTES, (int kind, int outputs, int inputs), (kind, outputs, inputs))
 PK_FORWARD(int, pk_pack, PACK,

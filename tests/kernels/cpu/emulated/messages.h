@@ -10,7 +10,7 @@ constexpr size_t PAGE = 4096, PAGES = 16, WINDOW = PAGES * PAGE;
 
 // To the server: the number of a function in FUNCTIONS, and its arguments.
 struct Call { int64_t function, arguments[10]; };
-enum Function : int64_t { USE, PACK, MATRIX_BYTES, PRODUCT_BYTES, PRODUCT, CHECK, FORWARD_BYTES, FORWARD, SAMPLE_BYTES, SAMPLE, UNIFORM };
+enum Function : int64_t { USE, PACK, MATRIX_BYTES, PRODUCT_BYTES, PRODUCT, CHECK, FORWARD_BYTES, FORWARD, SAMPLE_BYTES, SAMPLE, UNIFORM, NAME };
 
 // From the server.  READ: the window at `address` is needed; a Window answers, then its pages.  WRITE: `size` bytes
 // follow, which belong there.  DONE: the call is over; `address` is its result.

@@ -121,6 +121,7 @@ uint64_t run(void* library, const Call& call) {
     case UNIFORM:
       symbol<void(int, void*, void*, void*, void*)>(library, "pk_uniform")(number(0), bytes(1), bytes(2), bytes(3), bytes(4));
       return 0;
+    case NAME: std::strcpy(pointer<char>(a[0]), symbol<const char*()>(library, "pk_instruction_set")()); return 0;
     default: give_up("an unknown function");
   }
 }
