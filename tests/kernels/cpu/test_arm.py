@@ -75,7 +75,8 @@ def passed_of(emulated: Path, file: str, chosen: str) -> int:
     options = ["-q", "-p", "no:cacheprovider", f"--confcutdir={folder}", "--timeout=300"]
     said = run(emulated, "-m", "pytest", *options, str(folder / file), f"-k{chosen}")
     passed = re.search(r"(\d+) passed", said)
-    assert passed and "skipped" not in said, said
+    assert passed is not None, said
+    assert "skipped" not in said, said
     return int(passed[1])
 
 

@@ -16,7 +16,6 @@ from penstock_worker.machine import environment_checks
 from penstock_worker.machine.doctor import examine
 from penstock_worker.machine.environment_checks import Advice
 
-
 ARM = """processor\t: 0
 BogoMIPS\t: 243.75
 Features\t: fp asimd {} fphp
