@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import runpy
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,10 +51,23 @@ X86 = {
     "isa_avx512.cpp": [*AVX512VNNI, "-mavx512bf16"],
     "wide_floats.cpp": [*AVX2, "-mavx512f", *AVX512VNNI[-2:]],
 }
+ARM = {
+    "isa_neon.cpp": ["-march=armv8.2-a+dotprod"],
+    "isa_neoni8mm.cpp": ["-march=armv8.2-a+dotprod+i8mm"],
+}
+FAMILIES = {
+    "x86_64": ("PK_X86", X86),
+    "amd64": ("PK_X86", X86),
+    "aarch64": ("PK_ARM", ARM),
+    "arm64": ("PK_ARM", ARM),
+}
+"""Of processors, by the compilers' names: the macro that says so, and the files for them alone. Any
+other has the portable kernels."""
 
 
 class BuildKernels(build_ext):
-    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`)."""
+    """Compiles file by file; PENSTOCK_SANITIZE adds sanitizers (`address,undefined`), and
+    PENSTOCK_CXXFLAGS flags behind all others."""
 
     def build_extension(self, ext: Extension) -> None:
         try:
@@ -65,15 +79,26 @@ class BuildKernels(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
         return os.path.join(*fullname.split(".")) + ".so"
 
+    def _target(self) -> str:
+        """The family of processors that the compiler makes code for: CXX may be one for another
+        machine than this one."""
+        asked = [self.compiler.compiler_so_cxx[0], "-dumpmachine"]
+        try:
+            said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            said = platform.machine()  # Not every compiler answers.
+        return said.partition("-")[0].strip().lower()
+
     def _build(self, ext: Extension) -> None:
-        x86 = platform.machine() in ("x86_64", "AMD64")
+        macro, special = FAMILIES.get(self._target(), (None, {}))
         sanitizers = os.environ.get("PENSTOCK_SANITIZE", "")
         # -Og comes last and counts: sanitizers at -O3 take minutes to compile.
         checks = [f"-fsanitize={sanitizers}", "-g1", "-fno-omit-frame-pointer", "-Og"]
         extra = checks if sanitizers else []
+        extra = [*extra, *os.environ.get("PENSTOCK_CXXFLAGS", "").split()]
 
         digest = runpy.run_path(str(SOURCES.with_name("sources.py")))["digest"](SOURCES)
-        macros = [("PK_SOURCES", f'"{digest}"'), *([("PK_X86", "1")] if x86 else [])]
+        macros = [("PK_SOURCES", f'"{digest}"'), *([(macro, "1")] if macro else [])]
 
         def compile_one(name: str, flags: list[str]) -> list[str]:
             return self.compiler.compile(
@@ -84,7 +109,7 @@ class BuildKernels(build_ext):
             )
 
         # What takes longest comes first, plain C++ most of all; a thread waits for its compiler.
-        sources = {**PORTABLE, **(X86 if x86 else {}), **PLAIN}
+        sources = {**PORTABLE, **special, **PLAIN}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiled = list(pool.map(compile_one, sources, sources.values()))
         objects = [path for each in compiled for path in each]
@@ -107,7 +132,9 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         Extension(
-            LIBRARY, [str(SOURCES / name) for name in [*PORTABLE, *X86, *PLAIN]], language="c++"
+            LIBRARY,
+            [str(SOURCES / name) for name in [*PORTABLE, *X86, *ARM, *PLAIN]],
+            language="c++",
         )
     ],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel},

@@ -12,12 +12,17 @@ from penstock_kernels.cpu.sources import digest
 from penstock_kernels.cpu.structs import PkBatch, PkKept, PkMatrix, PkProgram, PkSampling
 
 PATH = Path(__file__).with_name("libpenstock_cpu.so")
-INSTRUCTION_SETS = ("amx", "avx512", "avx512vnni", "avxvnni", "avx2", "portable")
+INSTRUCTION_SETS = (
+    *("amx", "avx512", "avx512vnni", "avxvnni", "avx2"),
+    *("neoni8mm", "neon"),
+    "portable",
+)
 """amx: avx512vnni, but AMX multiplies the whole numbers of many rows; a process asks the system for
 it.  avx512vnni: AVX-512 with integer dot products, but without units for bfloat16, or with ones
 that multiply less than those for floats, as Intel's do.  avxvnni: AVX2 with integer dot
-products."""
-_SAME_BITS = {"amx": "avx2", "avx512vnni": "avx2", "avxvnni": "avx2"}
+products.  neon: of ARM processors, with integer dot products.  neoni8mm: with products of 8-bit
+matrices, too."""
+_SAME_BITS = dict.fromkeys(("amx", "avx512vnni", "avxvnni", "neoni8mm", "neon"), "avx2")
 """Instruction sets that compute another one's bits."""
 CHOICE = "PENSTOCK_CPU_ISA"
 """Environment variable that names a lesser instruction set, for comparisons or to rule one out."""

@@ -16,6 +16,8 @@ import subprocess
 from pathlib import Path
 
 WANTED_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+WANTED_FEATURES = ("asimd", "asimddp", "i8mm")
+"""Of ARM processors."""
 FRONT_LIBRARIES = ("fastapi", "uvicorn", "uvloop", "httptools")
 WORKER_LIBRARIES = ("torch", "safetensors", "llguidance")
 LOW_DISK = 2 << 30
@@ -31,17 +33,30 @@ class Advice(Exception):
     """What could be better, or isn't there and needn't be."""
 
 
-def processor() -> str:
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Its name and what of its instruction sets matters here."""
     fields: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in cpuinfo.read_text().splitlines():
         name, _, value = line.partition(":")
         fields.setdefault(name.strip(), value.strip())
+    if "Features" in fields:
+        return _arm_processor(fields)
     flags = set(fields.get("flags", "").split())
     has = [flag for flag in WANTED_FLAGS if flag in flags]
     name = fields.get("model name", "a processor without a name")
     if "avx2" not in flags:
         raise Advice(f"{name}: no AVX2; the portable kernels serve, slowly")
+    return f"{name}: {' '.join(has)}"
+
+
+def _arm_processor(fields: dict[str, str]) -> str:
+    """The system knows its maker and model as numbers only."""
+    features = fields["Features"].split()
+    has = [feature for feature in WANTED_FEATURES if feature in features]
+    numbers = (fields.get(name, "?") for name in ("CPU implementer", "CPU part"))
+    name = fields.get("model name") or "ARM, implementer {}, part {}".format(*numbers)
+    if "asimddp" not in features:
+        raise Advice(f"{name}: no dot products (asimddp); the portable kernels serve, slowly")
     return f"{name}: {' '.join(has)}"
 
 

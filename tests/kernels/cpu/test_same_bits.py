@@ -1,4 +1,4 @@
-"""AVX-512 without units for bfloat16, AMX, and AVX-VNNI have the bits of AVX2."""
+"""AVX-512 without units for bfloat16, AMX, AVX-VNNI and NEON have the bits of AVX2."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.decoder import CACHE_KINDS
 from penstock_kernels.cpu.matrix import LEVELS_BLOCK, MatrixKind, pack_levels, product
+from penstock_kernels.cpu.sampler import Row, sample, uniform
 from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
 from tests.kernels.cpu.slow_recurrent import SlowRecurrent
 from tests.kernels.cpu.sources import WAYS, WIDTH, name_of, random_source
@@ -21,7 +22,8 @@ from tests.kernels.cpu.test_recurrent import SHAPES
 ODD = (0.0, -0.0, 1e-41, 3e38, np.nan, np.inf)
 
 
-LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni")
+LIKE_AVX2 = ("amx", "avx512vnni", "avxvnni", "neoni8mm", "neon")
+"""Both families of processors meet where one is emulated (emulated/machine.py)."""
 
 
 def usable(name: str) -> bool:
@@ -64,6 +66,36 @@ def test_products(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
         x[row, row] = value
     x[len(ODD)], x[len(ODD) + 1] = 1e-38, -3e-37
     check(alike, lambda: product(x, packed))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=name_of)
+def test_tiles(alike: list[str], way: tuple[str, MatrixKind | None]) -> None:
+    format, kind = way
+    source = random_source(format, 21, 2 * WIDTH[format] if WIDTH[format] > 1 else 75)
+    library.use("avx2")
+    one = source.packed(kind=kind)
+    for name in alike:
+        library.use(name)
+        assert np.array_equal(source.packed(kind=kind).tiles, one.tiles), name
+
+
+def test_draws(alike: list[str]) -> None:
+    """Of numbers, and of tokens by them, with the tokens' log-probabilities."""
+    seeds, places = [0, 5, 2**64 - 1] * 30, list(range(90))
+    logits = np.random.default_rng(2).standard_normal((90, 1999)).astype(np.float32) * 4
+
+    def drawn() -> np.ndarray:
+        return uniform(seeds, places, places[::-1])
+
+    def sampled() -> np.ndarray:
+        cuts = [Row(top_k=30), Row(top_p=0.7), Row(min_p=0.05, temperature=3.0)] * 30
+        draws = zip(cuts, drawn().tolist(), strict=True)
+        result = sample(logits, [cut._replace(draw=draw, logprobs=3) for cut, draw in draws])
+        likely = np.array(result.alternatives, np.float32).ravel()
+        return np.concatenate([result.tokens.astype(np.float32), result.logprobs, likely])
+
+    check(alike, lambda: drawn().view(np.uint32).astype(np.float32))
+    check(alike, sampled)
 
 
 ROWS = (15, 16, 23, 24, 25, 31, 32, 33, 55, 64, 77)

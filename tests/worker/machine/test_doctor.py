@@ -16,6 +16,24 @@ from penstock_worker.machine import environment_checks
 from penstock_worker.machine.doctor import examine
 from penstock_worker.machine.environment_checks import Advice
 
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd {} fphp
+CPU implementer\t: 0x41
+CPU part\t: 0xd40
+"""
+"""/proc/cpuinfo of an ARM processor, which has no name there."""
+
+
+def test_processors_of_arm(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(ARM.format("asimddp i8mm"))
+    name = "ARM, implementer 0x41, part 0xd40"
+    assert environment_checks.processor(cpuinfo) == f"{name}: asimd asimddp i8mm"
+    cpuinfo.write_text(ARM.format("aes"))
+    with pytest.raises(Advice, match=rf"{name}: no dot products \(asimddp\)"):
+        environment_checks.processor(cpuinfo)
+
 
 def test_everything_is_found_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0

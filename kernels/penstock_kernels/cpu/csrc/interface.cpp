@@ -5,6 +5,10 @@
 #include <time.h>
 #if defined(__linux__)
 #include <linux/futex.h>
+#if defined(PK_ARM)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -15,36 +19,24 @@
 
 namespace {
 
-bool has_avx2() {
 #if defined(PK_X86)
+
+bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-#else
-  return false;
-#endif
 }
 
-bool has_avxvnni() {
-#if defined(PK_X86)
-  return has_avx2() && __builtin_cpu_supports("avxvnni");
-#else
-  return false;
-#endif
-}
+bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
 
 bool has_avx512vnni() {
-#if defined(PK_X86)
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
-#else
-  return false;
-#endif
 }
 
 // AMX's registers are as large as a thread's whole stack for signals may be, so that a process has to ask the system
 // for them.  Threads that it has already may use them as well.
 bool ask_for_amx() {
-#if defined(PK_X86) && defined(__linux__)
+#if defined(__linux__)
   constexpr long REQUEST = 0x1023, REGISTERS = 18;  // ARCH_REQ_XCOMP_PERM of arch_prctl, XFEATURE_XTILEDATA.
   static const bool granted = syscall(SYS_arch_prctl, REQUEST, REGISTERS) == 0;
   return granted;
@@ -54,29 +46,32 @@ bool ask_for_amx() {
 }
 
 bool has_amx() {
-#if defined(PK_X86)
   return has_avx512vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && ask_for_amx();
-#else
-  return false;
-#endif
 }
 
-bool has_avx512() {
-#if defined(PK_X86)
-  return has_avx512vnni() && __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
+bool has_avx512() { return has_avx512vnni() && __builtin_cpu_supports("avx512bf16"); }
 
 // Without what the kernels of 16 lanes need beyond it.
-bool has_wide_floats() {
-#if defined(PK_X86)
-  return has_avx2() && __builtin_cpu_supports("avx512f");
-#else
-  return false;
+bool has_wide_floats() { return has_avx2() && __builtin_cpu_supports("avx512f"); }
+
+// Whether the units for bfloat16 multiply more than those for floats.  Intel's don't: a processor with both of them
+// (family 6, model 207) began 1.35 thousand million products of bfloat16 pairs a second, and 5.5 of floats.
+bool has_fast_halves() { return !__builtin_cpu_is("intel"); }
+
+#elif defined(PK_ARM) && defined(__linux__)
+
+// Dot products of bytes: Cortex-A76, Neoverse N1 and newer.
+bool has_neon() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+
+// Products of 8-bit matrices: Neoverse V1 and N2, Cortex-A710 and newer.
+bool has_neoni8mm() { return has_neon() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+
+#elif defined(PK_ARM)
+
+bool has_neon() { return false; }
+bool has_neoni8mm() { return false; }
+
 #endif
-}
 
 const pk::Kernels* named(const char* name) {
 #if defined(PK_X86)
@@ -85,30 +80,22 @@ const pk::Kernels* named(const char* name) {
   if (!std::strcmp(name, "avx512vnni")) return has_avx512vnni() ? pk::avx512vnni_kernels() : nullptr;
   if (!std::strcmp(name, "avxvnni")) return has_avxvnni() ? pk::avxvnni_kernels() : nullptr;
   if (!std::strcmp(name, "avx2")) return has_avx2() ? pk::avx2_kernels() : nullptr;
+#elif defined(PK_ARM)
+  if (!std::strcmp(name, "neoni8mm")) return has_neoni8mm() ? pk::neoni8mm_kernels() : nullptr;
+  if (!std::strcmp(name, "neon")) return has_neon() ? pk::neon_kernels() : nullptr;
 #endif
   return std::strcmp(name, "portable") ? nullptr : pk::portable_kernels();
 }
 
-// Whether the units for bfloat16 multiply more than those for floats.  Intel's don't: a processor with both of them
-// (family 6, model 207) began 1.35 thousand million products of bfloat16 pairs a second, and 5.5 of floats.
-bool has_fast_halves() {
-#if defined(PK_X86)
-  return !__builtin_cpu_is("intel");
-#else
-  return false;
-#endif
-}
-
 const pk::Kernels* best() {
+#if defined(PK_X86)
   if (has_fast_halves())
     if (const pk::Kernels* kernels = named("avx512")) return kernels;
-#if defined(PK_X86)
   if (has_wide_floats()) pk::wide_floats.store(pk::avx512_floats(), std::memory_order_relaxed);
 #endif
-  if (const pk::Kernels* kernels = named("amx")) return kernels;
-  if (const pk::Kernels* kernels = named("avx512vnni")) return kernels;
-  if (const pk::Kernels* kernels = named("avxvnni")) return kernels;
-  if (const pk::Kernels* kernels = named("avx2")) return kernels;
+  constexpr const char* BY_SPEED[] = {"amx", "avx512vnni", "avxvnni", "avx2", "neoni8mm", "neon"};
+  for (const char* name : BY_SPEED)
+    if (const pk::Kernels* kernels = named(name)) return kernels;
   return pk::portable_kernels();
 }
 

@@ -15,8 +15,8 @@ enum PkSource : int32_t {
   PK_LEVELS = 64
 };
 
-// The instruction set in use: "amx", "avx512", "avx512vnni", "avxvnni", "avx2" or "portable"; the best that the
-// processor has, unless pk_use has chosen a lesser one.
+// The instruction set in use: "amx", "avx512", "avx512vnni", "avxvnni", "avx2", "neoni8mm", "neon" or "portable"; the
+// best that the processor has, unless pk_use has chosen a lesser one.
 PK_PUBLIC const char* pk_instruction_set();
 // The digest of the sources that this was built of, see sources.py.
 PK_PUBLIC const char* pk_sources();

@@ -4,6 +4,17 @@
 
 namespace {
 
+// What the bytes of a group's weights are: levels up to 15, up to 255, or signed ones as as_signed made them.
+enum class Weights { NIBBLES, BYTES, SIGNED };
+
+}  // namespace
+
+#if defined(PK_DOTS_OF_ROWS)
+#include "dots_neon.h"
+#endif
+
+namespace {
+
 // Group g of a row, then of the next ones. Addresses are made of the ones before: those of all rows would not fit into
 // the registers, and an index beside the base costs an operation for each of a group's loads.
 struct Cell {
@@ -28,6 +39,45 @@ struct Place {
     asm("" : "+r"(at));
   }
 };
+
+// Whole numbers of M rows: of N times four inputs of group g, from its input `from` on, the sum of weights times levels.
+#if defined(PK_DOTS_OF_ROWS)
+template <Weights SORT, int N, int M> struct Dots {
+  using At = Place;
+  I of[M];
+
+  __attribute__((always_inline)) Dots(const W* w, const Activations& a, int row, int g, int from = 0) {
+    const Cell first(a, row, g);
+    dots_of_rows<SORT == Weights::BYTES, N, M>(w, first.levels + from, a.stride, of);
+    if (SORT == Weights::BYTES && !UNSIGNED_BYTES) add_offsets(a, first.at);
+  }
+  I operator()(const Place&, int m) const { return of[m]; }
+
+ private:
+  // What the bytes lack since they became signed.
+  void add_offsets(const Activations& a, size_t at) {
+    static_assert(SORT != Weights::BYTES || N == 8);
+    PK_UNROLLED
+    for (int m = 0; m < M; m++, at += a.groups) of[m] = less(of[m], a.offsets[at]);
+  }
+};
+#else
+template <Weights SORT, int N, int M> struct Dots {
+  using At = Cell;
+  const W* w;
+  const Activations& a;
+  const int from;
+
+  Dots(const W* weights, const Activations& rows, int, int, int first = 0) : w(weights), a(rows), from(first) {}
+  __attribute__((always_inline)) I operator()(const Cell& cell, int) const {
+    if (SORT == Weights::NIBBLES) return dot_nibbles<N>(w, cell.levels + from);
+    if (SORT == Weights::BYTES) return dot<N>(w, cell.levels + from);
+    return dot_signed<N>(w, cell.levels + from, N == 8 ? a.offsets[cell.at] : a.offsets16[2 * cell.at + from / 16]);
+  }
+};
+// Bytes that `dot` takes.
+inline W as_bytes(W levels) { return levels; }
+#endif
 
 // sums[m] += group g of the tile times group g of row m. Scales are float16 or float32 (WIDE).
 template <bool WIDE> inline V load_scale(const uint8_t* at, int index) {
@@ -54,12 +104,13 @@ template <bool NIBBLES, bool WIDE> struct Unsigned {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     read(q, w);
-    add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return NIBBLES ? dot_nibbles<8>(w, cell.levels) : dot<8>(w, cell.levels); }, sums);
+    using Whole = Dots<NIBBLES ? Weights::NIBBLES : Weights::BYTES, 8, M>;
+    add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
   }
   __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
     if (NIBBLES) return read_nibbles(q, w);
     PK_UNROLLED
-    for (int i = 0; i < 8; i++) w[i] = load_w(q + 64 * i);
+    for (int i = 0; i < 8; i++) w[i] = as_bytes(load_w(q + 64 * i));
   }
   template <class Place, int M, class Dots> static inline void add(const uint8_t* s, const Activations& a, int row, int g, const Dots& dots, V* sums) {
     const V scale = load_scale<WIDE>(s, 0), minimum = load_scale<WIDE>(s, 1);
@@ -81,13 +132,14 @@ struct UnsignedHalves {
     read_nibbles(q, w);
     const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
     const V least = load_scale<true>(s, 2), second_least = load_scale<true>(s, 3);
-    Cell cell(a, row, g);
+    using Half = Dots<Weights::NIBBLES, 4, M>;
+    const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
+    typename Half::At cell(a, row, g);
     PK_UNROLLED
     for (int m = 0; m < M; m++, cell.next(a)) {
-      const int8_t* x = cell.levels;
       const float scale = a.scales[cell.at];
       const float* scaled_sums = a.scaled_sums16 + 2 * cell.at;
-      const I one = dot_nibbles<4>(w, x), two = dot_nibbles<4>(w + 4, x + 16);
+      const I one = half(cell, m), two = other(cell, m);
       sums[m] = fma(to_float(one), mul(first, set1(scale)), sums[m]);
       sums[m] = fma(to_float(two), mul(second, set1(scale)), sums[m]);
       sums[m] = fma(least, set1(scaled_sums[0]), sums[m]);
@@ -101,7 +153,8 @@ struct Signed {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     read(q, w);
-    add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return dot_signed<8>(w, cell.levels, a.offsets[cell.at]); }, sums);
+    using Whole = Dots<Weights::SIGNED, 8, M>;
+    add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
   }
   __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
     PK_UNROLLED
@@ -118,7 +171,8 @@ template <int KIND_> struct Looked {
   template <int M> static inline void group(const uint8_t* q, const uint8_t* s, const Activations& a, int row, int g, V* sums) {
     W w[8];
     read(q, w);
-    add<Cell, M>(s, a, row, g, [&](const Cell& cell, int) { return dot_signed<8>(w, cell.levels, a.offsets[cell.at]); }, sums);
+    using Whole = Dots<Weights::SIGNED, 8, M>;
+    add<typename Whole::At, M>(s, a, row, g, Whole(w, a, row, g), sums);
   }
   __attribute__((always_inline)) static inline void read(const uint8_t* q, W* w) {
     read_nibbles(q, w);
@@ -136,14 +190,14 @@ struct SignedHalves {
     W w[8];
     for (int i = 0; i < 8; i++) w[i] = as_signed(load_w(q + 64 * i));
     const V first = load_scale<true>(s, 0), second = load_scale<true>(s, 1);
-    Cell cell(a, row, g);
+    using Half = Dots<Weights::SIGNED, 4, M>;
+    const Half half(w, a, row, g), other(w + 4, a, row, g, 16);
+    typename Half::At cell(a, row, g);
     PK_UNROLLED
     for (int m = 0; m < M; m++, cell.next(a)) {
-      const int8_t* x = cell.levels;
       const V by = set1(a.scales[cell.at]);
-      const int32_t* offsets = a.offsets16 + 2 * cell.at;
-      sums[m] = fma(to_float(dot_signed<4>(w, x, offsets[0])), mul(first, by), sums[m]);
-      sums[m] = fma(to_float(dot_signed<4>(w + 4, x + 16, offsets[1])), mul(second, by), sums[m]);
+      sums[m] = fma(to_float(half(cell, m)), mul(first, by), sums[m]);
+      sums[m] = fma(to_float(other(cell, m)), mul(second, by), sums[m]);
     }
   }
 };

@@ -435,6 +435,8 @@ void wake_all(std::atomic<int>& variable);
 inline void breathe() {
 #if defined(PK_X86)
   __builtin_ia32_pause();
+#elif defined(PK_ARM)
+  asm volatile("isb");  // Takes as long as x86's pause; `yield` takes no time.
 #endif
 }
 
@@ -444,5 +446,7 @@ const Kernels* avxvnni_kernels();
 const Kernels* avx512vnni_kernels();
 const Kernels* avx512_kernels();
 const Kernels* amx_kernels();
+const Kernels* neon_kernels();
+const Kernels* neoni8mm_kernels();
 
 }  // namespace pk
