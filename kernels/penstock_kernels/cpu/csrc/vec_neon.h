@@ -14,8 +14,9 @@ namespace {
 constexpr int FLOAT_ROWS = 6;
 // Rows of quantised products that share the reading of weights.
 constexpr int LEVEL_ROWS = 8;
-// The same as FLOAT_ROWS of attention's scores; of its values, rows and vectors of a head.
-constexpr int SCORE_ROWS = 6, VALUE_ROWS = 6, VALUE_VECTORS = 1;
+// Sums of attention's scores that the registers hold, and pages of keys that share a row's queries; of its values, rows
+// and vectors of a head.
+constexpr int SCORE_SUMS = 6, SCORE_PAGES = 1, VALUE_ROWS = 6, VALUE_VECTORS = 1;
 
 struct V { float32x4_t a, b, c, d; };
 struct I { int32x4_t a, b, c, d; };
