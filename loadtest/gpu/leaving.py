@@ -31,15 +31,11 @@ def _leave(signum: int, _: Any) -> None:
     sys.exit(128 + signum)
 
 
-def start_group(
-    module: str, options: list[str], log: Any, changes: dict[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """`python -m module`, as the leader of a group. log: an open file for what it says.  changes:
-    of the environment."""
+def start_group(module: str, options: list[str], log: Any) -> subprocess.Popen[bytes]:
+    """`python -m module`, as the leader of a group. log: an open file for what it says."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *options],
         cwd=ROOT,
-        env=os.environ | (changes or {}),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
