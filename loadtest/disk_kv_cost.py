@@ -8,7 +8,6 @@ Bursts of streams run in turn on two servers, one of which has a tier on disk.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -17,10 +16,7 @@ import time
 
 import httpx
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, say, table
 from loadtest.streaming import listen, prompt_ids
 from testing.serving import Server
 from testing.streams.reading import connected
@@ -37,7 +33,7 @@ COLUMNS = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     pairs = costs(flags.pairs)
     cost = statistics.median(each["with"] / each["without"] for each in pairs) - 1
     return {"serve": SERVE, "pairs": pairs, "cost": cost}
@@ -95,7 +91,7 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS = {"--pairs": {"type": int, "default": 8, "help": "of bursts"}}
+FLAGS = {"--pairs": (8, "of bursts")}
 COMMAND = Measurement("disk_kv_cost", __doc__, measure, markdown, FLAGS, faults=faults)
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ for some rounds, so that each has the machine to itself, and one that others dis
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -27,9 +26,7 @@ import httpx
 import numpy as np
 
 from loadtest.peers.servers import installed
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.speech_model import WORDS, tokenizer, write_speaker
 from penstock.machine import usable_cores
 from penstock_kernels.cpu.library import instruction_set
@@ -57,7 +54,7 @@ class System:
     tokens: int = 0
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     python = installed("fasterwhisper", "python")
     threads = max(int(usable_cores()), 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -186,13 +183,9 @@ def markdown(document: Document) -> str:
 
 
 FLAGS = {
-    "--seconds": {"type": int, "default": 60, "help": "of the recording"},
-    "--rounds": {"type": int, "default": 2, "help": "in which the systems take turns"},
-    "--repeats": {
-        "type": int,
-        "default": 3,
-        "help": "of each system in a round, after one that isn't counted",
-    },
+    "--seconds": (60, "of the recording"),
+    "--rounds": (2, "in which the systems take turns"),
+    "--repeats": (3, "of each system in a round, after one that isn't counted"),
 }
 COMMAND = Measurement("speech", __doc__, measure, markdown, FLAGS, faults=faults)
 

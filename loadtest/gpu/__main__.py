@@ -29,8 +29,8 @@ from loadtest.gpu.machine import device, versions
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
 from loadtest.gpu.start import GO_ON
-from loadtest.report.facts import ROOT
-from loadtest.report.files import Report, say
+from loadtest.report import ROOT, say
+from loadtest.report.files import Report
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from loadtest.report.facts import ROOT
+from loadtest.report import ROOT
 
 UNENDING = 10.0
 """Seconds after which a killed process is left to the driver that holds it."""

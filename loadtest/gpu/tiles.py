@@ -26,7 +26,7 @@ from loadtest.gpu.parts.kernels import CASES
 from loadtest.gpu.parts.kernels_products import GGUFTiles
 from loadtest.gpu.shapes import MODELS
 from loadtest.gpu.timing import Timer
-from loadtest.report.table import table
+from loadtest.report import table
 from penstock.model_config import ModelConfig
 from penstock_kernels.triton import matmul_tiles, tiles
 from penstock_kernels.triton.tiles import attention_choice

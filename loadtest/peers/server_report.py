@@ -11,8 +11,7 @@ from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
 from loadtest.peers.comparison import OURS, Comparison, number, peers_table
 from loadtest.peers.rounds import Measurement, Outcome
 from loadtest.peers.servers import NAMES, Server, make_server
-from loadtest.report.files import Document
-from penstock.bench.load.report import markdown_table
+from loadtest.report import Document, markdown_table
 from penstock.bench.load.statistics import Summary
 
 _COLUMNS = {

@@ -19,7 +19,7 @@ from loadtest.peers.servers import installed, version_in
 from loadtest.pictures.asking import QUESTION, body, png, wait_of
 from loadtest.pictures.models import as_gguf
 from loadtest.pictures.served import FLAGS, Load
-from loadtest.report.files import say
+from loadtest.report import say
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
 from testing.streams.reading import connected

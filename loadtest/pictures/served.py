@@ -14,8 +14,7 @@ import httpx
 
 from deploy.local import free_port
 from loadtest.pictures.asking import body, wait_of
-from loadtest.report.figures import distribution
-from loadtest.report.files import say
+from loadtest.report import distribution, say
 from loadtest.streaming import Streams, beside
 from testing.serving import Server
 from testing.streams.reading import connected

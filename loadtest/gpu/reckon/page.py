@@ -9,8 +9,7 @@ from pathlib import Path
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B, Shape
 from loadtest.gpu.reckon.steps import Step, decode, idle_programs, prefill, tiles_in_flight
-from loadtest.report.facts import ROOT
-from penstock.bench.load.report import markdown_table
+from loadtest.report import ROOT, markdown_table
 from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context

@@ -10,10 +10,9 @@ from loadtest.peers.comparison import OURS, Comparison, number, peers_table
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import SMOKE_WORK, WORK, Run, Work
 from loadtest.peers.rounds import Measurement, Outcome
-from loadtest.report.files import Document
+from loadtest.report import Document, markdown_table
 from loadtest.roofline import probe
 from loadtest.roofline.probe import Limits
-from penstock.bench.load.report import markdown_table
 
 
 class Libraries(Comparison):
