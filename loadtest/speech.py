@@ -33,7 +33,7 @@ from penstock_kernels.cpu.library import instruction_set
 from testing.recordings import RATE, tones, wav
 from testing.serving import Server
 
-PEERS = Path(__file__).parent / "peers"
+PEER = Path(__file__).parent / "peers" / "speech_peer.py"
 COLUMNS = {
     "system": "{name}",
     "seconds for the recording": "{seconds:.2f}",
@@ -66,7 +66,7 @@ def measure(flags: Flags) -> Document:
         wanted = by_transformers(model, tones(flags.seconds, seed=1))
         ours = System("penstock")
         peer = System("faster-whisper")
-        convert(python, model, place / "converted")
+        run(python, PEER, "convert", model, place / "converted", sysconfig.get_path("purelib"))
         for _ in range(flags.rounds):
             by_penstock(ours, model, recording, flags.repeats)
             by_peer(peer, python, place / "converted", recording, threads, flags.repeats)
@@ -126,17 +126,12 @@ def changed(file: bytes, number: int) -> bytes:
     return file[:header] + bytes([number, 0]) + file[header + 2 :]
 
 
-def convert(python: Path, model: Path, to: Path) -> None:
-    """Writes the model as the peer reads it."""
-    run(python, PEERS / "convert_speech.py", model, to, sysconfig.get_path("purelib"))
-
-
 def by_peer(
     system: System, python: Path, model: Path, recording: Path, threads: int, repeats: int
 ) -> None:
     """What faster-whisper takes, in its own process and environment."""
     say("faster-whisper")
-    said = run(python, PEERS / "speech_peer.py", model, recording, threads, repeats)
+    said = run(python, PEER, "run", model, recording, threads, repeats)
     found = json.loads(said.splitlines()[-1])
     versions = found["versions"].items()
     system.name = ", ".join(f"{name} {version}" for name, version in versions)
