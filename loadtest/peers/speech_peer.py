@@ -1,7 +1,7 @@
 """faster-whisper (CTranslate2), by its own environment's Python. Imports nothing of Penstock.
 
     PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py convert FOLDER TO SITE_PACKAGES
-    PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py run TO RECORDING THREADS REPEATS
+    PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py run TO RECORDING THREADS TIMES
 
 convert: a Whisper of the hub's format to CTranslate2's; SITE_PACKAGES: of an environment that has
 torch and transformers, Penstock's own for instance.  run: what that model takes for a recording;
