@@ -24,16 +24,10 @@ import torch
 
 from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
-from loadtest.report import (
-    Document,
-    Flags,
-    Measurement,
-    machine_line,
-    markdown_table,
-    say,
-    sections,
-)
+from loadtest.report import Document, Flags, Measurement, machine_line, say
+from loadtest.report.table import sections
 from penstock import LLM, SamplingParams
+from penstock.bench.load.report import markdown_table
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock_kernels.cpu import library

@@ -21,15 +21,8 @@ from typing import Any
 
 import jsonschema
 
-from loadtest.report import (
-    Document,
-    Flags,
-    Measurement,
-    SetupError,
-    machine_line,
-    markdown_table,
-    say,
-)
+from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say
+from penstock.bench.load.report import markdown_table
 from penstock.config.settings import GrammarSettings
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare

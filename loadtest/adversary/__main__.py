@@ -22,21 +22,12 @@ from typing import Any
 
 import httpx
 
-from loadtest.report import (
-    Document,
-    Flags,
-    Measurement,
-    distribution,
-    listed,
-    machine_line,
-    markdown_table,
-    sections,
-    table,
-    verdict,
-)
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line
 from loadtest.report.memory import Memory, draw, growth_table
+from loadtest.report.table import listed, sections, table, verdict
 from loadtest.streaming import Streams, Tally, beside, prompt_ids
 from penstock.api_keys import entry, new_key
+from penstock.bench.load.report import markdown_table
 from testing.serving import Server
 from testing.streams.reading import connected
 

@@ -25,16 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.recovery.listening import Listening, Sample, listening, recovery
-from loadtest.report import (
-    Document,
-    Flags,
-    Measurement,
-    listed,
-    machine_line,
-    sections,
-    table,
-    verdict,
-)
+from loadtest.report import Document, Flags, Measurement, machine_line
+from loadtest.report.table import listed, sections, table, verdict
 from testing.processes import RestartableProcess, engine, front_end, model_with_context, worker
 
 UNBOUNDED = ("--max-waiting-requests", "100000", "--max-waiting-tokens", "1000000000")

@@ -24,17 +24,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.report import (
-    ROOT,
-    Document,
-    Flags,
-    Measurement,
-    chart,
-    distribution,
-    machine_line,
-    say,
-    table,
-)
+from loadtest.report import Document, Flags, Measurement, chart, distribution, machine_line, say
+from loadtest.report.facts import ROOT
+from loadtest.report.table import table
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
 from penstock.machine import version_of
