@@ -11,7 +11,6 @@ same afterwards.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -24,9 +23,7 @@ import torch
 
 from loadtest.forward_pass import blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import packaged_file
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import EngineConfig
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
@@ -66,7 +63,7 @@ def cases(most: int) -> Iterator[Case]:
     yield Case(f"{most} adapters of ranks 4 to 64", most)
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     prepared = load_manifest(prepare(flags.model))
     threads = flags.threads or usable_threads()
     forwards: dict[bool, Forward] = {}
@@ -97,7 +94,7 @@ def measure(flags: argparse.Namespace) -> Document:
     return {"model": flags.model, "streams": flags.streams, "context": flags.context, "rows": rows}
 
 
-def _peft(flags: argparse.Namespace, threads: int) -> dict[str, list[tuple[float, float]]]:
+def _peft(flags: Flags, threads: int) -> dict[str, list[tuple[float, float]]]:
     from loadtest.peers.low_rank_steps import PEFTSteps
 
     say("transformers and PEFT")
@@ -140,7 +137,7 @@ def step_seconds(forward: Forward, batch: Batch, steps: int) -> float:
     return statistics.median(times)
 
 
-def decode_batch(flags: argparse.Namespace, held: list[HeldAdapter]) -> Batch:
+def decode_batch(flags: Flags, held: list[HeldAdapter]) -> Batch:
     """A token of each stream; those of one adapter are neighbours, as a worker has them."""
     which = np.sort(np.arange(flags.streams) % len(held)) if held else None
     return sequences_of(
@@ -171,9 +168,7 @@ def _modules(prepared: PreparedModel, rank: int, seed: int) -> dict[str, FittedM
     }
 
 
-def recipe_for(
-    flags: argparse.Namespace, prepared: PreparedModel, threads: int, **more: Any
-) -> Recipe:
+def recipe_for(flags: Flags, prepared: PreparedModel, threads: int, **more: Any) -> Recipe:
     """For the flags' streams. more: other fields of Setup."""
     return recipe_of(
         prepared,
@@ -197,15 +192,15 @@ def markdown(document: Document) -> str:
 
 
 FLAGS = {
-    "--model": {"default": "smollm2-135m"},
-    "--dtype": {"default": "auto"},
-    "--streams": {"type": int, "default": 64},
-    "--adapters": {"type": int, "default": 16},
-    "--context": {"type": int, "default": 256, "metavar": "TOKENS"},
-    "--steps": {"type": int, "default": 16},
-    "--rounds": {"type": int, "default": 5},
-    "--peft": {"type": int, "default": 0, "metavar": "STEPS", "help": "of PEFT's; 0: without it"},
-    "--threads": {"type": int, "default": 0, "help": "0: as many as the worker would take"},
+    "--model": ("smollm2-135m", ""),
+    "--dtype": ("auto", ""),
+    "--streams": (64, ""),
+    "--adapters": (16, ""),
+    "--context": (256, "tokens"),
+    "--steps": (16, ""),
+    "--rounds": (5, ""),
+    "--peft": (0, "of PEFT's; 0: without it"),
+    "--threads": (0, "0: as many as the worker would take"),
 }
 COMMAND = Measurement("adapters", __doc__, measure, markdown, FLAGS)
 

@@ -10,7 +10,6 @@ parameters on one H100; the trace has the shape that others have measured of cod
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import sys
@@ -19,10 +18,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.report.chart import chart
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, chart, machine_line, say, table
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock_engine.simulate.agents import AgentTraffic, agents, seen_before
 from penstock_engine.simulate.cost import StepCost
@@ -63,7 +59,7 @@ COLUMNS = {
 Row = dict[str, Any]
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     logging.getLogger("penstock_engine").setLevel(logging.CRITICAL)
     traffic = msgspec.structs.replace(TRAFFIC, sessions=flags.sessions)
     rows = []
@@ -142,7 +138,7 @@ def draw(path: Path, document: Document) -> None:
         panels[0].legend()
 
 
-FLAGS = {"--sessions": {"type": int, "default": 14, "metavar": "N", "help": "of the trace"}}
+FLAGS = {"--sessions": (14, "of the trace")}
 COMMAND = Measurement("agents", __doc__, measure, markdown, FLAGS, draw=draw)
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Exit code 1 where a stream broke or differed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -20,9 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from testing.serving import Server
 from testing.streams.fleet import Fleet, Score
 from testing.streams.mix import mix
@@ -108,7 +105,7 @@ class Disturber:
         raise TimeoutError(f"there was no {victim} for 20 s")
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Every blow, and what became of the streams."""
     with Server() as server:
         fleet = Fleet(server.url, mix(TOKENS))
@@ -164,8 +161,8 @@ COMMAND = Measurement(
     measure,
     lambda document: f"{machine_line(document)}\n\n{recoveries(document)}\n",
     {
-        "--kills": {"type": int, "default": 20, "help": "of the worker, and of the engine"},
-        "--freezes": {"type": int, "default": 10, "help": "of each, for up to 5 s"},
+        "--kills": (20, "of the worker, and of the engine"),
+        "--freezes": (10, "of each, for up to 5 s"),
     },
     faults=lambda document: document["streams_different"] + document["streams_broken"],
 )

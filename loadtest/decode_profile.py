@@ -10,7 +10,6 @@ Python, and threads that wait for a processor. Of repeated steps the lower quart
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -25,8 +24,7 @@ import torch
 
 from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
+from loadtest.report import Document, Flags, Measurement, machine_line, say
 from loadtest.report.table import sections
 from penstock import LLM, SamplingParams
 from penstock.bench.load.report import markdown_table
@@ -58,7 +56,7 @@ NAMES = {
 """What a phase is called, by its kind and what it reads."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     folder = prepare(str(default_model()))
     threads = max(int(usable_cores()), 1)
     cases = []
@@ -247,7 +245,7 @@ def names(text: str) -> list[str]:
 FLAGS = {
     "--streams": {"type": numbers, "default": [1, 8, 64], "help": "of each case"},
     "--isa": {"type": names, "default": ["avx512", "avx2"], "help": "instruction sets"},
-    "--alone": {"action": "store_true", "help": "not the whole system"},
+    "--alone": (False, "not the whole system"),
 }
 COMMAND = Measurement("decode_profile", __doc__, measure, markdown, FLAGS)
 

@@ -8,17 +8,13 @@ A prompt is computed, the server ends, another one begins, and the same prompt i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
 import tempfile
 from typing import Any
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, say, table
 from loadtest.streaming import listen, prompt_ids
 from testing.serving import Server, wait_until
 from testing.streams.reading import connected
@@ -37,7 +33,7 @@ COLUMNS = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     rounds = [resumed(number) for number in range(flags.rounds)]
     share = statistics.median(each["read"] / each["computed"] for each in rounds)
     return {"serve": SERVE, "rounds": rounds, "share": share}
@@ -99,7 +95,7 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS = {"--rounds": {"type": int, "default": 1, "help": "of a prompt that comes back"}}
+FLAGS = {"--rounds": (1, "of a prompt that comes back")}
 COMMAND = Measurement("disk_kv", __doc__, measure, markdown, FLAGS, faults=faults)
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ a server's processes compute is the steadier figure of the two: nobody else's wo
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -18,10 +17,7 @@ import time
 
 import httpx
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, say, table
 from loadtest.streaming import listen, prompt_ids
 from testing.serving import Server
 from testing.streams.reading import connected
@@ -45,7 +41,7 @@ Burst = dict[str, float]
 """By each of KINDS."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     pairs = costs(flags.pairs)
     ratios = {kind: _ratios(pairs, kind) for kind in KINDS}
     cost = {kind: statistics.median(each) - 1 for kind, each in ratios.items()}
@@ -117,7 +113,7 @@ def _ratios(pairs: list[dict[str, Burst]], kind: str) -> list[float]:
     return [each["with"][kind] / each["without"][kind] for each in pairs]
 
 
-FLAGS = {"--pairs": {"type": int, "default": 8, "help": "of bursts"}}
+FLAGS = {"--pairs": (8, "of bursts")}
 COMMAND = Measurement("disk_kv_cost", __doc__, measure, markdown, FLAGS, faults=faults)
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ of the same run, of which the shortest of some counts.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
@@ -28,9 +27,7 @@ import httpx
 from loadtest.drafting.curve import Curve
 from loadtest.drafting.replay import Text, Told, tell
 from loadtest.drafting.streams import LIMIT, Streams
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, SetupError, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
 from penstock_worker.machine.cpu import usable_threads
 from testing.serving import Server
 
@@ -59,7 +56,7 @@ class Cell:
     streams: int
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     curves = list(_curves(flags))
     say("answers")
     texts = asyncio.run(_texts(flags))
@@ -80,7 +77,7 @@ def measure(flags: argparse.Namespace) -> Document:
 
 
 def row(
-    cell: Cell, isa: str, texts: list[Text], seconds: dict[int, float], flags: argparse.Namespace
+    cell: Cell, isa: str, texts: list[Text], seconds: dict[int, float], flags: Flags
 ) -> dict[str, Any]:
     """The same texts without drafts and with them, some times in turn: what is told doesn't differ,
     and processor time is that of the fastest run."""
@@ -104,7 +101,7 @@ def row(
     }
 
 
-def _curves(flags: argparse.Namespace) -> Iterator[tuple[str, dict[int, float]]]:
+def _curves(flags: Flags) -> Iterator[tuple[str, dict[int, float]]]:
     """(instruction set, seconds by rows)."""
     for path in filter(None, flags.curves.split(",")):
         yield _curve(Path(path).read_text())
@@ -127,7 +124,7 @@ def _curve(text: str) -> tuple[str, dict[int, float]]:
     return found["isa"], {int(rows): seconds for rows, seconds in found["seconds"].items()}
 
 
-async def _texts(flags: argparse.Namespace) -> dict[str, list[Text]]:
+async def _texts(flags: Flags) -> dict[str, list[Text]]:
     count = max(flags.least, *STREAMS)
     arguments = ("--model", flags.model, "--max-model-len", "2048", "--max-num-seqs", "64")
     with Server(*arguments, "--speculative-config", "off") as server:
@@ -179,14 +176,14 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS: dict[str, dict[str, Any]] = {
-    "--model": {"default": "smollm2-135m"},
+FLAGS = {
+    "--model": ("smollm2-135m", ""),
     "--method": {"default": "suffix", "choices": ("suffix", "ngram")},
-    "--tokens": {"type": int, "default": 128, "help": "of an answer, at most"},
-    "--least": {"type": int, "default": 16, "help": "answers that are told of each kind at least"},
-    "--rounds": {"type": int, "default": 3},
-    "--threads": {"type": int, "default": 0, "help": "0: as many as the worker would take"},
-    "--curves": {"default": "", "help": "files with what loadtest.drafting.curve has written"},
+    "--tokens": (128, "of an answer, at most"),
+    "--least": (16, "answers that are told of each kind at least"),
+    "--rounds": (3, ""),
+    "--threads": (0, "0: as many as the worker would take"),
+    "--curves": ("", "files with what loadtest.drafting.curve has written"),
 }
 COMMAND = Measurement(
     "draft_replay", __doc__, measure, markdown, FLAGS, faults=lambda found: bool(short(found))

@@ -8,7 +8,6 @@ adds to it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -18,9 +17,7 @@ from typing import Any
 
 import torch
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from penstock.bench.load.report import markdown_table
+from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Pooling
 from tests.worker.pooling.pooling_models import load_pooling, random_inputs, run
@@ -32,7 +29,7 @@ SHAPES = ((8, 64), (32, 32), (128, 16), (256, 8))
 Embed = Callable[[list[list[int]]], Any]
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     with tempfile.TemporaryDirectory() as folder:
         return {"model": MODEL, "rows": speeds(Path(folder), flags.rounds)}
 
@@ -94,9 +91,7 @@ def to_markdown(document: Document) -> str:
     )
 
 
-COMMAND = Measurement(
-    "embeddings", __doc__, measure, to_markdown, {"--rounds": {"type": int, "default": 7}}
-)
+COMMAND = Measurement("embeddings", __doc__, measure, to_markdown, {"--rounds": (7, "")})
 
 if __name__ == "__main__":
     sys.exit(COMMAND.main())

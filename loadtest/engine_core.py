@@ -8,7 +8,6 @@ to results/engine_core.json and .md.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -22,10 +21,7 @@ from typing import Any
 import msgspec
 
 from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import percentile
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, percentile, say, table
 from penstock.protocol.from_worker import Result, SlotResult
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
@@ -55,7 +51,7 @@ POOL = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """A row for each size of the pool."""
     rows: list[dict[str, Any]] = []
     for blocks in flags.blocks:
@@ -172,8 +168,8 @@ COMMAND = Measurement(
     measure,
     tables,
     {
-        "--running": {"type": int, "default": 256, "help": "requests that run at once"},
-        "--steps": {"type": int, "default": 300, "help": "steps to time for each pool size"},
+        "--running": (256, "requests that run at once"),
+        "--steps": (300, "steps to time for each pool size"),
         "--blocks": {"type": int, "nargs": "+", "default": [1_000, 10_000, 100_000, 1_000_000]},
     },
 )

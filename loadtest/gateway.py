@@ -11,7 +11,6 @@ results/gateway.json and .md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,9 +21,7 @@ from typing import Any
 import psutil
 
 from deploy.local import wait
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.steady import NO_LOG, cpu_seconds, reading, steady
 from testing.board import Board
 from testing.processes import RestartableProcess, gateway
@@ -38,7 +35,7 @@ GROUP = 256
 """Streams in one step, at most."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Two runs for each number of streams."""
     if flags.profile:
         measured(flags.streams[0], flags.seconds, rate=5_000.0, window=1, profile=flags.profile)
@@ -168,7 +165,7 @@ COMMAND = Measurement(
     tables,
     {
         "--streams": {"type": int, "nargs": "+", "default": list(RATES)},
-        "--seconds": {"type": float, "default": 8.0, "help": "of a run, about"},
+        "--seconds": (8.0, "of a run, about"),
         "--profile": {"type": Path, "help": "one run under cProfile, data to this file"},
     },
     section="gateway",

@@ -8,7 +8,6 @@ status and how long the server took after its last byte.  Answers must be equal 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import sys
@@ -16,10 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
 from loadtest.streaming import beside, listen
 from testing.serving import Server
 from testing.streams.reading import connected
@@ -103,7 +99,7 @@ async def attack_on(url: str, told: dict[str, list[tuple[int, float]]]) -> None:
         told[name].append(await attack(url, body))
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     with Server() as server:
         return asyncio.run(compare(server.url, flags.tokens))
 
@@ -157,7 +153,7 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS = {"--tokens": {"type": int, "default": 400, "help": "of each stream"}}
+FLAGS = {"--tokens": (400, "of each stream")}
 COMMAND = Measurement("hostile_bodies", __doc__, measure, markdown, FLAGS, section="hostile-bodies")
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Without groups means one block table for all layers, as for a model without wind
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,10 +18,7 @@ from typing import Any
 import msgspec
 
 from loadtest.bare_core import BLOCK, WORKER, plans_of, started_core
-from loadtest.report.chart import chart
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, chart, machine_line, table
 from penstock.config.settings import EngineConfig
 from penstock.kv_layout import (
     KVGroup,
@@ -99,7 +95,7 @@ Row = dict[str, Any]
 """What a sequence holds when `context` tokens of it are computed; with one group: `before_mib`."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     contexts = [context for context in CONTEXTS if context <= flags.longest]
     rows = [row for model in MODELS for row in rows_of(model, contexts)]
     models = [asdict(model) for model in MODELS]
@@ -181,7 +177,7 @@ def draw(path: Path, document: Document) -> None:
             panel.legend()
 
 
-FLAGS = {"--longest": {"type": int, "default": CONTEXTS[-1], "metavar": "TOKENS"}}
+FLAGS = {"--longest": (CONTEXTS[-1], "tokens")}
 COMMAND = Measurement("kv_groups", __doc__, measure, markdown, FLAGS, draw=draw)
 
 if __name__ == "__main__":

@@ -9,16 +9,12 @@ That bound is the time of a step that is full: here a prompt of the whole budget
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 
 import httpx
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, table
 from loadtest.streaming import Streams, beside, listen, prompt_ids
 from testing.serving import Server
 from testing.streams.reading import connected
@@ -37,7 +33,7 @@ COLUMNS = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     with Server(*SERVE) as server:
         waits = asyncio.run(waits_of(server.url, flags.asks))
     figures = {name: distribution(values) for name, values in waits.items()}
@@ -82,7 +78,7 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS = {"--asks": {"type": int, "default": 100, "help": "of the light tenant, each way"}}
+FLAGS = {"--asks": (100, "of the light tenant, each way")}
 COMMAND = Measurement("light_tenant", __doc__, measure, markdown, FLAGS, faults=faults)
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ With --before FOLDER, another checkout of Penstock, the two take turns.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -25,9 +24,7 @@ from typing import Any
 import psutil
 
 from deploy.local import answers, free_port
-from loadtest.report.facts import ROOT, machine_line
-from loadtest.report.files import Document, Measurement, SetupError, say
-from loadtest.report.table import table
+from loadtest.report import ROOT, Document, Flags, Measurement, SetupError, machine_line, say, table
 from penstock.prepare import load_manifest, prepare
 
 MODEL = "smollm2-135m"
@@ -170,7 +167,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Starts of both checkouts in turn, and a process that imports torch."""
     model, load = flags.model, os.getloadavg()[0]
     places = {"now": ROOT, **({"before": flags.before.resolve()} if flags.before else {})}
@@ -223,7 +220,7 @@ def text(found: Document) -> str:
 
 FLAGS = {
     "--model": {"default": MODEL},
-    "--rounds": {"type": int, "default": 5},
+    "--rounds": (5, ""),
     "--before": {"type": Path, "metavar": "FOLDER", "help": "another checkout"},
 }
 COMMAND = Measurement("loading", __doc__, measure, text, FLAGS)

@@ -10,15 +10,13 @@ preempted, and workers that die now and then.  The same seed gives the same dige
 
 from __future__ import annotations
 
-import argparse
 import logging
 import resource
 import sys
 
 import msgspec
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, machine_line
 from penstock.config.settings import CacheSettings, EngineConfig, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import SimulationReport, as_text, report_of
@@ -55,7 +53,7 @@ OPTIONS = SimulationOptions(
 )
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Broken books raise."""
     logging.getLogger("penstock_engine").setLevel(logging.CRITICAL)
     reports = [run(flags.share) for _ in range(1 + flags.twice)]
@@ -96,12 +94,8 @@ COMMAND = Measurement(
     measure,
     markdown,
     {
-        "--share": {
-            "type": float,
-            "default": 1.0,
-            "help": "of 1,000 hours and 10 million requests",
-        },
-        "--twice": {"action": "store_true", "help": "run it again, compare the digests"},
+        "--share": (1.0, "of 1,000 hours and 10 million requests"),
+        "--twice": (False, "run it again, compare the digests"),
     },
     faults=faults,
 )

@@ -12,7 +12,6 @@ every prompt is answered with drafts and without, one after the other.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -26,9 +25,7 @@ from typing import Any
 from loadtest.drafting.requests import WORKLOADS
 from loadtest.peers.children import answer_of
 from loadtest.peers.servers import installed, packaged_file, version_in
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, SetupError, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
 from penstock.machine import version_of
 from testing.serving import Server
 
@@ -51,7 +48,7 @@ Answers = list[dict[str, Any]]
 """`seconds`, `processor` seconds, and `ids` of each."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     model = packaged_file(flags.model)
     rows: list[dict[str, Any]] = []
     most = {"num_speculative_tokens": flags.drafts}
@@ -85,7 +82,7 @@ def _transformers() -> str:
     return f"transformers {version_of('transformers')}"
 
 
-def _server(flags: argparse.Namespace, config: str) -> Server:
+def _server(flags: Flags, config: str) -> Server:
     own = ("--model", flags.model, "--max-model-len", "2048", "--threads", str(flags.threads))
     return Server(*own, "--speculative-config", config)
 
@@ -122,7 +119,7 @@ def _answer(server: Server, prompt: list[int], tokens: int) -> dict[str, Any]:
 
 
 def _theirs(
-    library: str, model: Path, prompts: list[list[int]], flags: argparse.Namespace
+    library: str, model: Path, prompts: list[list[int]], flags: Flags
 ) -> dict[str, Answers]:
     python = sys.executable if library == "transformers" else installed(library, "python")
     asked = {"prompts": prompts, "tokens": flags.tokens}
@@ -165,13 +162,13 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS: dict[str, dict[str, Any]] = {
-    "--model": {"default": "smollm2-135m", "help": "a GGUF file"},
-    "--drafts": {"type": int, "default": 8, "help": "of a step, at most"},
-    "--threads": {"type": int, "default": 1},
-    "--tokens": {"type": int, "default": 96, "help": "of an answer"},
+FLAGS = {
+    "--model": ("smollm2-135m", "a GGUF file"),
+    "--drafts": (8, "of a step, at most"),
+    "--threads": (1, ""),
+    "--tokens": (96, "of an answer"),
     "--requests": {"default": REQUESTS, "help": f"kinds of {', '.join(WORKLOADS)}"},
-    "--answers": {"type": int, "default": 5, "help": "of each kind of request"},
+    "--answers": (5, "of each kind of request"),
 }
 COMMAND = Measurement("lookup_peers", __doc__, measure, markdown, FLAGS)
 

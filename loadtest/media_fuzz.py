@@ -10,7 +10,6 @@ refusal says more than it may, or where the front end grows.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import importlib.util
@@ -29,9 +28,8 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from loadtest.report.facts import commit, machine_line, now
-from loadtest.report.files import Document, Measurement, SetupError
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, SetupError, commit, machine_line, table
+from loadtest.report.facts import now
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.media_facts import (
@@ -175,7 +173,7 @@ async def _work(
         kind.seconds += time.monotonic() - begun
 
 
-async def run(flags: argparse.Namespace) -> Document:
+async def run(flags: Flags) -> Document:
     """Raises RuntimeError."""
     pool = MediaPool(PROCESS, flags.processes)
     found, ended, chance = kinds(), Ended(), random.Random(flags.seed)
@@ -224,7 +222,7 @@ def joined(earlier: Document, own: Document) -> Document:
     return {"runs": runs, "kinds": kinds, "said": dict(said.most_common(KEPT))}
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Raises SetupError."""
     earlier: Document = {"runs": [], "kinds": {}, "said": {}}
     if flags.more:
@@ -269,12 +267,12 @@ def markdown(document: Document) -> str:
 
 
 FLAGS = {
-    "--files": {"type": int, "default": 1_000_000, "help": "at most so many"},
-    "--seconds": {"type": float, "default": 600.0, "help": "at most so long"},
-    "--processes": {"type": int, "default": 2, "help": "that prepare media"},
+    "--files": (1_000_000, "at most so many"),
+    "--seconds": (600.0, "at most so long"),
+    "--processes": (2, "that prepare media"),
     "--keep": {"type": Path, "help": "folder for files that end their process, by themselves too"},
-    "--seed": {"type": int, "default": 1, "help": "of the damage"},
-    "--more": {"action": "store_true", "help": "on top of what was counted before"},
+    "--seed": (1, "of the damage"),
+    "--more": (False, "on top of what was counted before"),
 }
 COMMAND = Measurement("media_fuzz", __doc__, measure, markdown, FLAGS)
 

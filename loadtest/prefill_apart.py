@@ -9,7 +9,6 @@ them for prompts.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -17,10 +16,7 @@ import sys
 import time
 from typing import Any
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line, say, table
 from loadtest.streaming import Streams, Tally, beside, listen, prompt_ids
 from testing.serving import Server, wait_until
 from testing.streams.reading import connected
@@ -51,7 +47,7 @@ PROMPTS = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     found: dict[str, Any] = {}
     for name, serve in WAYS.items():
         if not flags.only or name in flags.only.split(";"):
@@ -113,9 +109,9 @@ def markdown(document: Document) -> str:
 
 
 FLAGS = {
-    "--seconds": {"type": float, "default": 30.0, "help": "of each way"},
-    "--tokens": {"type": int, "default": 7_900, "help": "of a long prompt"},
-    "--only": {"default": "", "help": f"of the ways, with semicolons: {'; '.join(WAYS)}"},
+    "--seconds": (30.0, "of each way"),
+    "--tokens": (7_900, "of a long prompt"),
+    "--only": ("", f"of the ways, with semicolons: {'; '.join(WAYS)}"),
 }
 COMMAND = Measurement("prefill_apart", __doc__, measure, markdown, FLAGS)
 

@@ -9,7 +9,6 @@ what nothing disturbed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import dataclass
@@ -21,9 +20,7 @@ import numpy as np
 from loadtest.decode_profile import by_isa, by_part, forward_of, names, parts_table
 from loadtest.forward_pass import blocks_of, sequences_of
 from loadtest.peers.servers import default_model
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import sections
+from loadtest.report import Document, Flags, Measurement, machine_line, say, sections
 from penstock.machine import usable_cores
 from penstock.prepare import prepare
 from penstock_kernels.cpu import library
@@ -65,7 +62,7 @@ STEPS = (
 """A step that begins behind others' tokens reads what the one before it has left in the cache."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     folder, cases = prepare(str(default_model())), []
     for name in flags.isa or dict.fromkeys([library.instruction_set(), "avx2"]):
         library.use(name)
@@ -127,7 +124,7 @@ def _cell(part: Document) -> str:
 
 FLAGS = {
     "--isa": {"type": names, "help": "instruction sets; by default this machine's own and avx2"},
-    "--threads": {"type": int, "default": max(int(usable_cores()), 1), "help": "that compute"},
+    "--threads": (max(int(usable_cores()), 1), "that compute"),
 }
 COMMAND = Measurement("prefill_profile", __doc__, measure, markdown, FLAGS)
 

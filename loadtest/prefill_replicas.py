@@ -12,7 +12,6 @@ worth on GPUs.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import sys
@@ -20,9 +19,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from penstock.config.settings import CacheSettings, EngineConfig, ModelSettings, SchedulerSettings
 from penstock_engine.simulate.cost import StepCost
 from penstock_engine.simulate.report import report_of
@@ -63,7 +60,7 @@ COLUMNS = {
 Row = dict[str, Any]
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     logging.getLogger("penstock_engine").setLevel(logging.CRITICAL)
     rows = []
     for rate, (prefill, budget) in itertools.product(RATES, LAYOUTS):
@@ -128,7 +125,7 @@ def markdown(document: Document) -> str:
     )
 
 
-FLAGS = {"--requests": {"type": int, "default": 1500, "metavar": "N", "help": "at each rate"}}
+FLAGS = {"--requests": (1500, "at each rate")}
 COMMAND = Measurement("prefill_replicas", __doc__, measure, markdown, FLAGS)
 
 if __name__ == "__main__":

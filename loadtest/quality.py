@@ -8,7 +8,6 @@ minutes on two cores.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from itertools import takewhile
@@ -23,9 +22,7 @@ import torch
 
 from loadtest.answers import TEXT, Computer, Penstock, from_gguf, perplexity
 from loadtest.peers.servers import default_model
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from penstock.bench.load.report import markdown_table
+from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, say
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock.text.template import ChatTemplate
@@ -37,7 +34,7 @@ WANTED = 48
 QUESTIONS = Path(__file__).with_name("quality_questions.txt").read_text().splitlines()
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Perplexities and answers."""
     file = default_model()
     threads = max(int(usable_cores()), 1)
@@ -116,7 +113,7 @@ def to_markdown(document: Document) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-FLAGS = {"--tokens": {"type": int, "default": WANTED, "help": "of an answer, at most"}}
+FLAGS = {"--tokens": (WANTED, "of an answer, at most")}
 COMMAND = Measurement("quality", __doc__, measure, to_markdown, FLAGS)
 
 if __name__ == "__main__":

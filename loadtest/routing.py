@@ -14,7 +14,6 @@ group's beginning once, in one engine core.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -25,10 +24,7 @@ from typing import Any
 
 import httpx
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import percentile
-from loadtest.report.files import Document, Measurement
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, percentile, table
 from loadtest.streaming import Heard, listen
 from testing.serving import Server, wait_until
 from testing.streams.reading import connected
@@ -94,7 +90,7 @@ seconds of all processes for each request.
 """
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """All runs, the policies in turn."""
     work = SMOKE if flags.smoke else Work(runs=flags.runs)
     runs = [
@@ -217,8 +213,8 @@ def medians(runs: list[Run], pool: str, policy: str) -> dict[str, float]:
 
 
 FLAGS = {
-    "--smoke": {"action": "store_true", "help": "a run of each that takes seconds"},
-    "--runs": {"type": int, "default": Work.runs, "help": "of each policy and pool"},
+    "--smoke": (False, "a run of each that takes seconds"),
+    "--runs": (Work.runs, "of each policy and pool"),
 }
 COMMAND = Measurement("routing", __doc__, measure, markdown, FLAGS)
 

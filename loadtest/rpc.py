@@ -13,7 +13,6 @@ from what a second holds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -24,9 +23,7 @@ from typing import Any
 import psutil
 
 from deploy.local import free_port, wait
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.steady import NO_LOG, reading, steady
 from testing.board import Board
 from testing.processes import RestartableProcess
@@ -39,7 +36,7 @@ LEAST_SHARE = 0.9
 PATIENCE = 120.0
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     rows = []
     for streams in flags.streams:
         runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
@@ -138,8 +135,8 @@ def markdown(document: Document) -> str:
 
 FLAGS = {
     "--streams": {"type": int, "nargs": "+", "default": list(TOKENS)},
-    "--rounds": {"type": int, "default": 3},
-    "--window": {"type": int, "default": 32, "help": "tokens of a stream on their way"},
+    "--rounds": (3, ""),
+    "--window": (32, "tokens of a stream on their way"),
 }
 COMMAND = Measurement("rpc", __doc__, measure, markdown, FLAGS, faults=faults)
 

@@ -8,7 +8,6 @@ Curves go to a JSON file, a Markdown table and PNG charts. About two minutes on 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import statistics
@@ -28,10 +27,7 @@ import psutil
 
 from loadtest.forward_pass import BLOCK, blocks_of, recipe_of, sequences_of
 from loadtest.peers.servers import default_model
-from loadtest.report.chart import chart
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from penstock.bench.load.report import markdown_table
+from loadtest.report import Document, Flags, Measurement, chart, machine_line, markdown_table, say
 from penstock.machine import usable_cores
 from penstock.prepare import load_manifest, prepare
 from penstock_worker.forward.interface import Batch, Forward, Recipe
@@ -70,7 +66,7 @@ class Curves:
     kv_bytes: float = 0.0  # of one token, by the cache's shape
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """With all threads, then with one."""
     extent, curves = SMOKE if flags.smoke else Extent(), Curves({}, {}, [], [])
     model = default_model()
@@ -245,7 +241,7 @@ COMMAND = Measurement(
     __doc__,
     measure,
     to_markdown,
-    {"--smoke": {"action": "store_true", "help": "a few small points"}},
+    {"--smoke": (False, "a few small points")},
     draw=draw,
     caption="time per step and memory",
     section="scaling",

@@ -11,7 +11,6 @@ in the standard, a `format` is an annotation.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -22,8 +21,7 @@ from typing import Any
 
 import jsonschema
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, SetupError, say
+from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say
 from penstock.bench.load.report import markdown_table
 from penstock.config.settings import GrammarSettings
 from penstock.machine import usable_cores
@@ -109,7 +107,7 @@ class Judge:
         return bool(taken == len(ids) and matcher.is_accepting())
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     files = sorted(flags.folder.glob("*.json"))[:: flags.every]
     if not files:
         raise SetupError(f"no .json files in {flags.folder}")
@@ -189,7 +187,7 @@ COMMAND = Measurement(
     to_markdown,
     {
         "folder": {"type": Path, "metavar": "FOLDER"},
-        "--every": {"type": int, "default": 1, "metavar": "N", "help": "only each Nth file"},
+        "--every": (1, "only each Nth file"),
     },
     faults=lambda document: document["counts"]["wrong"],
 )

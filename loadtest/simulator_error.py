@@ -11,7 +11,6 @@ one that the simulator has.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -23,10 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table
 from penstock import AsyncLLM, SamplingParams
-from penstock.bench.load.report import markdown_table
 from penstock.config.settings import EngineConfig
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from penstock_engine.record.framing import log_files
@@ -73,7 +70,7 @@ class RealRun:
     logs: list[Path]  # its recording
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """All runs; whether each recording replays to the same decisions."""
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as folder:
         place = Path(folder)
@@ -89,7 +86,7 @@ def measure(flags: argparse.Namespace) -> Document:
     return {"fit": msgspec.to_builtins(fitted), "cells": msgspec.to_builtins(cells)}
 
 
-def real_run(folder: Path, rate: float, seed: int, options: argparse.Namespace) -> RealRun:
+def real_run(folder: Path, rate: float, seed: int, options: Flags) -> RealRun:
     """Serves a trace, and records it."""
     made = Synthetic(
         rate=rate,
@@ -199,8 +196,8 @@ def row(name: str, client: float, engine: float, simulated: float) -> list[str]:
 
 FLAGS = {
     "--rates": {"type": float, "nargs": "+", "default": [1.5, 3.0, 4.5], "help": "requests/s"},
-    "--requests": {"type": int, "default": 100, "help": "of each run"},
-    "--answer": {"type": int, "default": 48, "help": "median tokens of an answer"},
+    "--requests": (100, "of each run"),
+    "--answer": (48, "median tokens of an answer"),
 }
 COMMAND = Measurement("simulator_error", __doc__, measure, words, FLAGS, section="simulator-error")
 

@@ -11,7 +11,6 @@ haproxy.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -22,10 +21,8 @@ from typing import Any
 
 import uvloop
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, listed, machine_line, sections
 from loadtest.report.memory import Memory, draw, growth_table
-from loadtest.report.table import listed, sections
 from loadtest.streaming import Streams, Tally
 from penstock_gateway.process import raise_file_limit
 from testing.streams.reading import connected
@@ -64,7 +61,7 @@ class Shape:
         return self.shortest + 37 * seed % (self.longest - self.shortest + 1)
 
 
-def measure(options: argparse.Namespace) -> Document:
+def measure(options: Flags) -> Document:
     """Figures, and what they are made of: a sample each second."""
     raise_file_limit()
     warm_up, step = 2 * options.longest, options.step_seconds
@@ -140,10 +137,10 @@ COMMAND = Measurement(
     measure,
     markdown,
     {
-        "--streams": {"type": int, "default": 1000, "help": "open at a time"},
-        "--seconds": {"type": float, "default": 600.0, "help": "of replacing what ends"},
-        "--step-seconds": {"type": float, "default": 0.5, "help": "between two tokens"},
-        "--longest": {"type": float, "default": STREAM_SECONDS[1], "help": "stream, seconds"},
+        "--streams": (1000, "open at a time"),
+        "--seconds": (600.0, "of replacing what ends"),
+        "--step-seconds": (0.5, "between two tokens"),
+        "--longest": (STREAM_SECONDS[1], "stream, seconds"),
     },
     draw=lambda path, document: draw(document["samples"], document["figures"]["warm_up"], path),
     faults=lambda document: not passed(document["figures"]),

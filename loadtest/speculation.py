@@ -28,10 +28,7 @@ from typing import Any
 
 from loadtest.drafting.requests import WORKLOADS
 from loadtest.drafting.streams import Pace, Streams, answered, pace
-from loadtest.report.chart import chart
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, chart, machine_line, say, table
 from testing.serving import Server
 
 NOISE = 0.98
@@ -58,7 +55,7 @@ COLUMNS = {
 }
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     with ExitStack() as running:
         servers = {
             name: running.enter_context(_server(flags, config))
@@ -80,15 +77,13 @@ def measure(flags: argparse.Namespace) -> Document:
     }
 
 
-def _server(flags: argparse.Namespace, config: str) -> Server:
+def _server(flags: Flags, config: str) -> Server:
     common = ("--model", flags.model, "--max-model-len", "2048", "--max-num-seqs", "64")
     threads = ("--threads", "1") if flags.requests else ()
     return Server(*common, *threads, "--speculative-config", config)
 
 
-async def row(
-    servers: dict[str, Server], streams: Streams, flags: argparse.Namespace
-) -> dict[str, Any]:
+async def row(servers: dict[str, Server], streams: Streams, flags: Flags) -> dict[str, Any]:
     """Each round has all servers, and begins with another one."""
     say(f"{streams.name}, {streams.count} streams")
     found: dict[str, list[Pace]] = {name: [] for name in servers}
@@ -235,26 +230,18 @@ def _cells(text: str) -> list[tuple[str, int]]:
     return found
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--model": {"default": "smollm2-135m", "help": "as `penstock serve` takes it"},
-    "--speculative-config": {
-        "default": '{"method": "suffix"}',
-        "help": "of the server that drafts",
-    },
+OPTIONS = {
+    "--model": ("smollm2-135m", "as `penstock serve` takes it"),
+    "--speculative-config": ('{"method": "suffix"}', "of the server that drafts"),
     "--cells": {
         "type": _cells,
         "default": [(name, streams) for name in WORKLOADS for streams in (1, 4, 16, 64)],
         "help": "requests and streams, as in copy:1,chat:4; all, with 1, 4, 16 and 64 streams",
     },
-    "--rounds": {"type": int, "default": 6, "help": "each with all three servers"},
-    "--seconds": {"type": float, "default": 4.0, "help": "of each server in a round"},
-    "--tokens": {"type": int, "default": 128, "help": "of an answer"},
-    "--requests": {
-        "type": int,
-        "default": 0,
-        "metavar": "NUMBER",
-        "help": "that each stream sends in a round, for `--seconds`: processor time is compared",
-    },
+    "--rounds": (6, "each with all three servers"),
+    "--seconds": (4.0, "of each server in a round"),
+    "--tokens": (128, "of an answer"),
+    "--requests": (0, "that each stream sends in a round, for `--seconds`"),
 }
 COMMAND = Measurement(
     "speculation",

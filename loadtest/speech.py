@@ -12,7 +12,6 @@ for some rounds, so that each has the machine to itself, and one that others dis
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -27,16 +26,14 @@ import httpx
 import numpy as np
 
 from loadtest.peers.servers import installed
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement, say
-from loadtest.report.table import table
+from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from loadtest.speech_model import WORDS, tokenizer, write_speaker
 from penstock.machine import usable_cores
 from penstock_kernels.cpu.library import instruction_set
 from testing.recordings import RATE, tones, wav
 from testing.serving import Server
 
-PEERS = Path(__file__).parent / "peers"
+PEER = Path(__file__).parent / "peers" / "speech_peer.py"
 COLUMNS = {
     "system": "{name}",
     "seconds for the recording": "{seconds:.2f}",
@@ -57,7 +54,7 @@ class System:
     tokens: int = 0
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     python = installed("fasterwhisper", "python")
     threads = max(int(usable_cores()), 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +66,7 @@ def measure(flags: argparse.Namespace) -> Document:
         wanted = by_transformers(model, tones(flags.seconds, seed=1))
         ours = System("penstock")
         peer = System("faster-whisper")
-        convert(python, model, place / "converted")
+        run(python, PEER, "convert", model, place / "converted", sysconfig.get_path("purelib"))
         for _ in range(flags.rounds):
             by_penstock(ours, model, recording, flags.repeats)
             by_peer(peer, python, place / "converted", recording, threads, flags.repeats)
@@ -129,17 +126,12 @@ def changed(file: bytes, number: int) -> bytes:
     return file[:header] + bytes([number, 0]) + file[header + 2 :]
 
 
-def convert(python: Path, model: Path, to: Path) -> None:
-    """Writes the model as the peer reads it."""
-    run(python, PEERS / "convert_speech.py", model, to, sysconfig.get_path("purelib"))
-
-
 def by_peer(
     system: System, python: Path, model: Path, recording: Path, threads: int, repeats: int
 ) -> None:
     """What faster-whisper takes, in its own process and environment."""
     say("faster-whisper")
-    said = run(python, PEERS / "speech_peer.py", model, recording, threads, repeats)
+    said = run(python, PEER, "run", model, recording, threads, repeats)
     found = json.loads(said.splitlines()[-1])
     versions = found["versions"].items()
     system.name = ", ".join(f"{name} {version}" for name, version in versions)
@@ -186,13 +178,9 @@ def markdown(document: Document) -> str:
 
 
 FLAGS = {
-    "--seconds": {"type": int, "default": 60, "help": "of the recording"},
-    "--rounds": {"type": int, "default": 2, "help": "in which the systems take turns"},
-    "--repeats": {
-        "type": int,
-        "default": 3,
-        "help": "of each system in a round, after one that isn't counted",
-    },
+    "--seconds": (60, "of the recording"),
+    "--rounds": (2, "in which the systems take turns"),
+    "--repeats": (3, "of each system in a round, after one that isn't counted"),
 }
 COMMAND = Measurement("speech", __doc__, measure, markdown, FLAGS, faults=faults)
 

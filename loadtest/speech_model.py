@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from testing.trained.hearing import hub_folder
+from testing.trained.hearing.hub_folder import END, START
+
 SECONDS = 30
 """Of a window."""
 WORDS = 50_257
@@ -27,7 +30,6 @@ TOWARDS = 1.2
 """How far a token's embedding points to its places."""
 PLACE = 10.0
 """Length of a place's vector."""
-END, START = "<|endoftext|>", "<|startoftranscript|>"
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
 NO_TIMES = "<|notimestamps|>"
 
@@ -102,20 +104,13 @@ def write_speaker(folder: Path) -> Path:
 
 
 def generation_config(ids: dict[str, int]) -> dict[str, Any]:
-    """As releases have it."""
-    return {
-        "begin_suppress_tokens": [ids["Ġ"], ids[END]],
+    """As releases have it, without what tells when a word is spoken."""
+    found = hub_folder.generation_config(ids)
+    del found["alignment_heads"]
+    languages = {text: at for text, at in ids.items() if ids["<|en|>"] <= at < ids[TASKS[0]]}
+    return found | {
         "suppress_tokens": [ids[text] for text in (START, *TASKS)],
-        "bos_token_id": ids[END],
-        "eos_token_id": ids[END],
-        "pad_token_id": ids[END],
-        "decoder_start_token_id": ids[START],
-        "prev_sot_token_id": ids["<|startofprev|>"],
-        "no_timestamps_token_id": ids[NO_TIMES],
         "max_initial_timestamp_index": 50,
         "max_length": 448,
-        "is_multilingual": True,
-        "lang_to_id": {text: at for text, at in ids.items() if ids["<|en|>"] <= at < ids[TASKS[0]]},
-        "task_to_id": {"translate": ids[TASKS[0]], "transcribe": ids[TASKS[1]]},
-        "return_timestamps": False,
+        "lang_to_id": languages,
     }

@@ -8,7 +8,6 @@ answer is judged by the jsonschema package.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -18,11 +17,8 @@ from typing import Any
 
 import jsonschema
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import percentile
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, machine_line, markdown_table, percentile
 from penstock import LLM, CompletionOutput, SamplingParams, StructuredOutputs
-from penstock.bench.load.report import markdown_table
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.common import Grammar
 from penstock_worker.grammar_text.compile import Library
@@ -32,7 +28,7 @@ from testing.processes import processor_seconds
 MODEL = "smollm2-135m"
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Milliseconds of the processor for each token, masked and not; microseconds of the grammar."""
     schemas = [random_schemas.schema(seed) for seed in range(flags.schemas)]
     prompts = [f"A JSON value for {json.dumps(schema)}: " for schema in schemas]
@@ -123,7 +119,7 @@ def markdown(document: Document) -> str:
     return f"{markdown_table(head, rows)}\n\n{machine_line(document)}\n"
 
 
-FLAGS = {"--schemas": {"type": int, "default": 200, "help": "random ones, a request each"}}
+FLAGS = {"--schemas": (200, "random ones, a request each")}
 COMMAND = Measurement("structured", __doc__, measure, markdown, FLAGS, section="structured")
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ WHOLE: tuple[tuple[str, ...], ...] = (
         "tests/engine/simulate/test_simulation.py",
         "tests/kernels/cpu/test_given_rows.py",
         "tests/loadtest/test_compare.py",
-        "tests/loadtest/test_gpu_tune.py",
+        "tests/loadtest/test_gpu_tiles.py",
         "tests/shared/test_curve.py",
         "tests/system/clients/test_aiperf.py",
         "tests/system/clients/test_triton.py",
@@ -64,7 +64,6 @@ WHOLE: tuple[tuple[str, ...], ...] = (
     (
         "tests/kernels/triton/test_compile.py",
         "tests/loadtest/test_adversary.py",
-        "tests/loadtest/test_gpu_tune_ends.py",
         "tests/loadtest/test_library.py",
         "tests/system/clients/test_lm_eval.py",
         "tests/system/clients/test_schemathesis.py",

@@ -10,7 +10,6 @@ or a session was lost, a process restarted or grew.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import subprocess
@@ -23,9 +22,7 @@ from typing import Any
 
 import httpx
 
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, distribution, machine_line
 from loadtest.report.memory import Memory, draw, growth_table
 from loadtest.report.table import listed, sections, table, verdict
 from loadtest.streaming import Streams, Tally, beside, prompt_ids
@@ -47,7 +44,7 @@ ALLOWED_GROWTH = 0.1
 Answers = dict[str, dict[str, int]]
 
 
-def measure(options: argparse.Namespace) -> Document:
+def measure(options: Flags) -> Document:
     """Figures, and the samples of memory that they are made of."""
     keys = {name: new_key() for name in ("alice", "mallory")}
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -77,7 +74,7 @@ def measure(options: argparse.Namespace) -> Document:
 
 
 async def run(
-    server: Server, keys: dict[str, str], options: argparse.Namespace
+    server: Server, keys: dict[str, str], options: Flags
 ) -> tuple[Tally, Tally, Answers, Memory]:
     """What alice heard alone and beside mallory, the answers that mallory had, and the memory."""
     memory = Memory()
@@ -226,10 +223,10 @@ COMMAND = Measurement(
     measure,
     markdown,
     {
-        "--seconds": {"type": float, "default": 600.0, "help": "beside the adversary"},
-        "--quiet-seconds": {"type": float, "default": 60.0, "help": "before them"},
-        "--streams": {"type": int, "default": 16, "help": "ordinary ones at a time"},
-        "--at-a-time": {"type": int, "default": 24, "help": "requests of the adversary"},
+        "--seconds": (600.0, "beside the adversary"),
+        "--quiet-seconds": (60.0, "before them"),
+        "--streams": (16, "ordinary ones at a time"),
+        "--at-a-time": (24, "requests of the adversary"),
         "serve": {"nargs": "*", "help": "arguments for penstock serve, after --"},
     },
     draw=lambda path, found: draw(found["samples"], found["figures"]["quiet_seconds"], path),

@@ -7,9 +7,11 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,12 @@ from loadtest.gpu.job import (
     process_parser,
     write_json,
 )
-from loadtest.gpu.leaving import end_group, leave_at_signals, start_group
 from loadtest.gpu.machine import device, versions
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.report import to_markdown
 from loadtest.gpu.start import GO_ON
-from loadtest.report.facts import ROOT
-from loadtest.report.files import Report, say
+from loadtest.report import ROOT, say
+from loadtest.report.files import Report
 
 GRACE = 5.0
 """Seconds beyond its time that a part gets to end by itself."""
@@ -41,6 +42,12 @@ LEAST = 5.0
 """Seconds without which a part isn't begun."""
 MOST = 1.5
 """Of a part's own time, what it may have where the parts before it left some."""
+
+
+UNENDING = 10.0
+"""Seconds after which a killed process is left to the driver that holds it."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""SIGHUP: the terminal was closed."""
 
 
 def main() -> int:
@@ -56,12 +63,13 @@ def main() -> int:
     report, text = Report("results", "", flags), ""
     if not flags.go_on:
         _clear(flags.output)
-    known = {"command": _command(flags), "dry": flags.dry}
-    known |= {
+    known = {
+        "command": _command(flags),
+        "dry": flags.dry,
         "device": device(),
         "versions": versions(),
+        "parts": merged(flags.output, chosen),
     }
-    known["parts"] = merged(flags.output, chosen)
     waiting = [part for part in chosen if not (flags.go_on and done(part, flags.output))]
     for number, part in enumerate(waiting):
         later = sum(other.seconds for other in waiting[number + 1 :])
@@ -140,6 +148,50 @@ def _clear(output: Path) -> None:
     for name in ("results.json", "results.md"):
         (output / name).unlink(missing_ok=True)
     output.mkdir(parents=True, exist_ok=True)
+
+
+def leave_at_signals() -> None:
+    """Makes SystemExit of them, once: what ends the started processes then isn't cut short by a
+    second one.  One that is ignored, as nohup has SIGHUP, stays so."""
+    for each in SIGNALS:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, _leave)
+
+
+def _leave(signum: int, _: Any) -> None:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + signum)
+
+
+def start_group(module: str, options: list[str], log: Any) -> subprocess.Popen[bytes]:
+    """`python -m module`, as the leader of a group. log: an open file for what it says."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *options],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def end_group(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
+    """Ends a process that leads a group, and all of the group: SIGTERM, and SIGKILL to what is left
+    after `grace` seconds; SIGKILL at once without a grace."""
+    try:
+        if grace and process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(grace)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    # What a broken driver holds can't be killed: whoever waited for it would never report.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(UNENDING)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from typing import Any
 
 from loadtest.gpu import figures
 from loadtest.gpu.figures import Row
-from loadtest.report.facts import machine_line
-from penstock.bench.load.report import markdown_table
+from loadtest.report import machine_line, markdown_table
 
 NONE = "–"
 TRIAL = (

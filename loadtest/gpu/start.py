@@ -28,17 +28,11 @@ GO_ON = "keep what an earlier run left in OUTPUT, and run only parts that it has
 
 def main() -> int:
     """Exit status: that of the measurements; 2 where something can't be installed."""
-    flags = parser().parse_args()
-    own = ["--parts", *flags.parts] if flags.parts else []
+    begun, flags = time.monotonic(), parser().parse_args()
+    module, own = "loadtest.gpu", ["--parts", *flags.parts] if flags.parts else []
     own += ["--go-on"] if flags.go_on else []
-    return start(flags, "loadtest.gpu", own)
-
-
-def start(flags: argparse.Namespace, module: str, own: list[str]) -> int:
-    """Runs a module in a work folder that goes with it, with what `flags.wheels` has where that is
-    missing here.  own: flags beside --output, --work, --seconds and --dry.  Returns its exit
-    status, or 2."""
-    begun = time.monotonic()
+    if flags.tiles:
+        module, own = "loadtest.gpu.tiles", flags.tiles
     output = flags.output or ROOT / "loadtest" / ("out/gpu-dry" if flags.dry else "results/gpu")
     with tempfile.TemporaryDirectory(prefix="gpu-measurements-") as folder:
         site = Path(folder) / "site"
@@ -59,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
     made.add_argument("--parts", nargs="+", help="these only; default: all")
     made.add_argument("--go-on", action="store_true", help=GO_ON)
+    made.add_argument(
+        "--tiles", nargs="+", metavar="KERNEL CHANGE", help="see loadtest/gpu/tiles.py"
+    )
     return made
 
 

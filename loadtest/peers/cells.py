@@ -12,7 +12,7 @@ from penstock.bench.load.options import EndControl, Length, LoadOptions
 class Target:
     """What our figure is to be, as a multiple of a peer's."""
 
-    figure: str  # a key of server_report.medians
+    figure: str  # a key of compare.medians
     peer: str
     at_least: float | None = None
     at_most: float | None = None  # for times

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.report.files import SetupError
+from loadtest.report import SetupError
 
 LLAMACPP = Path(__file__).with_name("llamacpp_server.py")
 

@@ -13,17 +13,9 @@ from typing import Any
 from loadtest.peers.peer import Peer, Workload
 from loadtest.peers.rounds import Measurement, Outcome, measure
 from loadtest.peers.servers import default_model
-from loadtest.report.chart import chart
-from loadtest.report.facts import ROOT, machine_line, without_folders
-from loadtest.report.files import (
-    Document,
-    Facts,
-    Report,
-    SetupError,
-    parser,
-    program_of,
-    say,
-)
+from loadtest.report import ROOT, Document, SetupError, chart, machine_line, say
+from loadtest.report.facts import without_folders
+from loadtest.report.files import Facts, Report, parser, program_of
 from loadtest.report.table import listed
 from loadtest.roofline.cost import model_cost
 from penstock.bench.load.report import markdown_table

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess, Workload
-from loadtest.report.files import say
+from loadtest.report import say
 from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
 from loadtest.roofline.probe import Limits, ProbeUnavailable

@@ -14,7 +14,7 @@ from typing import Any
 from deploy.local import answers, free_port
 from loadtest.peers.cells import Cell
 from loadtest.peers.peer import Peer, PeerFailed, PeerProcess
-from loadtest.report.files import SetupError
+from loadtest.report import SetupError
 from penstock.bench.load.options import EndControl
 from penstock.bench.load.run import run as run_load
 from penstock.bench.load.statistics import Summary

@@ -1,10 +1,11 @@
-"""What faster-whisper (CTranslate2) takes for a recording. Run by its own environment's Python:
+"""faster-whisper (CTranslate2), by its own environment's Python. Imports nothing of Penstock.
 
-    PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py \\
-        FOLDER RECORDING THREADS REPEATS
+    PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py convert FOLDER TO SITE_PACKAGES
+    PEERS_DIR/fasterwhisper/bin/python loadtest/peers/speech_peer.py run TO RECORDING THREADS TIMES
 
-FOLDER: a model converted to CTranslate2's format. Writes one JSON object to stdout. Imports nothing
-of Penstock.
+convert: a Whisper of the hub's format to CTranslate2's; SITE_PACKAGES: of an environment that has
+torch and transformers, Penstock's own for instance.  run: what that model takes for a recording;
+writes one JSON object to stdout.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ import time
 from importlib.metadata import version
 
 
-def main(folder: str, recording: str, threads: int, repeats: int) -> None:
+def convert(folder: str, to: str, site_packages: str) -> None:
+    sys.path.insert(0, site_packages)
+    from ctranslate2.converters import (  # type: ignore[import-not-found, unused-ignore]
+        TransformersConverter,
+    )
+
+    copied = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(folder, copy_files=copied).convert(to, force=True)
+
+
+def run(folder: str, recording: str, threads: str, repeats: str) -> None:
     from faster_whisper import WhisperModel  # type: ignore[import-not-found, unused-ignore]
 
-    model = WhisperModel(folder, device="cpu", compute_type="float32", cpu_threads=threads)
+    model = WhisperModel(folder, device="cpu", compute_type="float32", cpu_threads=int(threads))
     seconds, text, tokens = [], "", 0
-    for _ in range(repeats + 1):
+    for _ in range(int(repeats) + 1):
         begun = time.perf_counter()
         # Greedy, as OpenAI's endpoint is at temperature 0; a window's text isn't the next prompt.
         segments, _ = model.transcribe(
@@ -36,4 +47,4 @@ def main(folder: str, recording: str, threads: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    {"convert": convert, "run": run}[sys.argv[1]](*sys.argv[2:])

@@ -14,7 +14,6 @@ which is also served with `--short-step-ms 10`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,8 +25,7 @@ from loadtest.pictures.peers import one_round
 from loadtest.pictures.prepared import prepared_per_second
 from loadtest.pictures.report import draw, markdown, moved_most
 from loadtest.pictures.served import EVEN, Load, served
-from loadtest.report.facts import commit
-from loadtest.report.files import Document, Measurement, say
+from loadtest.report import Document, Flags, Measurement, commit, say
 from testing.trained.seeing import FOLDER
 
 ALLOWED = 0.005
@@ -41,7 +39,7 @@ MODELS: dict[str, tuple[str, tuple[str, ...]]] = {
 PARTS = (*MODELS, "preparing", "peers")
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Raises SetupError."""
     kept: Document = {"rows": {}, "prepared": [], "peers": []}
     path = flags.output / "pictures.json"
@@ -76,9 +74,9 @@ def faults(document: Document) -> bool:
 
 
 OPTIONS = {
-    "--requests": {"type": int, "default": 64, "help": "with a picture each, all at once"},
-    "--distinct": {"type": int, "default": 16, "help": "pictures among them"},
-    "--seconds": {"type": float, "default": 30.0, "help": "of text streams, each way"},
+    "--requests": (64, "with a picture each, all at once"),
+    "--distinct": (16, "pictures among them"),
+    "--seconds": (30.0, "of text streams, each way"),
     "--part": {"action": "append", "choices": PARTS, "help": "only this one; may come again"},
 }
 COMMAND = Measurement("pictures", __doc__, measure, markdown, OPTIONS, faults=faults, draw=draw)

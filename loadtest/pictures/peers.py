@@ -16,10 +16,9 @@ from typing import Any
 
 from loadtest.peers.children import answer_of, llamacpp_server
 from loadtest.peers.servers import installed, version_in
-from loadtest.pictures.asking import QUESTION, body, png, wait_of
 from loadtest.pictures.models import as_gguf
-from loadtest.pictures.served import FLAGS, Load
-from loadtest.report.files import say
+from loadtest.pictures.served import FLAGS, QUESTION, Load, body, png, wait_of
+from loadtest.report import say
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
 from testing.streams.reading import connected

@@ -6,11 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.report.chart import chart
-from loadtest.report.facts import machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document
-from loadtest.report.table import sections, table
+from loadtest.report import Document, chart, distribution, machine_line, sections, table
 
 FIRST = {
     "model": "{model}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import time
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ from typing import Any
 import httpx
 
 from deploy.local import free_port
-from loadtest.pictures.asking import body, wait_of
-from loadtest.report.figures import distribution
-from loadtest.report.files import say
+from loadtest.report import distribution, say
 from loadtest.streaming import Streams, beside
 from testing.serving import Server
-from testing.streams.reading import connected
+from testing.streams.reading import connected, events
+from testing.trained.seeing.exam import file_of
+from testing.trained.seeing.pictures import EVERY
 
+SIDE = 448
+QUESTION = "What is in the picture?"
 FLAGS = ("--max-model-len", "1024", "--max-num-seqs", "80", "--media-processes", "2")
 EVEN = ("--short-step-ms", "10")
 """Further ones, for text that comes evenly beside prompts."""
@@ -42,6 +45,31 @@ class Load:
     requests: int
     distinct: int
     seconds: float
+
+
+def png(seed: int) -> bytes:
+    """The picture with that number."""
+    return file_of(EVERY[seed % len(EVERY)], 100_000 + 3 * seed + 1, SIDE, SIDE)
+
+
+def body(seed: int, tokens: int = 8) -> dict[str, Any]:
+    """A question about the picture with that number."""
+    url = f"data:image/png;base64,{base64.b64encode(png(seed)).decode()}"
+    content = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": QUESTION},
+    ]
+    messages = [{"role": "user", "content": content}]
+    return {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+
+async def wait_of(client: httpx.AsyncClient, asked: dict[str, Any]) -> float:
+    """Seconds to the first token of the answer, which is read to its end."""
+    begun, first = time.perf_counter(), 0.0
+    async for event in events(client, asked, "/v1/chat/completions"):
+        if not first and any(each["delta"].get("content") for each in event["choices"]):
+            first = time.perf_counter() - begun
+    return first or time.perf_counter() - begun
 
 
 def served(name: str, path: Path, more: Sequence[str], load: Load) -> dict[str, Any]:

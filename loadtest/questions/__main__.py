@@ -6,7 +6,6 @@ llama.cpp comes by `bash loadtest/peers/install.sh xllamacpp`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from loadtest.peers.children import llamacpp_server
 from loadtest.peers.servers import default_model, installed, version_in
 from loadtest.questions import entrances
 from loadtest.questions.report import LLAMACPP, Question, questions, to_markdown
-from loadtest.report.files import Document, Measurement, say
+from loadtest.report import Document, Flags, Measurement, say
 from penstock import LLM
 from penstock.machine import usable_cores, version_of
 from testing.serving import Server
@@ -35,7 +34,7 @@ EXAMPLES = (
 """The README's question comes first; the second was the README's before."""
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     """Everything that the page says."""
     file, times, seeds = default_model(), flags.times, flags.seeds
     python = installed("xllamacpp", "python")
@@ -150,9 +149,9 @@ COMMAND = Measurement(
     measure,
     lambda document: to_markdown(document, questions()),
     {
-        "--times": {"type": int, "default": 5, "metavar": "N", "help": "for llama.cpp"},
-        "--seeds": {"type": int, "default": 20, "metavar": "N", "help": "of README's example"},
-        "--threads": {"type": int, "default": CORES, "metavar": "N", "help": "of llama.cpp"},
+        "--times": (5, "for llama.cpp"),
+        "--seeds": (20, "of README's example"),
+        "--threads": (CORES, "of llama.cpp"),
     },
 )
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document
-from penstock.bench.load.report import markdown_table
+from loadtest.report import Document, machine_line, markdown_table
 
 LLAMACPP = "llama.cpp"
 SHOWN = 120

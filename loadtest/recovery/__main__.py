@@ -9,7 +9,6 @@ failed or said something else than undisturbed, or came back later than it may.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -26,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.recovery.listening import Listening, Sample, listening, recovery
-from loadtest.report.facts import machine_line
-from loadtest.report.files import Document, Measurement
+from loadtest.report import Document, Flags, Measurement, machine_line
 from loadtest.report.table import listed, sections, table, verdict
 from testing.processes import RestartableProcess, engine, front_end, model_with_context, worker
 
@@ -75,7 +73,7 @@ Running = tuple[RestartableProcess, RestartableProcess, Listening]
 """Engine core, worker and front end of a load."""
 
 
-def loads(options: argparse.Namespace) -> list[Load]:
+def loads(options: Flags) -> list[Load]:
     """Those that see a kill. Few sequences at a time: what was in a step when the engine core died
     is computed alone at first."""
     short = Load("short prompts", options.requests, 30, 128, 0.02, 256)
@@ -84,21 +82,21 @@ def loads(options: argparse.Namespace) -> list[Load]:
     return [load for load in (short, long) if load.requests]
 
 
-def storm(options: argparse.Namespace) -> Load:
+def storm(options: Flags) -> Load:
     """Long enough to outlast the pauses, and what it takes to go on after each; and all at once, as
     what began only when others end would last as long again."""
     tokens = round(options.pauses * (options.longest + 5) / 0.1)
     return Load("storm", 64, 30, tokens, 0.1, at_once=72)
 
 
-def measure(options: argparse.Namespace) -> Document:
+def measure(options: Flags) -> Document:
     """Each load killed, and then the pauses."""
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         model = model_with_context(Path(folder), options.long_prompt + 1000)
         return asyncio.run(run(model, options))
 
 
-async def run(model: Path, options: argparse.Namespace) -> Document:
+async def run(model: Path, options: Flags) -> Document:
     kills = []
     for load in loads(options):
         async with running(model, load) as system:
@@ -149,7 +147,7 @@ async def killed(system: Running, load: Load) -> dict[str, Any]:
     }
 
 
-async def paused(system: Running, load: Load, options: argparse.Namespace) -> dict[str, Any]:
+async def paused(system: Running, load: Load, options: Flags) -> dict[str, Any]:
     """SIGSTOP of each process in turn; the next one when all has gone on."""
     core, null, front = system
     draw = random.Random(SEED)
@@ -259,11 +257,11 @@ COMMAND = Measurement(
     measure,
     markdown,
     {
-        "--requests": {"type": int, "default": 20_000, "help": "of short prompts"},
-        "--long-requests": {"type": int, "default": 280},
-        "--long-prompt": {"type": int, "default": 130_000, "help": "tokens"},
-        "--pauses": {"type": int, "default": 18, "help": "the processes in turn"},
-        "--longest": {"type": float, "default": 10.0, "help": "pause, seconds"},
+        "--requests": (20_000, "of short prompts"),
+        "--long-requests": (280, ""),
+        "--long-prompt": (130_000, "tokens"),
+        "--pauses": (18, "the processes in turn"),
+        "--longest": (10.0, "pause, seconds"),
     },
     faults=faults,
 )

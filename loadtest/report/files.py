@@ -17,6 +17,7 @@ from penstock.errors import StartupError
 
 RESULTS = ROOT / "loadtest" / "results"
 
+Flags = argparse.Namespace
 Facts = dict[str, Any]
 """Command, times, commit and machine, and what else belongs to them."""
 Document = dict[str, Any]
@@ -110,11 +111,11 @@ class Measurement:
 
     name: str  # of its files
     description: str | None
-    measure: Callable[[argparse.Namespace], Document]
+    measure: Callable[[Flags], Document]
     """Raises SetupError, StartupError or NotThere where something is missing."""
     text: Callable[[Document], str]  # Markdown, of facts and document together
-    flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Keywords of `add_argument` by flag."""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """By flag: its default and what it means, or keywords of `add_argument`."""
     draw: Callable[[Path, Document], None] | None = None  # the chart
     caption: str = ""  # of the chart in the README
     section: str = ""  # of the README
@@ -126,7 +127,7 @@ class Measurement:
         program = program_of(self.name)
         made = parser(program, self.description, section=bool(self.section))
         for flag, keywords in self.flags.items():
-            made.add_argument(flag, **keywords)
+            made.add_argument(flag, **_keywords(keywords))
         flags = made.parse_args(arguments)
         report, draw = Report(self.name, program, flags, arguments), self.draw
         try:
@@ -142,6 +143,16 @@ class Measurement:
             caption=self.caption,
         )
         return int(bool(self.faults(document)))
+
+
+def _keywords(flag: tuple[Any, str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of `add_argument`. A default says the type; one that is False can be set."""
+    if not isinstance(flag, tuple):
+        return flag
+    default, words = flag
+    if default is False:
+        return {"action": "store_true", "help": words}
+    return {"type": type(default), "default": default, "help": words or None}
 
 
 def program_of(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.peers.servers import default_model
-from loadtest.report.files import SetupError
+from loadtest.report import SetupError
 from loadtest.roofline.cost import ModelCost, model_cost
 from loadtest.roofline.probe import Limits, ProbeUnavailable, measure
 from penstock.machine import describe_machine, usable_cores

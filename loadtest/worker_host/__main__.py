@@ -13,7 +13,6 @@ With --against REVISION, processes of both versions take turns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -25,10 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadtest.report.chart import chart
-from loadtest.report.facts import ROOT, machine_line
-from loadtest.report.figures import distribution
-from loadtest.report.files import Document, Measurement, say
+from loadtest.report import Document, Flags, Measurement, chart, distribution, machine_line, say
+from loadtest.report.facts import ROOT
 from loadtest.report.table import table
 from loadtest.worker_host.cases import Case, cases
 from loadtest.worker_host.stand_ins import KERNEL_SECONDS, OPERATION_SECONDS, REPLAY_SECONDS
@@ -38,7 +35,7 @@ PACKAGES = ("shared", "services", "kernels")
 MINUTES = 5
 
 
-def measure(flags: argparse.Namespace) -> Document:
+def measure(flags: Flags) -> Document:
     with tempfile.TemporaryDirectory() as folder:
         roots = {"now": ROOT}
         if flags.against:
@@ -155,8 +152,8 @@ COMMAND = Measurement(
     measure,
     report,
     {
-        "--steps": {"type": int, "default": 200, "help": "timed in each turn of a case"},
-        "--rounds": {"type": int, "default": 3, "help": "turns of each version"},
+        "--steps": (200, "timed in each turn of a case"),
+        "--rounds": (3, "turns of each version"),
         "--against": {"help": "a revision of this repository to take turns with"},
     },
     draw=draw,

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from loadtest.peers.cells import CELLS, Cell, Target
+from loadtest.peers.compare import SERVERS, medians
 from loadtest.peers.peer import PeerFailed
 from loadtest.peers.rounds import Measurement, Outcome, measure
-from loadtest.peers.server_report import SERVERS, medians
 from loadtest.peers.servers import RunningServer, Server, make_server
 from loadtest.report.facts import ROOT
 from loadtest.report.files import SetupError

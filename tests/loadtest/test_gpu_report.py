@@ -13,7 +13,6 @@ import pytest
 from loadtest.gpu import __main__ as command
 from loadtest.gpu.figures import TARGETS, limits, share
 from loadtest.gpu.job import DONE, FAILED, OUT_OF_TIME, part_file, write_json
-from loadtest.gpu.leaving import end_group
 from loadtest.gpu.parts import PARTS, Part
 from loadtest.gpu.parts.end_to_end import late_compilations, step_counters
 from loadtest.gpu.parts.kernel_tests import take
@@ -251,7 +250,7 @@ def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
         def poll(self) -> None:
             return None
 
-    end_group(Held())  # type: ignore[arg-type]
+    command.end_group(Held())  # type: ignore[arg-type]
 
 
 def test_the_engine_cores_counters_are_read() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadtest.peers.inprocess import LIBRARIES, best_peer
 from loadtest.peers.library import systems
-from loadtest.peers.library.report import LIBRARIES, best_peer
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import WORK, Run, Work
 from loadtest.peers.peer import PeerFailed

@@ -10,7 +10,7 @@ from collections import Counter
 from importlib.util import find_spec
 
 from loadtest.gpu.job import Job, OutOfTime
-from loadtest.report.facts import ROOT
+from loadtest.report import ROOT
 
 OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b")
 TEST = re.compile(r"tests/\S+::\S+")

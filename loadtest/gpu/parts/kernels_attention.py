@@ -110,7 +110,7 @@ class Shape:
                 [attended(some, caches, table, positions, scale) for some, table in pairs]
             )
 
-        theirs = by_torch(self, query, caches) if by_torch and device.type != "meta" else None
+        theirs = by_torch(self, query, caches) if by_torch else None
         return Bench(work, reference, lambda result: result[rows], torch=theirs)
 
     def caches(self, device: torch.device) -> list[Tensor]:
@@ -130,17 +130,15 @@ class Shape:
         length = self.before + self.new
         need = -(-length // BLOCK)
         blocks = np.random.default_rng(0).permutation(self.sequences * need)
-        meta = device.type == "meta"
-        plan = plan_attention(
+        return plan_attention(
             list(blocks.reshape(self.sequences, need)),
             np.full(self.sequences, self.new),
             np.full(self.sequences, length),
             block_size=BLOCK,
             group=self.config.num_heads // self.config.num_kv_heads,
             choice=choice,
-            device=torch.device("cpu") if meta else device,
+            device=device,
         )
-        return without_memory(plan, device) if meta else plan
 
 
 def _decode_by_torch(shape: Shape, query: Tensor, caches: list[Tensor]) -> Work:
@@ -176,15 +174,3 @@ def attended(
     hidden = torch.arange(len(slots), device=table.device) > positions[:, None]
     weights = scores.masked_fill_(hidden, float("-inf")).softmax(-1)
     return torch.einsum("kgrt,ktd->rkgd", weights, value).flatten(1, 2)
-
-
-def without_memory(plan: DeviceAttentionPlan, device: torch.device) -> DeviceAttentionPlan:
-    """The plan with tensors that have shapes only, for compiling."""
-    few, many = (
-        tiles
-        and replace(tiles, sequences=tiles.sequences.to(device), firsts=tiles.firsts.to(device))
-        for tiles in (plan.few, plan.many)
-    )
-    names = ("tables", "query_starts", "query_lens", "seq_lens")
-    tensors = {name: getattr(plan, name).to(device) for name in names}
-    return replace(plan, **tensors, few=few, many=many)

@@ -20,6 +20,7 @@ from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GROUP as GGUF_GROUP
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights, empty
+from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, MatmulTiles, gguf_parts
 from penstock_worker.quantisation.fp8 import FP8Product
 from penstock_worker.weights.repacking import LAYOUTS
 
@@ -151,21 +152,36 @@ FP8_AS_SERVED = Format(_fp8_as_served, 1.0)
 """By the library where there are many rows."""
 
 
-def gguf(
-    kind: str, keywords: Callable[[Tiles, int, int, int], dict[str, Tiles]] | None = None
-) -> Format:
-    """A GGUF file's weights of that type.
+@dataclass(frozen=True)
+class GGUFTiles(MatmulTiles):
+    """parts: into how many the sum over the inputs is cut; 0: as many as it would be, were these
+    tiles the present choice for few rows, or for many."""
 
-    keywords: tiles, rows, outputs and inputs to the keywords of `gguf_linear`.
-    """
+    parts: int = 0
+    few: bool = True
+
+    def parts_of(self, rows: int, outputs: int, inputs: int) -> int:
+        """As `gguf_linear` would choose them."""
+        if self.parts:
+            return self.parts
+        most = GGUF_MANY.rows if self.few else self.rows
+        columns = self.columns if self.few else GGUF_FEW.columns
+        return gguf_parts(outputs, inputs, columns) if rows <= most else 1
+
+
+def gguf(kind: str) -> Format:
+    """A GGUF file's weights of that type."""
 
     @cache
     def load(outputs: int, inputs: int, device: torch.device) -> Weights:
         weights = of_a_gguf(kind, outputs, inputs, device)
 
-        def multiply(x: Tensor, tiles: Tiles) -> Tensor:
-            own = keywords(tiles, len(x), outputs, inputs) if keywords and tiles else {}
-            return gguf_linear(x, weights, **own)
+        def multiply(x: Tensor, tiles: GGUFTiles | None) -> Tensor:
+            if tiles is None:
+                return gguf_linear(x, weights)
+            return gguf_linear(
+                x, weights, tiles=tiles, parts=tiles.parts_of(len(x), outputs, inputs)
+            )
 
         return Weights(multiply, lambda x: x.float() @ gguf_rows(weights, None, torch.float32).T)
 

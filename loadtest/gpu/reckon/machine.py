@@ -12,7 +12,6 @@ class Machine:
     memory: float = 3.35e12  # bytes/s
     matrix: float = 989e12  # dense bfloat16 operations/s
     processors: int = 132  # streaming multiprocessors
-    shared: int = 227 << 10  # bytes of shared memory that programs of one of them have
 
     def least(self, size: float, operations: float) -> float:
         """Seconds in which a piece of work can't be done faster."""
@@ -41,8 +40,6 @@ class Taken:
     """Seconds of the host for a kernel that is launched by itself."""
     replay: float = 0.3e-3
     """Seconds of the host for a step that is a graph's replay and some sampling."""
-    idle_program: float = 1e-6
-    """Seconds for which a program without work holds its place."""
     one_tile: float = 0.45
     """Of the matrix rate, of attention with one tile of keys in flight while another is
     multiplied."""

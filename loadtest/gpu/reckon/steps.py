@@ -1,4 +1,4 @@
-"""Seconds of a step: the limit, as it was, and as it is."""
+"""Seconds of a step: the limit, and what it takes."""
 
 from __future__ import annotations
 
@@ -7,31 +7,16 @@ from dataclasses import dataclass, replace
 from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import WIDTH, Shape
-from penstock_kernels.triton.matmul_tiles import (
-    EXPERTS,
-    EXPERTS_MANY,
-    INVARIANT,
-    MatmulTiles,
-    expert_tiles,
-    invariant_tiles,
-)
-from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
-from penstock_worker.forward.buckets import Bucket
+from penstock_kernels.triton.matmul_tiles import MatmulTiles, expert_tiles, invariant_tiles
+from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
-
-DECODE_SHARED = 72_192
-"""Bytes of shared memory of a decode's attention program with heads of 128, as compiled for sm_90:
-tests/kernels/triton/compile_for_hopper.py."""
-UNPACKED_ROWS_BEFORE = 256
-STAGES_BEFORE = 3  # of prefill attention
 
 
 @dataclass(frozen=True)
 class Step:
-    """limit, before, now: seconds. eager: as before, without a graph."""
+    """limit, now: seconds. eager: as now, without a graph."""
 
     limit: float
-    before: float
     now: float
     eager: float
 
@@ -41,47 +26,33 @@ class Step:
         return self.limit / self.now
 
 
-def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
-    """One more token of sequences with so many in the cache, the new one's included. bucket: to
-    which the step is padded."""
-    rows = len(contexts)
-    keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
-    _, idle = idle_programs(shape, contexts, bucket)
-    before, now = (
-        shape.layers * _attention(shape, contexts, programs)
+def decode(shape: Shape, contexts: list[int]) -> Step:
+    """One more token of sequences with so many in the cache, the new one's included."""
+    rows, keys = len(contexts), shape.layers * sum(contexts) * shape.kv_bytes
+    device = (
+        TAKEN.reading(H100, keys)
         + _rows(shape, rows)
-        + _products(shape, rows, bool(now), unpacked=rows >= limit)
-        for now, limit, programs in ((0, UNPACKED_ROWS_BEFORE, idle), (1, UNPACKED_ROWS, 0))
+        + _products(shape, rows, unpacked=rows >= UNPACKED_ROWS)
     )
     return Step(
-        limit=_least(shape, rows) + keys,
-        before=max(before, TAKEN.replay),
-        now=max(now, TAKEN.replay),
-        eager=max(before, shape.kernels * TAKEN.launch + TAKEN.replay),
+        limit=_least(shape, rows) + keys / H100.memory,
+        now=max(device, TAKEN.replay),
+        eager=max(device, shape.kernels * TAKEN.launch + TAKEN.replay),
     )
 
 
 def prefill(shape: Shape, tokens: int) -> Step:
     """A prompt in one step; the head for its last token."""
     attention = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, tokens)
-    stages = attention_choice(shape.head_dim).many.stages
-    before, now = (
-        _products(shape, tokens, bool(now), head_rows=1)
+    in_flight = tiles_in_flight(attention_choice(shape.head_dim).many.stages)
+    reached = TAKEN.two_tiles if in_flight >= 2 else TAKEN.one_tile
+    device = (
+        _products(shape, tokens, head_rows=1)
         + _rows(shape, tokens)
-        + attention / (_reached(each) * H100.matrix)
-        for now, each in enumerate((STAGES_BEFORE, stages))
+        + attention / (reached * H100.matrix)
     )
     least = _least(shape, tokens, head_rows=1) + attention / H100.matrix
-    return Step(least, before, now, max(before, shape.kernels * TAKEN.launch))
-
-
-def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[int, int]:
-    """Programs of a layer's decode attention as there were, before they went through a list: all,
-    and those without work."""
-    splits = -(-bucket.context // KEY_SPLIT)
-    every = bucket.sequences * shape.kv_heads * splits
-    busy = shape.kv_heads * sum(-(-context // KEY_SPLIT) for context in contexts)
-    return every, every - busy
+    return Step(least, device, max(device, shape.kernels * TAKEN.launch))
 
 
 def tiles_in_flight(stages: int) -> int:
@@ -101,22 +72,21 @@ def _least(shape: Shape, rows: int, head_rows: int | None = None) -> float:
 
 
 def _products(
-    shape: Shape, rows: int, now: bool, *, unpacked: bool = False, head_rows: int | None = None
+    shape: Shape, rows: int, *, unpacked: bool = False, head_rows: int | None = None
 ) -> float:
     """Seconds of all products. unpacked: quantised weights are."""
-    total = sum(_product(shape, rows, *each, now, unpacked=unpacked) for each in shape.dense)
+    total = sum(_product(shape, rows, *each, unpacked=unpacked) for each in shape.dense)
     at_head = rows if head_rows is None else head_rows
-    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab, now)
-    return shape.layers * (total + _experts(shape, rows, now)) + head
+    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab)
+    return shape.layers * (total + _experts(shape, rows)) + head
 
 
 def _product(
-    shape: Shape, rows: int, inputs: int, outputs: int, now: bool, *, unpacked: bool = False
+    shape: Shape, rows: int, inputs: int, outputs: int, *, unpacked: bool = False
 ) -> float:
     weights = inputs * outputs
     if shape.batch_invariant:
-        tiles = invariant_tiles(rows, outputs, narrow=True) if now else INVARIANT
-        return _tiled(tiles, rows, inputs, outputs)
+        return _tiled(invariant_tiles(rows, outputs, narrow=True), rows, inputs, outputs)
     packed = shape.weight_bytes != WIDTH and not unpacked
     rate = (TAKEN.packed if packed else TAKEN.products) * H100.matrix
     size = weights * shape.weight_bytes + WIDTH * rows * (inputs + outputs)
@@ -141,14 +111,12 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
     )
 
 
-def _experts(shape: Shape, rows: int, now: bool) -> float:
+def _experts(shape: Shape, rows: int) -> float:
     """Of a layer: matrices that are met are read; an expert's last tile is half empty."""
     if shape.experts is None:
         return 0.0
     pairs, count = rows * shape.experts.active, shape.experts.count
     tiles = expert_tiles(pairs, count, batch_invariant=shape.batch_invariant)
-    if tiles == EXPERTS_MANY and not now:
-        tiles = EXPERTS
     each = pairs / shape.experts.met(rows)
     whole = max(1.0, each / tiles.rows + 0.5) * tiles.rows / each
     multiplied = whole * shape.expert_operations(rows)
@@ -172,15 +140,3 @@ def _rows(shape: Shape, rows: int) -> float:
     small = shape.triton_kernels - 1  # All but attention.
     moved = TAKEN.reading(H100, rows * shape.row_bytes)
     return shape.layers * max(small * TAKEN.row_kernel, moved) + shape.kernels * TAKEN.gap
-
-
-def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
-    """Of a layer: keys and values are read, and programs without work take places meanwhile."""
-    places = H100.processors * (H100.shared // DECODE_SHARED)
-    reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes)
-    return reading + idle * TAKEN.idle_program / places
-
-
-def _reached(stages: int) -> float:
-    """Of the matrix rate, by attention."""
-    return TAKEN.two_tiles if tiles_in_flight(stages) >= 2 else TAKEN.one_tile

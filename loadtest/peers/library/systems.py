@@ -21,7 +21,7 @@ from loadtest.peers.servers import (
     peers_dir,
     version_in,
 )
-from loadtest.report.files import SetupError
+from loadtest.report import SetupError
 from penstock.machine import usable_cores, version_of
 
 NAMES = ("penstock", "llamacpp", "openvino", "vllm", "transformers")

@@ -82,7 +82,7 @@ def config(ids: dict[str, int]) -> WhisperConfig:
     )
 
 
-def _generation_config(ids: dict[str, int]) -> dict[str, Any]:
+def generation_config(ids: dict[str, int]) -> dict[str, Any]:
     """As releases of Whisper have it."""
     return {
         "begin_suppress_tokens": [ids["Ġ"], ids[END]],
@@ -108,7 +108,7 @@ def save(model: WhisperForConditionalGeneration, tokens: Tokenizer, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=BINS, chunk_length=SECONDS).save_pretrained(folder)
-    written = json.dumps(_generation_config(ids_of(tokens)), indent=1)
+    written = json.dumps(generation_config(ids_of(tokens)), indent=1)
     (folder / "generation_config.json").write_text(written + "\n")
     tokens.save(str(folder / "tokenizer.json"))
     named = {"bos_token": END, "eos_token": END}

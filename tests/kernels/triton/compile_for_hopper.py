@@ -11,8 +11,11 @@ have less than half of the shared memory.  Not under TRITON_INTERPRET.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +24,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
-from loadtest.gpu.tune.ahead import resources
 from penstock_kernels.triton import shared_memory
 from penstock_kernels.triton.shared_memory import SharedMemory
 
@@ -91,6 +93,19 @@ class Compiler:
         )
         if shared > self._memory.size:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """As the compiler's own tool has them: bytes, and registers of a thread."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in said.splitlines() if "REG:" in line)
+    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
+    return {name: int(value) for name, value in pairs if value.isdigit()}
 
 
 def main(names: list[str]) -> int:

@@ -45,7 +45,7 @@ def run(
         load = LoadRun(target, Workload(options, model), options, _Progress(bar))
         runner.run(_warm_and_measure(load))
     return LoadReport(
-        command=["python", "-m", "loadtest.generator", *sys.argv[1:]],
+        command=["penstock", *sys.argv[1:]],
         options=options,
         model=model,
         server_version=version,
