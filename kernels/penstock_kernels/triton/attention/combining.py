@@ -40,9 +40,8 @@ def combine(
     STAGES: tl.constexpr,
 ):
     """Folds the partial results of one row of a tile, in the order of its splits, with STAGES - 2
-    of those that follow on their way. A decode's
-    padding rows are set to zero here, which saves one kernel per layer that would zero the
-    output."""
+    of those that follow on their way. A decode's padding rows are set to zero here, which saves one
+    kernel per layer that would zero the output; padding that has no row begins at -1."""
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, first, queries, before = query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
@@ -82,4 +81,5 @@ def combine(
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:
         # Tiles of one query: only a padding sequence has none.
-        tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)
+        zeros = tl.zeros([DIM_BLOCK], out.dtype.element_ty)
+        tl.store(target + column, zeros, mask=mask & (query_row >= 0))

@@ -233,7 +233,7 @@ class _Call:
                 value_scales,
                 self._limit,
                 splits,
-                QUERIES=shape.rows // plan.group,
+                QUERIES=rows // plan.group,
                 STAGES=COMBINE_STAGES,
                 num_warps=1,
                 **common,

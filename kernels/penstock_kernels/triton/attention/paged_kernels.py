@@ -141,7 +141,7 @@ def _attend_tile(
     SOFT_CAP: tl.constexpr,
 ):
     """A tile's keys: those of its nth split that any row sees, or all of them."""
-    QUERIES: tl.constexpr = ROWS // GROUP
+    QUERIES: tl.constexpr = (PARTIAL_ROWS if PARTIAL_ROWS > 0 else ROWS) // GROUP
     sequence, first, queries, before = query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
     )
@@ -263,10 +263,11 @@ def attend(
     SOFT_CAP: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
-    splits; 0 if a program has all splits of a tile. HEAD_DIM is the size of a value. If TURNING
-    isn't 0, a key is so many numbers and then its value, and values aren't read anywhere else. With
-    SPANS a row sees keys up to the one that `last_seen` has for it, and a tile those before its
-    place in `tile_ends`; otherwise a row sees none behind its own.
+    splits, and says how many queries a tile has; 0 if a program has all splits of a tile. HEAD_DIM
+    is the size of a value. If TURNING isn't 0, a key is so many numbers and then its value, and
+    values aren't read anywhere else. With SPANS a row sees keys up to the one that `last_seen` has
+    for it, and a tile those before its place in `tile_ends`; otherwise a row sees none behind its
+    own.
 
     The (tile, split) pairs of single splits are listed one tile after the other, and each program
     of the grid's axis 0 takes every so manieth of them. `splits`: most that a tile has."""
@@ -274,7 +275,7 @@ def attend(
     if PARTIAL_ROWS > 0:
         of_tiles = splits_of_tiles(
             tile_sequences, tile_firsts, tile_ends, query_lens, seq_lens, window, tiles, TILES,
-            ROWS // GROUP, SPLIT, WINDOW, CHUNKS, SPANS,
+            PARTIAL_ROWS // GROUP, SPLIT, WINDOW, CHUNKS, SPANS,
         )  # fmt: skip
         ends = tl.cumsum(of_tiles, 0)
         for item in range(tl.program_id(0), tl.sum(of_tiles, 0), tl.num_programs(0)):
