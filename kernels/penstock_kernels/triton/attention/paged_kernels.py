@@ -11,6 +11,7 @@ from penstock_kernels.triton.attention.query_tiles import (
     query_tile,
     splits_of_tiles,
 )
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.rounding import LOWEST, round_to, tanh, tile_dot
 
 
@@ -147,10 +148,11 @@ def _attend_tile(
     )
     row = tl.arange(0, ROWS)
     within = first + row // GROUP
-    real = (row < QUERIES * GROUP) & (within < queries)
+    behind = tl.minimum(first + QUERIES, queries)
+    real = within < behind
     head = kv_head * GROUP + row % GROUP
     position = before + within
-    end = before + tl.minimum(first + QUERIES, queries)
+    end = before + behind
     low = 0
     if WINDOW:
         low = tl.maximum(0, first_seen(before + first, window, CHUNKS))
@@ -261,6 +263,7 @@ def attend(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
     splits, and says how many queries a tile has; 0 if a program has all splits of a tile. HEAD_DIM
@@ -271,6 +274,7 @@ def attend(
 
     The (tile, split) pairs of single splits are listed one tile after the other, and each program
     of the grid's axis 0 takes every so manieth of them. `splits`: most that a tile has."""
+    await_earlier(EARLY)
     kv_head = tl.program_id(1)
     if PARTIAL_ROWS > 0:
         of_tiles = splits_of_tiles(
