@@ -8,7 +8,7 @@ from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B
 from loadtest.gpu.reckon.page import PACKED, PAGE, bucket, page, skewed
-from loadtest.gpu.reckon.steps import decode, idle_programs, prefill
+from loadtest.gpu.reckon.steps import decode, gaps, idle_programs, mixed, prefill
 
 LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
 HEAD = 151_936 * 4096
@@ -18,7 +18,19 @@ def test_a_decodes_limit_is_what_it_reads() -> None:
     found = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64))
     keys = 64 * 1024 * 36 * 2 * 8 * 128 * 2
     assert found.limit == pytest.approx((2 * (36 * LAYER + HEAD) + keys) / H100.memory)
-    assert found.limit < found.now == found.before < found.eager + 1e-9
+    assert found.limit < found.now < found.before < found.eager + 1e-9
+    assert found.before - found.now == pytest.approx(36 * 6 * (TAKEN.gap - TAKEN.early_gap))
+
+
+def test_a_short_prompt_among_decodes_is_no_more_launched_by_the_host() -> None:
+    """Of 58 rows, which are padded to 64."""
+    found = mixed(QWEN3_8B, [1024] * 8, 50)
+    keys = 8 * 1024 * 36 * 2 * 8 * 128 * 2
+    operations = 36 * attention_flops(32, 128, 0, 50)
+    least = (2 * (36 * LAYER + HEAD) + keys) / H100.memory + operations / H100.matrix
+    assert found.limit == pytest.approx(least)
+    assert found.before == found.eager == QWEN3_8B.kernels * TAKEN.launch + TAKEN.replay
+    assert found.limit < found.now < found.before
 
 
 def test_a_prefills_limit_is_what_it_multiplies() -> None:
@@ -49,6 +61,7 @@ def test_programs_without_work_took_time() -> None:
     found = decode(QWEN3_8B, skewed(), bucket(skewed()))
     places = 132 * 3
     without = 36 * idle * TAKEN.idle_program / places
+    without += gaps(QWEN3_8B, now=False) - gaps(QWEN3_8B, now=True)
     assert found.before - found.now == pytest.approx(without)
 
 

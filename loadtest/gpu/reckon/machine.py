@@ -35,6 +35,8 @@ class Taken:
     """Of its share of the memory's rate, what a processor reads where others do nothing."""
     gap: float = 1.5e-6
     """Seconds between two kernels of a graph."""
+    early_gap: float = 0.8e-6
+    """Where the second of them is launched early, and only waits."""
     row_kernel: float = 2.5e-6
     """Seconds of a kernel that goes row by row, however few there are."""
     launch: float = 18e-6

@@ -17,6 +17,7 @@ from penstock_kernels.triton.matmul_tiles import (
 )
 from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
 from penstock_worker.forward.buckets import Bucket
+from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
 
 DECODE_SHARED = 72_192
@@ -49,7 +50,7 @@ def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
     _, idle = idle_programs(shape, contexts, bucket)
     before, now = (
         shape.layers * _attention(shape, contexts, programs)
-        + _rows(shape, rows)
+        + _rows(shape, rows, bool(now))
         + _products(shape, rows, bool(now), unpacked=rows >= limit)
         for now, limit, programs in ((0, UNPACKED_ROWS_BEFORE, idle), (1, UNPACKED_ROWS, 0))
     )
@@ -61,13 +62,32 @@ def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
     )
 
 
+def mixed(shape: Shape, contexts: list[int], prompt: int) -> Step:
+    """A decode of sequences with so many tokens, and a short prompt. It was launched kernel by
+    kernel; now it is a graph, padded to its rows."""
+    sampled, rows = len(contexts) + 1, len(contexts) + prompt
+    padded = next(each for each in MIXED_ROWS if each >= rows)
+    operations = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, prompt)
+    keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
+    before, now = (
+        shape.layers * _attention(shape, contexts, 0)
+        + operations / (TAKEN.two_tiles * H100.matrix)
+        + _rows(shape, of_step, bool(now))
+        + _products(shape, of_step, bool(now), head_rows=sampled)
+        for now, of_step in enumerate((rows, padded))
+    )
+    least = _least(shape, rows, head_rows=sampled) + keys + operations / H100.matrix
+    eager = max(before, shape.kernels * TAKEN.launch + TAKEN.replay)
+    return Step(least, eager, max(now, TAKEN.replay), eager)
+
+
 def prefill(shape: Shape, tokens: int) -> Step:
     """A prompt in one step; the head for its last token."""
     attention = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, tokens)
     stages = attention_choice(shape.head_dim).many.stages
     before, now = (
         _products(shape, tokens, bool(now), head_rows=1)
-        + _rows(shape, tokens)
+        + _rows(shape, tokens, bool(now))
         + attention / (_reached(each) * H100.matrix)
         for now, each in enumerate((STAGES_BEFORE, stages))
     )
@@ -167,11 +187,17 @@ def _head(shape: Shape, rows: int, head_rows: int | None) -> float:
     return 2 * (rows if head_rows is None else head_rows) * shape.head_bytes / WIDTH
 
 
-def _rows(shape: Shape, rows: int) -> float:
+def _rows(shape: Shape, rows: int, now: bool) -> float:
     """Seconds of a step's kernels that go row by row, and of the gaps between all kernels."""
     small = shape.triton_kernels - 1  # All but attention.
     moved = TAKEN.reading(H100, rows * shape.row_bytes)
-    return shape.layers * max(small * TAKEN.row_kernel, moved) + shape.kernels * TAKEN.gap
+    return shape.layers * max(small * TAKEN.row_kernel, moved) + gaps(shape, now=now)
+
+
+def gaps(shape: Shape, *, now: bool) -> float:
+    """Seconds of a step between one kernel and the next."""
+    early = shape.layers * shape.early_kernels if now else 0
+    return (shape.kernels - early) * TAKEN.gap + early * TAKEN.early_gap
 
 
 def _attention(shape: Shape, contexts: list[int], idle: int) -> float:

@@ -16,8 +16,8 @@ from penstock_kernels.triton import early
 )
 def test_only_hopper_and_what_followed_it(
     capability: tuple[int, int],
-    interpreted: bool,  # noqa: FBT001
-    expected: bool,  # noqa: FBT001
+    interpreted: bool,
+    expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(early, "INTERPRETED", tl.constexpr(interpreted))
