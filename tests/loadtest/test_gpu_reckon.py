@@ -7,18 +7,30 @@ import pytest
 from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B
-from loadtest.gpu.reckon.page import PACKED, PAGE, page
-from loadtest.gpu.reckon.steps import decode, prefill
+from loadtest.gpu.reckon.page import PACKED, PAGE, bucket, page, skewed
+from loadtest.gpu.reckon.steps import decode, gaps, idle_programs, mixed, prefill
 
 LAYER = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12_288
 HEAD = 151_936 * 4096
 
 
 def test_a_decodes_limit_is_what_it_reads() -> None:
-    found = decode(QWEN3_8B, [1024] * 64)
+    found = decode(QWEN3_8B, [1024] * 64, bucket([1024] * 64))
     keys = 64 * 1024 * 36 * 2 * 8 * 128 * 2
     assert found.limit == pytest.approx((2 * (36 * LAYER + HEAD) + keys) / H100.memory)
-    assert found.limit < found.now < found.eager + 1e-9
+    assert found.limit < found.now < found.before < found.eager + 1e-9
+    assert found.before - found.now == pytest.approx(36 * 6 * (TAKEN.gap - TAKEN.early_gap))
+
+
+def test_a_short_prompt_among_decodes_is_no_more_launched_by_the_host() -> None:
+    """Of 58 rows, which are padded to 64."""
+    found = mixed(QWEN3_8B, [1024] * 8, 50)
+    keys = 8 * 1024 * 36 * 2 * 8 * 128 * 2
+    operations = 36 * attention_flops(32, 128, 0, 50)
+    least = (2 * (36 * LAYER + HEAD) + keys) / H100.memory + operations / H100.matrix
+    assert found.limit == pytest.approx(least)
+    assert found.before == found.eager == QWEN3_8B.kernels * TAKEN.launch + TAKEN.replay
+    assert found.limit < found.now < found.before
 
 
 def test_a_prefills_limit_is_what_it_multiplies() -> None:
@@ -42,15 +54,20 @@ def test_experts_are_met_at_random() -> None:
     assert active == pytest.approx(3.35e9, rel=1e-2)
 
 
-def test_a_full_decode_reads_a_quantised_model_as_it_is() -> None:
-    found, whole = (decode(shape, [1024] * 256) for shape in (PACKED, QWEN3_8B))
-    assert found.limit < whole.limit
+def test_programs_without_work_took_time() -> None:
+    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
+    assert every == 256 * 8 * 80
+    assert every - idle == 8 * (80 + 255 * 2)
+    found = decode(QWEN3_8B, skewed(), bucket(skewed()))
+    places = 132 * 3
+    without = 36 * idle * TAKEN.idle_program / places
+    without += gaps(QWEN3_8B, now=False) - gaps(QWEN3_8B, now=True)
+    assert found.before - found.now == pytest.approx(without)
 
 
-def test_one_long_context_among_short_ones_costs_what_it_reads() -> None:
-    skewed, even = decode(QWEN3_8B, [40_960, *[1024] * 255]), decode(QWEN3_8B, [1024] * 256)
-    more = 36 * (40_960 - 1024) * QWEN3_8B.kv_bytes
-    assert skewed.now - even.now == pytest.approx(TAKEN.reading(H100, more))
+def test_a_full_decode_unpacked_a_quantised_model() -> None:
+    found = decode(PACKED, [1024] * 256, bucket([1024] * 256))
+    assert found.now < found.before - 0.003
 
 
 def test_the_page_is_what_is_reckoned_now() -> None:

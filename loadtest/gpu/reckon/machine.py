@@ -12,6 +12,7 @@ class Machine:
     memory: float = 3.35e12  # bytes/s
     matrix: float = 989e12  # dense bfloat16 operations/s
     processors: int = 132  # streaming multiprocessors
+    shared: int = 227 << 10  # bytes of shared memory that programs of one of them have
 
     def least(self, size: float, operations: float) -> float:
         """Seconds in which a piece of work can't be done faster."""
@@ -34,12 +35,16 @@ class Taken:
     """Of its share of the memory's rate, what a processor reads where others do nothing."""
     gap: float = 1.5e-6
     """Seconds between two kernels of a graph."""
+    early_gap: float = 0.8e-6
+    """Where the second of them is launched early, and only waits."""
     row_kernel: float = 2.5e-6
     """Seconds of a kernel that goes row by row, however few there are."""
     launch: float = 18e-6
     """Seconds of the host for a kernel that is launched by itself."""
     replay: float = 0.3e-3
     """Seconds of the host for a step that is a graph's replay and some sampling."""
+    idle_program: float = 1e-6
+    """Seconds for which a program without work holds its place."""
     one_tile: float = 0.45
     """Of the matrix rate, of attention with one tile of keys in flight while another is
     multiplied."""

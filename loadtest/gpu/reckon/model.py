@@ -50,6 +50,11 @@ class Shape:
         return 6 if self.experts is None else 11
 
     @property
+    def early_kernels(self) -> int:
+        """Of a layer's, those that are launched early: all but those of experts."""
+        return 6 if self.experts is None else 5
+
+    @property
     def row_bytes(self) -> int:
         """That a layer's norms, rotation and gate move for a row: a norm reads two rows and writes
         two, the others read and write what they change."""

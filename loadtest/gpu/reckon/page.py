@@ -8,19 +8,32 @@ from pathlib import Path
 
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import QWEN3_8B, QWEN3_30B_A3B, Shape
-from loadtest.gpu.reckon.steps import Step, decode, prefill, tiles_in_flight
-from loadtest.report import ROOT, markdown_table
+from loadtest.gpu.reckon.steps import (
+    Step,
+    decode,
+    gaps,
+    idle_programs,
+    mixed,
+    prefill,
+    tiles_in_flight,
+)
+from loadtest.report.facts import ROOT
+from penstock.bench.load.report import markdown_table
 from penstock_kernels.triton.matmul_tiles import EXPERTS_MANY
 from penstock_kernels.triton.tiles import attention_choice
-from penstock_worker.forward.buckets import Buckets, first_context
+from penstock_worker.forward.buckets import MAX_GRAPHS, Bucket, Buckets, first_context
+from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 
 TEMPLATE = Path(__file__).with_name("page.template")
 PAGE = ROOT / "docs" / "design" / "cuda-speed.md"
 SEQUENCES, LONGEST, BLOCK = 256, 40_960, 16
 CONTEXT = 1024
 PROMPT = 8192
+FEW, SHORT = 8, 50
+BEFORE = Buckets(SEQUENCES, LONGEST, BLOCK)
 NUMBERS = QWEN3_8B.heads * QWEN3_8B.head_dim
-BUCKETS = Buckets(SEQUENCES, LONGEST, BLOCK, first=first_context(SEQUENCES, BLOCK, NUMBERS))
+BUCKETS = replace(BEFORE, first=first_context(SEQUENCES, BLOCK, NUMBERS))
+MIXED = replace(BUCKETS, mixed_rows=MIXED_ROWS)
 Q4_K = 4.5 / 8  # bytes of a weight
 INVARIANT_8B = replace(QWEN3_8B, name="Qwen3-8B, batch-invariant", batch_invariant=True)
 PACKED = replace(QWEN3_8B, name="Qwen3-8B, Q4_K", weight_bytes=Q4_K)
@@ -40,25 +53,39 @@ def rows() -> list[Row]:
         found.append(_decode(INVARIANT_8B, [CONTEXT] * batch, f"decode, {batch} x {CONTEXT:,}"))
     found.append((INVARIANT_8B.name, f"prefill, {PROMPT:,}", prefill(INVARIANT_8B, PROMPT)))
     found.append(_decode(PACKED, [CONTEXT] * 256, f"decode, 256 x {CONTEXT:,}"))
-    found.append(
-        _decode(
-            QWEN3_8B,
-            [LONGEST, *[CONTEXT] * 255],
-            f"decode, 255 x {CONTEXT:,} and one of {LONGEST:,}",
-        )
-    )
+    found.append(_decode(QWEN3_8B, skewed(), f"decode, 255 x {CONTEXT:,} and one of {LONGEST:,}"))
+    for shape in (QWEN3_8B, PACKED):
+        what = f"decode, {FEW} x {CONTEXT:,}, and a prompt of {SHORT}"
+        found.append((shape.name, what, mixed(shape, [CONTEXT] * FEW, SHORT)))
+    return found
+
+
+def skewed() -> list[int]:
+    return [LONGEST, *[CONTEXT] * 255]
+
+
+def bucket(contexts: list[int]) -> Bucket:
+    """To which a step was padded when programs without work still counted."""
+    found = BEFORE.fitting(len(contexts), max(contexts))
+    if found is None:
+        raise ValueError(f"no bucket has {len(contexts)} sequences of {max(contexts)} tokens")
     return found
 
 
 def page() -> str:
     assumed = [[each.name, f"{getattr(TAKEN, each.name):g}"] for each in fields(TAKEN)]
     found = [[cell(row) for cell in COLUMNS.values()] for row in rows()]
+    every, idle = idle_programs(QWEN3_8B, skewed(), bucket(skewed()))
     text = TEMPLATE.read_text(encoding="utf-8").format(
         memory=H100.memory / 1e12,
         matrix=H100.matrix / 1e12,
         sequences=SEQUENCES,
         longest=LONGEST,
+        limit=MAX_GRAPHS,
+        every=every,
+        idle=idle,
         graphs=len(BUCKETS.all),
+        mixed=len(MIXED.all) - len(BUCKETS.all),
         table=markdown_table(list(COLUMNS), found),
         left=markdown_table(["step", "what holds it back", "what would mend it"], left()),
         assumed=markdown_table(["`Taken`, of loadtest/gpu/reckon/machine.py", ""], assumed),
@@ -68,14 +95,14 @@ def page() -> str:
 
 def left() -> list[list[str]]:
     """What the table's figures still suffer from."""
-    stages, gaps = attention_choice(QWEN3_8B.head_dim).many.stages, QWEN3_8B.kernels * TAKEN.gap
+    stages, between = attention_choice(QWEN3_8B.head_dim).many.stages, gaps(QWEN3_8B, now=True)
     tiles = EXPERTS_MANY
     rate = TAKEN.tiled(H100, tiles.rows, tiles.columns) / 1e12
     found = [
         [
             "decode, batch 1",
-            f"{QWEN3_8B.kernels} kernels in a row, with {1000 * gaps:.2f} ms between them",
-            "programmatic dependent launch; fewer kernels",
+            f"{QWEN3_8B.kernels} kernels in a row, with {1000 * between:.2f} ms between them",
+            "products that begin early, as our other kernels do; fewer kernels",
         ],
         [
             "prefill of a mixture of experts",
@@ -90,7 +117,7 @@ def left() -> list[list[str]]:
 
 
 def _decode(shape: Shape, contexts: list[int], what: str) -> Row:
-    return shape.name, what, decode(shape, contexts)
+    return shape.name, what, decode(shape, contexts, bucket(contexts))
 
 
 def _ms(seconds: float) -> str:
@@ -101,7 +128,8 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "model": lambda row: row[0],
     "step": lambda row: row[1],
     "limit": lambda row: _ms(row[2].limit),
-    "without a graph": lambda row: _ms(row[2].eager),
-    "a step": lambda row: _ms(row[2].now),
+    "before, eager": lambda row: _ms(row[2].eager),
+    "before": lambda row: _ms(row[2].before),
+    "now": lambda row: _ms(row[2].now),
     "of the limit": lambda row: f"{100 * row[2].share:.0f} %",
 }

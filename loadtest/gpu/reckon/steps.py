@@ -1,4 +1,4 @@
-"""Seconds of a step: the limit, and what it takes."""
+"""Seconds of a step: the limit, as it was, and as it is."""
 
 from __future__ import annotations
 
@@ -7,16 +7,32 @@ from dataclasses import dataclass, replace
 from loadtest.gpu.cost import attention_flops
 from loadtest.gpu.reckon.machine import H100, TAKEN
 from loadtest.gpu.reckon.model import WIDTH, Shape
-from penstock_kernels.triton.matmul_tiles import MatmulTiles, expert_tiles, invariant_tiles
-from penstock_kernels.triton.tiles import attention_choice
+from penstock_kernels.triton.matmul_tiles import (
+    EXPERTS,
+    EXPERTS_MANY,
+    INVARIANT,
+    MatmulTiles,
+    expert_tiles,
+    invariant_tiles,
+)
+from penstock_kernels.triton.tiles import KEY_SPLIT, attention_choice
+from penstock_worker.forward.buckets import Bucket
+from penstock_worker.forward.mixed_buckets import MIXED_ROWS
 from penstock_worker.quantisation.gguf.product import UNPACKED_ROWS
+
+DECODE_SHARED = 72_192
+"""Bytes of shared memory of a decode's attention program with heads of 128, as compiled for sm_90:
+tests/kernels/triton/compile_for_hopper.py."""
+UNPACKED_ROWS_BEFORE = 256
+STAGES_BEFORE = 3  # of prefill attention
 
 
 @dataclass(frozen=True)
 class Step:
-    """limit, now: seconds. eager: as now, without a graph."""
+    """limit, before, now: seconds. eager: as before, without a graph."""
 
     limit: float
+    before: float
     now: float
     eager: float
 
@@ -26,33 +42,66 @@ class Step:
         return self.limit / self.now
 
 
-def decode(shape: Shape, contexts: list[int]) -> Step:
-    """One more token of sequences with so many in the cache, the new one's included."""
-    rows, keys = len(contexts), shape.layers * sum(contexts) * shape.kv_bytes
-    device = (
-        TAKEN.reading(H100, keys)
-        + _rows(shape, rows)
-        + _products(shape, rows, unpacked=rows >= UNPACKED_ROWS)
+def decode(shape: Shape, contexts: list[int], bucket: Bucket) -> Step:
+    """One more token of sequences with so many in the cache, the new one's included. bucket: to
+    which the step is padded."""
+    rows = len(contexts)
+    keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
+    _, idle = idle_programs(shape, contexts, bucket)
+    before, now = (
+        shape.layers * _attention(shape, contexts, programs)
+        + _rows(shape, rows, bool(now))
+        + _products(shape, rows, bool(now), unpacked=rows >= limit)
+        for now, limit, programs in ((0, UNPACKED_ROWS_BEFORE, idle), (1, UNPACKED_ROWS, 0))
     )
     return Step(
-        limit=_least(shape, rows) + keys / H100.memory,
-        now=max(device, TAKEN.replay),
-        eager=max(device, shape.kernels * TAKEN.launch + TAKEN.replay),
+        limit=_least(shape, rows) + keys,
+        before=max(before, TAKEN.replay),
+        now=max(now, TAKEN.replay),
+        eager=max(before, shape.kernels * TAKEN.launch + TAKEN.replay),
     )
+
+
+def mixed(shape: Shape, contexts: list[int], prompt: int) -> Step:
+    """A decode of sequences with so many tokens, and a short prompt. It was launched kernel by
+    kernel; now it is a graph, padded to its rows."""
+    sampled, rows = len(contexts) + 1, len(contexts) + prompt
+    padded = next(each for each in MIXED_ROWS if each >= rows)
+    operations = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, prompt)
+    keys = shape.layers * sum(contexts) * shape.kv_bytes / H100.memory
+    before, now = (
+        shape.layers * _attention(shape, contexts, 0)
+        + operations / (TAKEN.two_tiles * H100.matrix)
+        + _rows(shape, of_step, bool(now))
+        + _products(shape, of_step, bool(now), head_rows=sampled)
+        for now, of_step in enumerate((rows, padded))
+    )
+    least = _least(shape, rows, head_rows=sampled) + keys + operations / H100.matrix
+    eager = max(before, shape.kernels * TAKEN.launch + TAKEN.replay)
+    return Step(least, eager, max(now, TAKEN.replay), eager)
 
 
 def prefill(shape: Shape, tokens: int) -> Step:
     """A prompt in one step; the head for its last token."""
     attention = shape.layers * attention_flops(shape.heads, shape.head_dim, 0, tokens)
-    in_flight = tiles_in_flight(attention_choice(shape.head_dim).many.stages)
-    reached = TAKEN.two_tiles if in_flight >= 2 else TAKEN.one_tile
-    device = (
-        _products(shape, tokens, head_rows=1)
-        + _rows(shape, tokens)
-        + attention / (reached * H100.matrix)
+    stages = attention_choice(shape.head_dim).many.stages
+    before, now = (
+        _products(shape, tokens, bool(now), head_rows=1)
+        + _rows(shape, tokens, bool(now))
+        + attention / (_reached(each) * H100.matrix)
+        for now, each in enumerate((STAGES_BEFORE, stages))
     )
     least = _least(shape, tokens, head_rows=1) + attention / H100.matrix
-    return Step(least, device, max(device, shape.kernels * TAKEN.launch))
+    return Step(least, before, now, max(before, shape.kernels * TAKEN.launch))
+
+
+def idle_programs(shape: Shape, contexts: list[int], bucket: Bucket) -> tuple[int, int]:
+    """Programs of a layer's decode attention as there were, before they went through a list: all,
+    and those without work."""
+    splits = -(-bucket.context // KEY_SPLIT)
+    every = bucket.sequences * shape.kv_heads * splits
+    busy = shape.kv_heads * sum(-(-context // KEY_SPLIT) for context in contexts)
+    return every, every - busy
 
 
 def tiles_in_flight(stages: int) -> int:
@@ -72,21 +121,22 @@ def _least(shape: Shape, rows: int, head_rows: int | None = None) -> float:
 
 
 def _products(
-    shape: Shape, rows: int, *, unpacked: bool = False, head_rows: int | None = None
+    shape: Shape, rows: int, now: bool, *, unpacked: bool = False, head_rows: int | None = None
 ) -> float:
     """Seconds of all products. unpacked: quantised weights are."""
-    total = sum(_product(shape, rows, *each, unpacked=unpacked) for each in shape.dense)
+    total = sum(_product(shape, rows, *each, now, unpacked=unpacked) for each in shape.dense)
     at_head = rows if head_rows is None else head_rows
-    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab)
-    return shape.layers * (total + _experts(shape, rows)) + head
+    head = _product(replace(shape, weight_bytes=WIDTH), at_head, shape.hidden, shape.vocab, now)
+    return shape.layers * (total + _experts(shape, rows, now)) + head
 
 
 def _product(
-    shape: Shape, rows: int, inputs: int, outputs: int, *, unpacked: bool = False
+    shape: Shape, rows: int, inputs: int, outputs: int, now: bool, *, unpacked: bool = False
 ) -> float:
     weights = inputs * outputs
     if shape.batch_invariant:
-        return _tiled(invariant_tiles(rows, outputs, narrow=True), rows, inputs, outputs)
+        tiles = invariant_tiles(rows, outputs, narrow=True) if now else INVARIANT
+        return _tiled(tiles, rows, inputs, outputs)
     packed = shape.weight_bytes != WIDTH and not unpacked
     rate = (TAKEN.packed if packed else TAKEN.products) * H100.matrix
     size = weights * shape.weight_bytes + WIDTH * rows * (inputs + outputs)
@@ -111,12 +161,14 @@ def _tiled(tiles: MatmulTiles, rows: int, inputs: int, outputs: int) -> float:
     )
 
 
-def _experts(shape: Shape, rows: int) -> float:
+def _experts(shape: Shape, rows: int, now: bool) -> float:
     """Of a layer: matrices that are met are read; an expert's last tile is half empty."""
     if shape.experts is None:
         return 0.0
     pairs, count = rows * shape.experts.active, shape.experts.count
     tiles = expert_tiles(pairs, count, batch_invariant=shape.batch_invariant)
+    if tiles == EXPERTS_MANY and not now:
+        tiles = EXPERTS
     each = pairs / shape.experts.met(rows)
     whole = max(1.0, each / tiles.rows + 0.5) * tiles.rows / each
     multiplied = whole * shape.expert_operations(rows)
@@ -135,8 +187,26 @@ def _head(shape: Shape, rows: int, head_rows: int | None) -> float:
     return 2 * (rows if head_rows is None else head_rows) * shape.head_bytes / WIDTH
 
 
-def _rows(shape: Shape, rows: int) -> float:
+def _rows(shape: Shape, rows: int, now: bool) -> float:
     """Seconds of a step's kernels that go row by row, and of the gaps between all kernels."""
     small = shape.triton_kernels - 1  # All but attention.
     moved = TAKEN.reading(H100, rows * shape.row_bytes)
-    return shape.layers * max(small * TAKEN.row_kernel, moved) + shape.kernels * TAKEN.gap
+    return shape.layers * max(small * TAKEN.row_kernel, moved) + gaps(shape, now=now)
+
+
+def gaps(shape: Shape, *, now: bool) -> float:
+    """Seconds of a step between one kernel and the next."""
+    early = shape.layers * shape.early_kernels if now else 0
+    return (shape.kernels - early) * TAKEN.gap + early * TAKEN.early_gap
+
+
+def _attention(shape: Shape, contexts: list[int], idle: int) -> float:
+    """Of a layer: keys and values are read, and programs without work take places meanwhile."""
+    places = H100.processors * (H100.shared // DECODE_SHARED)
+    reading = TAKEN.reading(H100, sum(contexts) * shape.kv_bytes)
+    return reading + idle * TAKEN.idle_program / places
+
+
+def _reached(stages: int) -> float:
+    """Of the matrix rate, by attention."""
+    return TAKEN.two_tiles if tiles_in_flight(stages) >= 2 else TAKEN.one_tile

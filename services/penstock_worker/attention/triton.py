@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import ClassVar
@@ -13,9 +13,15 @@ from torch import Tensor
 
 from penstock.layer_spec import KVHeadsSpec
 from penstock_kernels.triton.attention.kv_scales import KVScales
-from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList, plan_attention
+from penstock_kernels.triton.attention.plan import (
+    DeviceAttentionPlan,
+    TileList,
+    plan_attention,
+    tile_queries,
+)
 from penstock_kernels.triton.tiles import AttentionChoice, latent_group
 from penstock_worker.attention.interface import BatchLayout, CacheShape
+from penstock_worker.attention.mixed_layout import ChunkTiles
 from penstock_worker.attention.triton_encoded import EncodedRows, LayerCache
 from penstock_worker.attention.triton_step import TritonStep
 from penstock_worker.batch.block_tables import write_tables
@@ -170,9 +176,42 @@ class TritonAttention:
         tokens, a multiple of the block size, and at least that of the longest sequence.
         """
         slots, *own = arrays[:7]
-        more = tuple(zip(arrays[7::2], arrays[8::2], strict=True))
-        tables, query_starts, query_lens, lengths, sequences, firsts = map(torch.from_numpy, own)
+        *of_sequences, sequences, firsts = map(torch.from_numpy, own)
         few = TileList(sequences, firsts, queries=1, end=context)
+        return self._padded(slots, of_sequences, few, {}, arrays[7:])
+
+    def mixed_layout(self, arrays: list[np.ndarray], context: int) -> HostLayout:
+        """As `decode_layout`, of a padded step with chunks: its arrays are those of a MixedShape
+        of `chunk_tiles`, written by write_mixed."""
+        kinds = (1, *self.chunk_tiles.queries)
+        behind = 5 + 2 * len(kinds)
+        lists = [torch.from_numpy(each) for each in arrays[5:behind]]
+        few, *many = (
+            TileList(sequences, firsts, queries, context)
+            for queries, sequences, firsts in zip(kinds, lists[::2], lists[1::2], strict=True)
+        )
+        slots, *own = arrays[:5]
+        of_sequences = [torch.from_numpy(each) for each in own]
+        chunks = {tiles.queries: tiles for tiles in many}
+        return self._padded(slots, of_sequences, few, chunks, arrays[behind:])
+
+    @property
+    def chunk_tiles(self) -> ChunkTiles:
+        """How `lay_out` divides new tokens, with a query for each tile of few."""
+        (_, first), *_ = self._tiles
+        many = [tile_queries(choice.many, group) for group, choice in self._tiles]
+        return ChunkTiles(first.split_queries, tuple(dict.fromkeys(many)))
+
+    def _padded(
+        self,
+        slots: np.ndarray,
+        of_sequences: Sequence[Tensor],
+        few: TileList,
+        many: Mapping[int, TileList],
+        more: list[np.ndarray],
+    ) -> HostLayout:
+        """`many`: tiles of long chunks by their queries; none: there are no chunks."""
+        tables, query_starts, query_lens, lengths = of_sequences
         plan, *others = (
             DeviceAttentionPlan(
                 tables,
@@ -180,14 +219,15 @@ class TritonAttention:
                 query_lens,
                 lengths,
                 few,
-                None,
+                many.get(tile_queries(choice.many, group)),
                 choice,
                 self.shape.block_size,
                 group,
             )
             for group, choice in self._tiles
         )
-        return HostLayout(slots, plan, more, tuple(others))
+        groups = tuple(zip(more[::2], more[1::2], strict=True))
+        return HostLayout(slots, plan, groups, tuple(others))
 
     def step(self, host: HostLayout, tensors: list[Tensor]) -> TritonStep:
         """Returns the step on the device. `tensors` are `host.arrays`, copied there."""

@@ -1,4 +1,4 @@
-"""The shapes to which decode steps are padded, each of which has a CUDA graph."""
+"""The shapes to which steps are padded, each of which has a CUDA graph."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from functools import cached_property
 from penstock.model_config import ModelConfig
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.tiles import KEY_SPLIT, PARTIAL_BYTES
-from penstock_worker.forward.decode_inputs import decodes_text
+from penstock_worker.forward.decode_inputs import DecodeInputs, decodes_text
 from penstock_worker.forward.interface import Batch
+from penstock_worker.forward.mixed_buckets import MixedBucket, MixedBuckets, mixed_rows
+from penstock_worker.forward.padded_inputs import InputSizes
 
 MAX_GRAPHS = 128
-"""Graphs that are captured at most: a third of a second of a large model's loading for every ten of
-them, and GRAPH_BYTES each."""
+"""Graphs of decodes that are captured at most: a third of a second of a large model's loading for
+every ten of them, and GRAPH_BYTES each."""
 GRAPH_BYTES = 4 << 20
 """Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
 KV cache allows for it."""
@@ -34,11 +36,18 @@ class Bucket:
     adapted: bool = False
     """Whether rows may have adapters."""
 
+    @property
+    def rows(self) -> int:
+        return self.sequences
+
+    def inputs(self, sizes: InputSizes) -> DecodeInputs:
+        return DecodeInputs(self.sequences, self.context, sizes, adapted=self.adapted)
+
 
 @dataclass(frozen=True)
 class Buckets:
     """The buckets for up to `sequences` sequences of up to `context` tokens each, in KV blocks of
-    `block_size` tokens.
+    `block_size` tokens: of decodes, and of steps that are more.
 
     Contexts double from `first` on, because attention's partial results have room for each split of
     the keys that the bucket allows, and sequences with more than fit take several launches. The
@@ -56,12 +65,16 @@ class Buckets:
     """Buckets at most."""
     first: int = KEY_SPLIT
     """The shortest context."""
+    mixed_rows: tuple[int, ...] = ()
+    """Rows of steps that are more than decodes (see MixedBuckets)."""
 
-    def of(self, batch: Batch) -> Bucket | None:
-        """Returns the batch's bucket; None if it isn't a decode step, or is larger than the largest
-        bucket."""
+    def of(self, batch: Batch) -> Bucket | MixedBucket | None:
+        """Returns the batch's bucket; None if it has none: it is larger than the largest one, or
+        has parts of media."""
         count, longest = len(batch.counts), int(batch.starts.max()) + 1
-        if not decodes_text(batch) or len(batch.tokens) > count:
+        if len(batch.tokens) > count:
+            return self._mixed.of(batch)
+        if not decodes_text(batch):
             return None
         return self.fitting(count, longest, adapted=batch.adapters is not None)
 
@@ -76,18 +89,31 @@ class Buckets:
 
     @property
     def largest(self) -> Bucket:
+        """Of decodes."""
         return Bucket(self.sequences, self._contexts[-1], self.adapters > 0)
 
+    @property
+    def most_rows(self) -> int:
+        return max(self.sequences, *self.mixed_rows, 0)
+
     @cached_property
-    def all(self) -> tuple[Bucket, ...]:
+    def all(self) -> tuple[Bucket | MixedBucket, ...]:
         """Those that take most memory first."""
-        made = [
+        made: list[Bucket | MixedBucket] = [*self._mixed.all, *self._decodes]
+        return tuple(sorted(made, key=lambda one: (one.rows, one.context), reverse=True))
+
+    @cached_property
+    def _mixed(self) -> MixedBuckets:
+        return MixedBuckets(self.mixed_rows, self.sequences, self._contexts, self._kinds)
+
+    @property
+    def _decodes(self) -> list[Bucket]:
+        return [
             Bucket(size, context, adapted)
             for context, sizes in zip(self._contexts, self._sizes, strict=True)
             for size in sizes
             for adapted in self._kinds
         ]
-        return tuple(sorted(made, key=lambda one: (one.sequences, one.context), reverse=True))
 
     @property
     def _kinds(self) -> tuple[bool, ...]:
@@ -138,7 +164,8 @@ def buckets_of(setup: Setup, config: ModelConfig) -> Buckets:
     rows, context, size = setup.max_num_seqs, setup.max_model_len, setup.block_size
     tensor = 1 if setup.group is None else setup.group.tensor
     first = first_context(rows, size, -(-_row_numbers(config) // tensor))
-    return Buckets(rows, context, size, setup.max_loras, MAX_GRAPHS, first)
+    mixed = mixed_rows(setup, config)
+    return Buckets(rows, context, size, setup.max_loras, MAX_GRAPHS, first, mixed)
 
 
 def _row_numbers(config: ModelConfig) -> int:

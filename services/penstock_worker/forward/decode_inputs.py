@@ -1,17 +1,17 @@
-"""The inputs of a decode bucket in one piece of memory, where its CUDA graph reads them."""
+"""The inputs of decode steps of one bucket."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from penstock_kernels.triton.matmul_tiles import LOW_RANK
-from penstock_worker.adapters.row_tiles import HostAdapterTiles, tiles_shapes, write_tiles
+from penstock_worker.adapters.row_tiles import tiles_shapes, write_tiles
 from penstock_worker.attention.decode_layout import decode_shapes, write_decode
 from penstock_worker.attention.interface import BatchLayout
+from penstock_worker.attention.triton import TritonAttention
+from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.uploads import places
+from penstock_worker.forward.padded_inputs import InputSizes, Layout, adapters_in, write_rows
 from penstock_worker.states.device_moves import (
     HostMoves,
     decode_moves_shapes,
@@ -35,58 +35,22 @@ def rotary_positions(batch: Batch) -> np.ndarray:
 
 
 class DecodeInputs:
-    """The layout of that memory. The arrays are those of HostStep, in its order: tokens, positions,
-    wanted rows, those of adapters, then the attention's, then those of states.
+    """A PaddedInputs. The arrays are those of HostStep, in its order: tokens, positions, wanted
+    rows, those of adapters, then the attention's, then those of states."""
 
-    `size` is the number of int32 elements.
-    """
-
-    def __init__(
-        self,
-        sequences: int,
-        context: int,
-        block_size: int,
-        groups: int = 1,
-        pieces: int = 0,
-        adapters: int = 0,
-    ) -> None:
+    def __init__(self, sequences: int, context: int, sizes: InputSizes, *, adapted: bool) -> None:
         """`sequences` is the number of rows of the padded step, `context` the most tokens that a
-        sequence may have, `groups` the number of KV groups, `pieces` that of a checkpoint's blocks;
-        0: the model has no recurrent layers; `adapters` the most that the rows may have."""
-        self._block_size = block_size
+        sequence may have. `adapted`: whether rows may have adapters."""
+        self._sizes, self._context = sizes, context
         row = (sequences,)
-        attention = decode_shapes(sequences, context // block_size, groups)
-        added = tiles_shapes(sequences, adapters, LOW_RANK.rows) if adapters else []
+        attention = decode_shapes(sequences, context // sizes.block_size, sizes.groups)
+        added = tiles_shapes(sequences, sizes.adapters, LOW_RANK.rows) if adapted else []
         first = 3 + len(added)
         self._adapters = slice(3, first)
         self._attention = slice(first, first + len(attention))
-        moves = decode_moves_shapes(sequences, pieces) if pieces else []
-        self._shapes = [row, row, row, *added, *attention, *moves]
-        sizes = [math.prod(shape) for shape in self._shapes]
-        starts, self.size = places(sizes)
-        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-        self._parts = [slice(*ends_of) for ends_of in zip(starts, ends, strict=True)]
-
-    def arrays(self, memory: np.ndarray) -> list[np.ndarray]:
-        """Returns the arrays as views of the memory, [size] int32."""
-        return [
-            memory[part].reshape(shape)
-            for part, shape in zip(self._parts, self._shapes, strict=True)
-        ]
-
-    def attention(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Of `arrays`, those of the attention."""
-        return arrays[self._attention]
-
-    def adapters(self, arrays: list[np.ndarray]) -> HostAdapterTiles | None:
-        """Of `arrays`, those of adapters."""
-        own = arrays[self._adapters]
-        return HostAdapterTiles(LOW_RANK, *own) if own else None
-
-    def moves(self, arrays: list[np.ndarray]) -> HostMoves | None:
-        """Of `arrays`, those of states."""
-        rest = arrays[self._attention.stop :]
-        return HostMoves(*rest) if rest else None
+        moves = decode_moves_shapes(sequences, sizes.pieces) if sizes.pieces else []
+        self._layout = Layout([row, row, row, *added, *attention, *moves])
+        self.size = self._layout.size
 
     def write(
         self,
@@ -96,17 +60,27 @@ class DecodeInputs:
         moves: HostMoves | None = None,
         places: np.ndarray | None = None,
     ) -> None:
-        """Writes a decode step and the rows whose logits are wanted, padded to the bucket.
-        `moves`: what it does with states. `places`: where each row's adapter lies, -1 for none."""
-        arrays = self.arrays(memory)
-        tokens, positions, rows = arrays[:3]
-        at = rotary_positions(batch)
-        for array, values in ((tokens, batch.tokens), (positions, at), (rows, wanted)):
-            array[: len(values)] = values
-            array[len(values) :] = 0
+        """See PaddedInputs."""
+        arrays = self._layout.arrays(memory)
+        write_rows(arrays[:3], (batch.tokens, rotary_positions(batch), wanted))
         if places is not None:
             write_tiles(arrays[self._adapters], places, LOW_RANK.rows)
         layout = BatchLayout(batch.tables, batch.starts, batch.counts, batch.more_tables)
-        write_decode(self.attention(arrays), layout, self._block_size)
+        write_decode(arrays[self._attention], layout, self._sizes.block_size)
         if moves is not None:
             write_decode_moves(arrays[self._attention.stop :], moves)
+
+    def step(self, memory: np.ndarray, attention: TritonAttention) -> HostStep:
+        """See PaddedInputs."""
+        arrays = self._layout.arrays(memory)
+        tokens, positions, rows = arrays[:3]
+        laid_out = attention.decode_layout(arrays[self._attention], self._context)
+        states = arrays[self._attention.stop :]
+        return HostStep(
+            tokens,
+            positions,
+            rows,
+            laid_out,
+            HostMoves(*states) if states else None,
+            adapters=adapters_in(arrays[self._adapters]),
+        )

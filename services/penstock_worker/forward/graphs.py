@@ -1,12 +1,13 @@
-"""Decode with CUDA graphs: a step of one token per sequence is launched as a whole.
+"""Steps as CUDA graphs: a step of few tokens is launched as a whole.
 
-A graph has fixed shapes, so a step is padded to a bucket, and each bucket has one graph. All of
-them are captured while the model is loaded, the largest first, so that the others find room in the
-memory that it has taken; a capture waits for the device and empties the caches, so no step may have
-to wait for one. A bucket is a number of sequences and a longest context. The context is part of it
-because a step's block tables are as wide as the bucket's, and attention's partial results have room
-for each split of the keys that it allows: for 131,072 tokens and 256 sequences the tables alone
-would be 8 MiB that every step copies.
+A graph has fixed shapes, so a step is padded to a bucket, and each bucket has one graph: decodes,
+and steps of up to 512 rows that have prompts' chunks as well. All of them are captured while the
+model is loaded, the largest first, so that the others find room in the memory that it has taken; a
+capture waits for the device and empties the caches, so no step may have to wait for one. A bucket
+is a number of rows and a longest context. The context is part of it because a step's block tables
+are as wide as the bucket's, and attention's partial results have room for each split of the keys
+that it allows: for 131,072 tokens and 256 sequences the tables alone would be 8 MiB that every step
+copies.
 
 Several ranks. Collectives between tensor-parallel ranks are captured with the rest, as NCCL's are
 kernels on the stream. So either all of these ranks launch a graph or none does: after each capture
@@ -32,10 +33,11 @@ from penstock import logs
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.buckets import Bucket, Buckets
 from penstock_worker.forward.captures import CapturedWork, Captures, Work
-from penstock_worker.forward.decode_inputs import DecodeInputs
 from penstock_worker.forward.device_step import DeviceStep, HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.uploads import Uploads, room
+from penstock_worker.forward.mixed_buckets import MixedBucket
+from penstock_worker.forward.padded_inputs import InputSizes, PaddedInputs
+from penstock_worker.forward.uploads import Uploads
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.states.device_moves import HostMoves, no_moves
@@ -51,14 +53,14 @@ _TOLD = 32
 class _Captured:
     recording: CapturedWork
     step: DeviceStep
-    inputs: DecodeInputs
+    inputs: PaddedInputs
 
 
 class Ends(Protocol):
     """What is done outside of the graph, before and after each step."""
 
     def enter(self, rows: int) -> None:
-        """Called before the step. `rows` is its number of sequences; the bucket may have more."""
+        """Called before the step. `rows` are its own; the bucket may have more."""
 
     def leave(self, hidden: Tensor) -> None:
         """Called after the step. `hidden` is [rows, hidden], and is overwritten by the next
@@ -74,7 +76,7 @@ class NoEnds:
 
 
 class DecodeGraphs:
-    """Computes decode steps by CUDA graphs."""
+    """Computes decodes, and steps of few tokens, by CUDA graphs."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class DecodeGraphs:
         states: DeviceStates | None = None,
     ) -> None:
         """`compute`: computes a step's output, [rows, hidden].
-        `hidden`: [buckets.sequences, hidden], the buffer into which all graphs write their output.
+        `hidden`: [buckets.most_rows, hidden], the buffer into which all graphs write their output.
         `ranks`: the ranks that compute the same steps.
         `states`: of a model with recurrent layers."""
         self._buckets = buckets
@@ -102,10 +104,16 @@ class DecodeGraphs:
         self._ranks = ranks
         self._ends = ends or NoEnds()
         self._states = states
-        self._graphs: dict[Bucket, _Captured] = {}
-        self._num_groups = len(attention.shape.groups)
-        widest = self._nothing(buckets.largest).arrays
-        self._inputs = torch.zeros(room(widest), dtype=torch.int32, device=hidden.device)
+        self._graphs: dict[Bucket | MixedBucket, _Captured] = {}
+        self._sizes = InputSizes(
+            buckets.block_size,
+            attention.chunk_tiles,
+            len(attention.shape.groups),
+            0 if states is None else states.pieces,
+            buckets.adapters,
+        )
+        widest = max(bucket.inputs(self._sizes).size for bucket in buckets.all)
+        self._inputs = torch.zeros(widest, dtype=torch.int32, device=hidden.device)
         ranks.records(self)
 
     def __len__(self) -> int:
@@ -127,7 +135,7 @@ class DecodeGraphs:
         captured = None if bucket is None else self._graphs.get(bucket)
         if captured is None or len(wanted) > len(captured.step.wanted):
             return None
-        rows, inputs = len(batch.counts), captured.inputs
+        rows, inputs = len(batch.tokens), captured.inputs
         self._ends.enter(rows)
         self._uploads.fill(
             inputs.size,
@@ -163,21 +171,22 @@ class DecodeGraphs:
         self._graphs.clear()
         self._captures.renew()
 
-    def _capture(self, bucket: Bucket) -> bool:
+    def _capture(self, bucket: Bucket | MixedBucket) -> bool:
         """Returns whether all ranks have captured it; otherwise no graph is left."""
-        host = self._nothing(bucket)
+        inputs = bucket.inputs(self._sizes)
+        host = self._nothing(inputs)
         tensors = self._uploads.send(host.arrays, self._inputs)
         step = host.on_device(self._attention, tensors, self._states)
 
         def work() -> None:
-            self._hidden[: bucket.sequences].copy_(self._compute(step))
+            self._hidden[: bucket.rows].copy_(self._compute(step))
 
         recording = self._recorded(work)
         (failed,) = self._ranks.any([recording is None])
         if recording is not None and not failed:
-            self._graphs[bucket] = _Captured(recording, step, self._inputs_of(bucket))
+            self._graphs[bucket] = _Captured(recording, step, inputs)
             return True
-        log.warning("CUDA graphs can't be captured: decode goes on without", here=recording is None)
+        log.warning("CUDA graphs can't be captured: steps go on without", here=recording is None)
         if recording is not None:
             recording.drop()
         self.forget()
@@ -192,27 +201,12 @@ class DecodeGraphs:
             log.warning("a CUDA graph can't be captured", exception=True)
             return None
 
-    def _nothing(self, bucket: Bucket) -> HostStep:
-        """A step without sequences, padded to the bucket."""
-        inputs = self._inputs_of(bucket)
+    def _nothing(self, inputs: PaddedInputs) -> HostStep:
+        """A step without sequences, padded to a bucket."""
         memory = np.zeros(inputs.size, np.int32)
         moves = None if self._states is None else no_moves(self._states.pieces)
-        inputs.write(memory, _no_batch(self._num_groups), _NONE, moves)
-        arrays = inputs.arrays(memory)
-        tokens, positions, rows = arrays[:3]
-        attention = self._attention.decode_layout(inputs.attention(arrays), bucket.context)
-        moved, adapters = inputs.moves(arrays), inputs.adapters(arrays)
-        return HostStep(tokens, positions, rows, attention, moved, adapters=adapters)
-
-    def _inputs_of(self, bucket: Bucket) -> DecodeInputs:
-        return DecodeInputs(
-            bucket.sequences,
-            bucket.context,
-            self._buckets.block_size,
-            self._num_groups,
-            0 if self._states is None else self._states.pieces,
-            self._buckets.adapters if bucket.adapted else 0,
-        )
+        inputs.write(memory, _no_batch(self._sizes.groups), _NONE, moves)
+        return inputs.step(memory, self._attention)
 
 
 _NONE = np.zeros(0, dtype=np.int64)

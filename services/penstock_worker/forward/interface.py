@@ -190,7 +190,8 @@ class DeviceBuild(Protocol):
         logits as may be requested at once, at least one for each sequence that may run."""
 
     def longest_decode(self) -> Tensor:
-        """As `widest_prefill`, for one token of each sequence at the longest possible context."""
+        """As `widest_prefill`, for one token of each sequence at the longest possible context; and
+        queues the longest of other steps that are captured."""
 
 
 @dataclass(frozen=True)

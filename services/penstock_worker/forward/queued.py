@@ -71,9 +71,9 @@ class TritonForward(LayerByLayer):
             states.keep_in(attention.blocks())
 
     def use_graphs(self, buckets: Buckets, captures: Captures, dtype: torch.dtype) -> None:
-        """Captures decode steps, and computes them by CUDA graphs from now on. `dtype` is that of
-        activations. Raises GroupLost."""
-        model, rows = self._model, buckets.sequences
+        """Captures the buckets' steps, and computes them by CUDA graphs from now on. `dtype` is
+        that of activations. Raises GroupLost."""
+        model, rows = self._model, buckets.most_rows
         ends = StageEnds(model, rows, dtype, self.device)
 
         def compute(step: DeviceStep) -> Tensor:

@@ -15,7 +15,11 @@ from penstock_kernels.triton.compilations import KernelTooLarge
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.interface import BatchAdapters
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.triton import AttentionChoices, TritonAttention
+from penstock_worker.attention.triton import (
+    AttentionChoices,
+    TritonAttention,
+    kinds_of_heads,
+)
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.captures import captures_of
@@ -89,9 +93,24 @@ class TritonBuild:
         return self._profile_step(RehearsedStep(counts, adapted=True), before=0)
 
     def longest_decode(self) -> Tensor:
+        longest = self.setup.max_model_len
+        for counts in self._captured_counts:
+            self._profile_step(RehearsedStep(counts, adapted=True), longest - counts[0], wanted=1)
         counts = np.ones(self.setup.max_num_seqs, dtype=np.int64)
-        step = RehearsedStep(counts, adapted=True)
-        return self._profile_step(step, before=self.setup.max_model_len - 1)
+        return self._profile_step(RehearsedStep(counts, adapted=True), before=longest - 1)
+
+    @property
+    def _captured_counts(self) -> list[np.ndarray]:
+        """New tokens of each sequence of the largest steps that are captured beside decodes: chunks
+        that fill the rows, and chunks that have partial results of attention."""
+        rows = buckets_of(self.setup, self.model.config).mixed_rows
+        if self.setup.enforce_eager or not rows:
+            return []
+        sequences = min(self.setup.max_num_seqs, rows[-1])
+        each = min(rows[-1] // sequences, self.setup.max_model_len)
+        heads, *_ = kinds_of_heads(self.shape)
+        split = min(each, self.choices(heads).split_queries)
+        return [np.full(sequences, count) for count in dict.fromkeys((each, split))]
 
     @property
     def _most_wanted(self) -> int:

@@ -11,11 +11,8 @@ have less than half of the shared memory.  Not under TRITON_INTERPRET.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +21,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
-from penstock_kernels.triton import shared_memory
+from loadtest.gpu.tune.ahead import resources
+from penstock_kernels.triton import early, shared_memory
 from penstock_kernels.triton.shared_memory import SharedMemory
 
 HOPPER, ADA = GPUTarget("cuda", 90, 32), GPUTarget("cuda", 89, 32)
 ADA_MEMORY = SharedMemory(99 << 10, direct=False)
 WAIT = re.compile(r"cp\.async\.wait_group\s+(\d+)")
-OPTIONS = ("num_warps", "num_stages", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
+IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
+EARLY = re.compile(r"griddepcontrol\.(wait|launch_dependents)")
 
 
 class Compiler:
@@ -88,24 +88,21 @@ class Compiler:
         print(
             f"  {name}: {usage['REG']} registers, {usage['LOCAL'] + usage['STACK']} bytes spilled, "
             f"{shared} shared, {built.metadata.num_warps} warps, wgmma {wgmma}, mma {mma}, "
-            f"copies in flight {copies}",
+            f"copies in flight {copies}" + ", launched early" * built.metadata.launch_pdl,
             flush=True,
         )
+        self.check_early(name, built.asm["ptx"], launched=built.metadata.launch_pdl)
         if shared > self._memory.size:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
 
-
-def resources(cubin: bytes) -> dict[str, int]:
-    """As the compiler's own tool has them: bytes, and registers of a thread."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "--dump-resource-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    line = next(line for line in said.splitlines() if "REG:" in line)
-    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
-    return {name: int(value) for name, value in pairs if value.isdigit()}
+    def check_early(self, name: str, code: str, *, launched: bool) -> None:
+        """A kernel that is launched early waits before all that it does in memory, and lets the
+        next one begin. Others do neither."""
+        orders, first = EARLY.findall(code), IN_MEMORY.search(code)
+        if orders != (["wait", "launch_dependents"] if launched else []):
+            self.failed.append(f"{name} is launched early: {launched}; it has {orders}")
+        elif first is None or (launched and first.start() < code.index("griddepcontrol.wait")):
+            self.failed.append(f"{name} is in memory before it has waited")
 
 
 def main(names: list[str]) -> int:
@@ -116,6 +113,7 @@ def main(names: list[str]) -> int:
     compiler = Compiler(once=once)
     if ada:
         shared_memory.shared_memory = lambda device: ADA_MEMORY
+        early.can_launch_early = lambda device: False
         compiler = Compiler(once=once, target=ADA, memory=ADA_MEMORY)
     JITFunction.run = lambda kernel, *args, **kwargs: compiler.run(kernel, *args, **kwargs)
     chosen: dict[str, Callable[[], object]] = {

@@ -20,7 +20,9 @@ CALLS = {
     name: re.compile(rf"^{name}\n((?:  .*\n)*)", re.MULTILINE) for name in ("linear", "experts")
 }
 PRODUCT = re.compile(r" (?:_linear|_expert_linear): .* 0 bytes spilled,.* wgmma (\d+), mma (\d+)")
+EARLY = {"attend", "combine", "_rope_write", "_rms_norm", "_layer_norm", "_gate_mul", "_activate"}
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
+LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
 
@@ -47,6 +49,14 @@ def check_invariant_products(said: str) -> None:
         assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
 
 
+def check_early_launches(said: str) -> None:
+    """Of the kernels between a decode's products; that they wait first is checked as they are
+    compiled."""
+    found = LAUNCHED_EARLY.findall(said)
+    assert {name for name, early in found if early} == EARLY
+    assert not {name for name, early in found if not early} & EARLY
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -66,6 +76,7 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureR
     assert done.returncode == 0, done.stdout + done.stderr
     check_attention(done.stdout)
     check_invariant_products(done.stdout)
+    check_early_launches(done.stdout)
     launched = {line.split(":")[0].strip() for line in done.stdout.splitlines()}
     sources = Path(kernels.__file__).parent.rglob("*.py")
     named = {name for source in sources for name in LAUNCH.findall(source.read_text("utf-8"))}

@@ -103,7 +103,7 @@ def compare(config: ModelConfig, files: WeightFiles | None, lengths: tuple[int, 
 
 @pytest.mark.parametrize("case", BITS_ON_DEVICE)
 def test_bits_are_a_sequences_own(case: str) -> None:
-    """Alone in one chunk; in chunks beside another sequence, and in a decode's recorded graph."""
+    """Alone in one chunk; by recorded graphs in chunks beside another sequence, and in a decode."""
     config = read(case)
     mine, other = prompt(config, 9, 3), prompt(config, 4, 4)
     table, beside = [3, 1, 5], [0, 2]
@@ -111,7 +111,8 @@ def test_bits_are_a_sequences_own(case: str) -> None:
         alone = on_device(config, batch_invariant=True)
         wanted = alone.logits(batch((mine, table, 0)), np.arange(9))
         disturbed = on_device(config, batch_invariant=True)
-        disturbed.use_graphs(Buckets(2, POSITIONS, BLOCK), captures_of(DEVICE), torch.float32)
+        buckets = Buckets(2, POSITIONS, BLOCK, mixed_rows=(7, 16))
+        disturbed.use_graphs(buckets, captures_of(DEVICE), torch.float32)
         steps = [
             batch((other[:3], beside, 0), (mine[:5], table, 0)),
             batch((mine[5:8], table, 5), (other[3:], beside, 3)),

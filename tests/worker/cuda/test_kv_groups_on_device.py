@@ -42,13 +42,14 @@ def on_device(layout: KVLayout | None) -> TritonForward:
         attention = TritonAttention(shape, BLOCKS, DEVICE, choices)
         memory = memory_of(DEVICE)
         forward = TritonForward(small_model(CONFIG), attention, DEVICE, slots=2, memory=memory)
-        forward.use_graphs(Buckets(2, POSITIONS, BLOCK), captures_of(DEVICE), torch.float32)
+        buckets = Buckets(2, POSITIONS, BLOCK, mixed_rows=(16,))
+        forward.use_graphs(buckets, captures_of(DEVICE), torch.float32)
     return forward
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="blocks are poisoned through views on the host")
 def test_no_block_is_read_behind_a_window() -> None:
-    """Two chunks, then decodes by graphs."""
+    """Two chunks, then decodes, by graphs."""
     layout = kv_layout(CONFIG, POSITIONS)
     assert len(layout.groups) == 2
     tokens = np.random.default_rng(1).integers(0, CONFIG.vocab_size, 16)

@@ -126,7 +126,7 @@ def test_every_feature_and_nobody_waits(name: str, monkeypatch: pytest.MonkeyPat
     with machine(**settings) as made:
         compiled = set(made.device.launched)
         captured = made.device.captures
-        shapes = len(buckets_of(made.setup, GROUPED).all)
+        shapes = len(buckets_of(made.setup, settings.get("config", GROUPED)).all)
         assert captured == (0 if settings.get("enforce_eager") else shapes)
         runs = ahead(made, preempt_every=7)
         assert [job.error for job in runs.run(jobs())] == [None] * len(jobs())

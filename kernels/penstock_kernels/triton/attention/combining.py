@@ -7,6 +7,7 @@ import triton.language as tl
 
 from penstock_kernels.triton.attention.online_softmax import fold, with_sink
 from penstock_kernels.triton.attention.query_tiles import first_seen, query_tile
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.rounding import LOWEST, round_to
 
 
@@ -38,11 +39,12 @@ def combine(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Folds the partial results of one row of a tile, in the order of its splits, with STAGES - 2
-    of those that follow on their way. A decode's
-    padding rows are set to zero here, which saves one kernel per layer that would zero the
-    output."""
+    of those that follow on their way. A decode's padding rows are set to zero here, which saves one
+    kernel per layer that would zero the output; padding that has no row begins at -1."""
+    await_earlier(EARLY)
     tile, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, first, queries, before = query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
@@ -82,4 +84,5 @@ def combine(
         tl.store(target + column, result, mask=mask)
     elif PARTIAL_ROWS == GROUP:
         # Tiles of one query: only a padding sequence has none.
-        tl.store(target + column, tl.zeros([DIM_BLOCK], out.dtype.element_ty), mask=mask)
+        zeros = tl.zeros([DIM_BLOCK], out.dtype.element_ty)
+        tl.store(target + column, zeros, mask=mask & (query_row >= 0))

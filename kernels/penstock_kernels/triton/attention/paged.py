@@ -31,6 +31,7 @@ from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.paged_kernels import attend
 from penstock_kernels.triton.attention.plan import DeviceAttentionPlan, TileList
 from penstock_kernels.triton.attention.rope_write import check_caches
+from penstock_kernels.triton.early import launched_early
 from penstock_kernels.triton.rounding import LOG2_E
 from penstock_kernels.triton.tiles import (
     ATTENTION_PROGRAMS,
@@ -181,6 +182,7 @@ class _Call:
             "SPANS": plan.last_seen is not None,
             "SINKS": self.sinks is not None,
             "SCALED": self.scales is not None,
+            **launched_early(self.query.device),
         }
         sinks = self.out if self.sinks is None else self.sinks
         key_scales = self.out if self.scales is None else self.scales.key
@@ -233,7 +235,7 @@ class _Call:
                 value_scales,
                 self._limit,
                 splits,
-                QUERIES=shape.rows // plan.group,
+                QUERIES=rows // plan.group,
                 STAGES=COMBINE_STAGES,
                 num_warps=1,
                 **common,

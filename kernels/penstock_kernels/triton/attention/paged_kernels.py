@@ -11,6 +11,7 @@ from penstock_kernels.triton.attention.query_tiles import (
     query_tile,
     splits_of_tiles,
 )
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.rounding import LOWEST, round_to, tanh, tile_dot
 
 
@@ -141,16 +142,17 @@ def _attend_tile(
     SOFT_CAP: tl.constexpr,
 ):
     """A tile's keys: those of its nth split that any row sees, or all of them."""
-    QUERIES: tl.constexpr = ROWS // GROUP
+    QUERIES: tl.constexpr = (PARTIAL_ROWS if PARTIAL_ROWS > 0 else ROWS) // GROUP
     sequence, first, queries, before = query_tile(
         tile, tile_sequences, tile_firsts, query_lens, seq_lens
     )
     row = tl.arange(0, ROWS)
     within = first + row // GROUP
-    real = (row < QUERIES * GROUP) & (within < queries)
+    behind = tl.minimum(first + QUERIES, queries)
+    real = within < behind
     head = kv_head * GROUP + row % GROUP
     position = before + within
-    end = before + tl.minimum(first + QUERIES, queries)
+    end = before + behind
     low = 0
     if WINDOW:
         low = tl.maximum(0, first_seen(before + first, window, CHUNKS))
@@ -261,20 +263,23 @@ def attend(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
-    splits; 0 if a program has all splits of a tile. HEAD_DIM is the size of a value. If TURNING
-    isn't 0, a key is so many numbers and then its value, and values aren't read anywhere else. With
-    SPANS a row sees keys up to the one that `last_seen` has for it, and a tile those before its
-    place in `tile_ends`; otherwise a row sees none behind its own.
+    splits, and says how many queries a tile has; 0 if a program has all splits of a tile. HEAD_DIM
+    is the size of a value. If TURNING isn't 0, a key is so many numbers and then its value, and
+    values aren't read anywhere else. With SPANS a row sees keys up to the one that `last_seen` has
+    for it, and a tile those before its place in `tile_ends`; otherwise a row sees none behind its
+    own.
 
     The (tile, split) pairs of single splits are listed one tile after the other, and each program
     of the grid's axis 0 takes every so manieth of them. `splits`: most that a tile has."""
+    await_earlier(EARLY)
     kv_head = tl.program_id(1)
     if PARTIAL_ROWS > 0:
         of_tiles = splits_of_tiles(
             tile_sequences, tile_firsts, tile_ends, query_lens, seq_lens, window, tiles, TILES,
-            ROWS // GROUP, SPLIT, WINDOW, CHUNKS, SPANS,
+            PARTIAL_ROWS // GROUP, SPLIT, WINDOW, CHUNKS, SPANS,
         )  # fmt: skip
         ends = tl.cumsum(of_tiles, 0)
         for item in range(tl.program_id(0), tl.sum(of_tiles, 0), tl.num_programs(0)):

@@ -22,7 +22,7 @@ class TileList:
     firsts: Tensor
     """[tiles] int32: the first query of each tile within the sequence's new tokens."""
     queries: int
-    """Most queries of a tile."""
+    """Most queries of a tile. Where it is 1, a tile has the one query, whatever follows it."""
     end: int
     """No query sees a key at or after this position. It bounds the splits that partial results have
     room for, and may be larger than necessary."""
@@ -118,7 +118,7 @@ def plan_attention(
         if not chosen.any():
             return None
         per_tile = tile_queries(shape, group)
-        sequences, firsts = _tiles_of(chosen.nonzero()[0], query_lens, seq_lens, per_tile)
+        sequences, firsts = tiles_of(chosen.nonzero()[0], query_lens, seq_lens, per_tile)
         # Either one or the maximum, because the kernels are compiled for each number.
         queries = 1 if query_lens[chosen].max() == 1 else per_tile
         ends = None
@@ -147,11 +147,11 @@ def _most(values: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarra
     return np.array([values[range_].max() for range_ in map(slice, begins, ends)])
 
 
-def _tiles_of(
+def tiles_of(
     chosen: np.ndarray, query_lens: np.ndarray, seq_lens: np.ndarray, per_tile: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (sequence, first query) of each tile. Tiles with the most keys come first, because
-    they take longest."""
+    """Returns (sequence, first query) of each tile of the chosen sequences, `per_tile` queries
+    each. Tiles with the most keys come first, because they take longest."""
     counts = -(-query_lens[chosen] // per_tile)
     sequences = np.repeat(chosen, counts)
     within = np.arange(len(sequences)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock_kernels.triton.attention.kv_scales import KVScales
 from penstock_kernels.triton.attention.rotary_heads import heads_in_halves, turned_heads
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.rounding import round_to, rounded
 from penstock_kernels.triton.tiles import ROTARY_HEADS
 
@@ -78,8 +79,10 @@ def _rope_write(
     TILE: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     REST_BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The first 2 * HALF numbers of a head are taken as pairs."""
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     QUERY_PARTS: tl.constexpr = (HEADS + TILE - 1) // TILE
@@ -228,6 +231,7 @@ def rope_write(
         HALF_BLOCK=triton.next_power_of_2(half),
         REST_BLOCK=triton.next_power_of_2(max(1, head_dim - 2 * half)),
         num_warps=2,
+        **launched_early(query.device),
     )
     return out
 

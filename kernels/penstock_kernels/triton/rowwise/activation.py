@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.rounding import round_to, tanh
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
@@ -21,7 +22,8 @@ _TANH_CUBE = tl.constexpr(0.044715)
 
 
 @triton.jit
-def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _activate(x, out, count, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    await_earlier(EARLY)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     wide = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -53,5 +55,6 @@ def activate(x: Tensor, kind: str) -> Tensor:
     count = x.numel()
     if count:
         grid = (triton.cdiv(count, GATE_BLOCK),)
-        _activate[grid](x, out, count, KIND=kind, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS)
+        early = launched_early(x.device)
+        _activate[grid](x, out, count, KIND=kind, BLOCK=GATE_BLOCK, num_warps=GATE_WARPS, **early)
     return out

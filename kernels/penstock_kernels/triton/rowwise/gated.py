@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.rounding import round_to
 from penstock_kernels.triton.tiles import GATE_BLOCK, GATE_WARPS
 
@@ -22,7 +23,8 @@ _GELU_CUBE = tl.constexpr(0.044715)
 
 
 @triton.jit
-def _gate_mul(gate_up, out, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def _gate_mul(gate_up, out, size, KIND: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
@@ -76,5 +78,6 @@ def gated(
     out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
     if rows:
         grid = (rows, triton.cdiv(size, block))
-        _gate_mul[grid](gate_up, out, size, KIND=kind, BLOCK=block, num_warps=warps)
+        early = launched_early(gate_up.device)
+        _gate_mul[grid](gate_up, out, size, KIND=kind, BLOCK=block, num_warps=warps, **early)
     return out

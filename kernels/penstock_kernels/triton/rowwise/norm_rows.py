@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import launched_early
 from penstock_kernels.triton.rounding import rounded
 from penstock_kernels.triton.tiles import row_block, row_warps
 
@@ -38,7 +39,8 @@ def launch_rows(
 ) -> Tensor:
     """Launches one program per row of x's last dimension.
 
-    `kernel`: takes x, residual, the parameters, out, eps, size, ADD and BLOCK.
+    `kernel`: takes x, residual, the parameters, out, eps, size, ADD, BLOCK and EARLY, and begins
+    with await_earlier.
     `residual`: like x, or None.
     `warps`: replaces row_warps.
     `constants`: further ones of the kernel.
@@ -60,6 +62,7 @@ def launch_rows(
             ADD=residual is not None,
             BLOCK=block,
             num_warps=warps or row_warps(block),
+            **launched_early(x.device),
             **constants,
         )
     return out

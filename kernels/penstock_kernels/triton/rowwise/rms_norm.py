@@ -6,12 +6,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock_kernels.triton.early import await_earlier
 from penstock_kernels.triton.rounding import round_to
 from penstock_kernels.triton.rowwise.norm_rows import add_residual, launch_rows
 
 
 @triton.jit
-def _rms_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def _rms_norm(
+    x,
+    residual,
+    weight,
+    out,
+    eps,
+    size,
+    ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    await_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
