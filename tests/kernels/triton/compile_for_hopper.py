@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import triton
+from loadtest.gpu.tune.ahead import resources
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
-from loadtest.gpu.tune.ahead import resources
 from penstock_kernels.triton import early, shared_memory
 from penstock_kernels.triton.shared_memory import SharedMemory
 
