@@ -11,13 +11,15 @@ have less than half of the shared memory.  Not under TRITON_INTERPRET.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from loadtest.gpu.tune.ahead import resources
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
@@ -103,6 +105,19 @@ class Compiler:
             self.failed.append(f"{name} is launched early: {launched}; it has {orders}")
         elif first is None or (launched and first.start() < code.index("griddepcontrol.wait")):
             self.failed.append(f"{name} is in memory before it has waited")
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """As the compiler's own tool has them: bytes, and registers of a thread."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in said.splitlines() if "REG:" in line)
+    pairs = (pair.split(":") for pair in line.split() if ":" in pair)
+    return {name: int(value) for name, value in pairs if value.isdigit()}
 
 
 def main(names: list[str]) -> int:
