@@ -94,7 +94,10 @@ def tell(texts: Sequence[Text], streams: int, method: str, curve: Callable[[int]
     step()
     while plans:
         result, rows = worker.run(plans.popleft(), told)
-        told.seconds += curve(rows) if rows else 0.0
+        took = curve(rows) if rows else 0.0
+        told.seconds += took
+        # What the script itself took says nothing of a model.
+        result = msgspec.structs.replace(result, compute_seconds=took, idle_seconds=0.0)
         core.worker_received(WORKER, result, told.seconds)
         step()
     told.host = time.thread_time() - begun
