@@ -36,7 +36,11 @@ AVX512VNNI = [
 ]
 PORTABLE: dict[str, list[str]] = {"isa_portable.cpp": []}
 PLAIN: dict[str, list[str]] = {
-    name: [] for name in ("sampler.cpp", "program.cpp", "interface.cpp", "pack.cpp", "philox.cpp")
+    name: []
+    for name in (
+        *("sampler.cpp", "program.cpp", "interface.cpp", "pack.cpp", "philox.cpp"),
+        "runs.cpp",
+    )
 }
 X86 = {
     "isa_avx2.cpp": AVX2,
