@@ -18,20 +18,18 @@ class TokenRuns:
         if width < 1 or not 0 <= at <= (0 if base is None else base.size):
             raise ValueError(f"width is {width} and at {at}; base has to have these tokens")
         self.width = width
-        self.size = at
+        self.size: int = at
         """Number of its tokens."""
         self._library = load()
         self._base = base  # It has to live as long.
-        self.address: int | None = self._library.pk_runs_new(
-            width, None if base is None else base.address, at
-        )
-        if self.address is None:
+        address = self._library.pk_runs_new(width, None if base is None else base.address, at)
+        if address is None:
             raise MemoryError("there is no memory for an index of tokens")
+        self.address: int = address
 
     def __del__(self) -> None:
-        if getattr(self, "address", None) is not None:
+        if hasattr(self, "address"):
             self._library.pk_runs_free(self.address)
-            self.address = None
 
     def extend(self, tokens: Sequence[int], end: int) -> None:
         """Adds tokens, and indexes all runs that end before token `end`. Raises MemoryError."""
