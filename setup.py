@@ -40,7 +40,7 @@ PLAIN: dict[str, list[str]] = {
     name: []
     for name in (
         *("sampler.cpp", "program.cpp", "interface.cpp", "pack.cpp", "philox.cpp"),
-        "kept.cpp",
+        *("kept.cpp", "runs.cpp"),
     )
 }
 X86 = {

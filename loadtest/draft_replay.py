@@ -7,7 +7,8 @@ other things meanwhile.
 A server without drafts answers requests of each kind. A real engine core, with a worker's real
 steps, slots and proposers, then tells these answers again, with drafts and without. What a step of
 so many rows takes is measured by itself (`python -m loadtest.drafting.curve MODEL THREADS`), and is
-what time is made of: it has no noise. What drafting costs beside the model's rows is processor time
+what time is made of: it has no noise. JSON is told without its grammar, so what that would force is
+looked up, too. What drafting costs beside the model's rows is processor time
 of the same run, of which the shortest of some counts.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from loadtest.drafting.curve import Curve
 from loadtest.drafting.replay import Text, Told, tell
@@ -31,10 +33,10 @@ from loadtest.report import Document, Flags, Measurement, SetupError, machine_li
 from penstock_worker.machine.cpu import usable_threads
 from testing.serving import Server
 
-REQUESTS = ("copy", "code", "chat", "random")
+REQUESTS = ("copy", "edit", "code", "JSON", "chat", "random")
 STREAMS = (1, 4, 16, 64)
-ISAS = ("", "avx2")
-"""Instruction sets of which curves are measured; empty: the best one."""
+ISAS = ("avx512vnni", "avx2")
+"""Instruction sets of which curves are measured."""
 LEAST = 0.98
 COLUMNS = {
     "steps of": "{isa}",
@@ -59,7 +61,7 @@ class Cell:
 def measure(flags: Flags) -> Document:
     curves = list(_curves(flags))
     say("answers")
-    texts = asyncio.run(_texts(flags))
+    texts = _answers(flags)
     rows = []
     for name, own in texts.items():
         for streams in STREAMS:
@@ -112,7 +114,7 @@ def _curves(flags: Flags) -> Iterator[tuple[str, dict[int, float]]]:
         say(f"steps {isa}")
         command = [sys.executable, "-m", "loadtest.drafting.curve", flags.model, str(threads)]
         # `env` passes on what this process has.
-        chosen = ["env", f"PENSTOCK_CPU_ISA={isa}"] if isa else []
+        chosen = ["env", f"PENSTOCK_CPU_ISA={isa}"]
         done = subprocess.run([*chosen, *command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise SetupError(f"no curve was measured:\n{done.stderr[-2000:]}")
@@ -122,6 +124,17 @@ def _curves(flags: Flags) -> Iterator[tuple[str, dict[int, float]]]:
 def _curve(text: str) -> tuple[str, dict[int, float]]:
     found = json.loads(text.splitlines()[-1])
     return found["isa"], {int(rows): seconds for rows, seconds in found["seconds"].items()}
+
+
+def _answers(flags: Flags) -> dict[str, list[Text]]:
+    """By the name of their requests; of `--answers`, if that file is there already."""
+    path = Path(flags.answers) if flags.answers else None
+    if path is not None and path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[Text]])
+    texts = asyncio.run(_texts(flags))
+    if path is not None:
+        path.write_bytes(msgspec.json.encode(texts))
+    return texts
 
 
 async def _texts(flags: Flags) -> dict[str, list[Text]]:
@@ -145,7 +158,17 @@ async def _text(client: httpx.AsyncClient, streams: Streams, stream: int) -> Tex
     if reply.status_code != 200:
         raise RuntimeError(f"no answer: {reply.text}")
     found = reply.json()
-    return Text(found["prompt_token_ids"], found["choices"][0]["token_ids"])
+    prediction = (
+        await _tokens(client, body["prediction"]["content"]) if "prediction" in body else []
+    )
+    return Text(found["prompt_token_ids"], found["choices"][0]["token_ids"], prediction)
+
+
+async def _tokens(client: httpx.AsyncClient, text: str) -> list[int]:
+    reply = await client.post("/tokenize", json={"prompt": text, "add_special_tokens": False})
+    reply.raise_for_status()
+    ids: list[int] = reply.json()["tokens"]
+    return ids
 
 
 def short(document: Document) -> list[str]:
@@ -183,6 +206,7 @@ FLAGS = {
     "--least": (16, "answers that are told of each kind at least"),
     "--rounds": (3, ""),
     "--threads": (0, "0: as many as the worker would take"),
+    "--answers": ("", "file that answers are kept in, to be told once more"),
     "--curves": ("", "files with what loadtest.drafting.curve has written"),
 }
 COMMAND = Measurement(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -39,10 +39,12 @@ FIRST_ID = 16
 
 @dataclass(frozen=True)
 class Text:
-    """Token ids of a request's prompt, and of what was answered."""
+    """Token ids of a request's prompt, of what was answered, and of what the request said would
+    be."""
 
     prompt: list[int]
     answer: list[int]
+    prediction: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -65,7 +67,7 @@ def renumbered(texts: Sequence[Text]) -> list[Text]:
     def own(tokens: list[int]) -> list[int]:
         return [ids.setdefault(token, FIRST_ID + len(ids)) for token in tokens]
 
-    return [Text(own(text.prompt), own(text.answer)) for text in texts]
+    return [Text(own(text.prompt), own(text.answer), own(text.prediction)) for text in texts]
 
 
 def tell(texts: Sequence[Text], streams: int, method: str, curve: Callable[[int], float]) -> Told:
@@ -79,6 +81,7 @@ def tell(texts: Sequence[Text], streams: int, method: str, curve: Callable[[int]
         sampling = TokenSampling(0, temperature=0.0)
         opened = [OpenSequence(0)]
         submit = Submit(number, str(number), text.prompt, opened, sampling, stopping)
+        submit = msgspec.structs.replace(submit, prediction=text.prediction)
         core.frontend_received(FRONTEND, submit, 0.0)
     worker, told = _Worker(texts, streams, method), Told()
     plans, outputs = deque[Plan](), [list[int]() for _ in texts]
@@ -94,7 +97,10 @@ def tell(texts: Sequence[Text], streams: int, method: str, curve: Callable[[int]
     step()
     while plans:
         result, rows = worker.run(plans.popleft(), told)
-        told.seconds += curve(rows) if rows else 0.0
+        took = curve(rows) if rows else 0.0
+        told.seconds += took
+        # What the script itself took says nothing of a model.
+        result = msgspec.structs.replace(result, compute_seconds=took, idle_seconds=0.0)
         core.worker_received(WORKER, result, told.seconds)
         step()
     told.host = time.thread_time() - begun
@@ -108,7 +114,9 @@ class _Worker:
     """The worker's own steps, slots and proposer, over a model that knows what comes."""
 
     def __init__(self, texts: Sequence[Text], streams: int, method: str) -> None:
-        vocab = FIRST_ID + len({each for text in texts for each in text.prompt + text.answer})
+        vocab = FIRST_ID + len(
+            {each for text in texts for each in text.prompt + text.answer + text.prediction}
+        )
         slots = Slots(SlotBounds(streams, BLOCKS, BLOCK, vocab, TOKENS))
         self._forward = _ScriptedForward(texts, slots)
         drafting = (

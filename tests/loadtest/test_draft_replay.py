@@ -49,6 +49,17 @@ def test_copies_come_faster_with_drafts(copies: list[Text], streams: int) -> Non
         assert off.seconds == pytest.approx(prompts + 4 * 39 * CURVE(1))
 
 
+def test_whoever_decides_about_drafts_sees_what_steps_take_by_the_curve(
+    copies: list[Text],
+) -> None:
+    """Where a row costs what a token does, nothing is drafted but to learn that, on any machine."""
+    dear = Curve({1: 0.010, 64: 0.640})
+    off, *drafts = (tell(copies, 3, method, dear) for method in ("off", "suffix", "suffix"))
+    assert drafts[0].seconds == drafts[1].seconds
+    assert drafts[0].seconds < 1.04 * off.seconds
+    assert drafts[0].drafted < 0.1 * off.tokens
+
+
 def test_noise_costs_nothing_but_looks(copies: list[Text]) -> None:
     draws = random.Random(2)
     texts = [Text(noise(draws, 30), noise(draws, 40)) for _ in range(4)]

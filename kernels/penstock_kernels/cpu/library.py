@@ -53,8 +53,18 @@ _SIGNATURES = {
     "pk_gather": (None, [c_void_p, c_void_p, c_int, c_uint64, c_void_p]),
     "pk_checksum": (None, [c_void_p, c_int, c_void_p, c_size_t, c_void_p]),
     "pk_keep": (c_int, [POINTER(PkKept), c_int]),
+    "pk_runs_new": (c_void_p, [c_int, c_void_p, c_int]),
+    "pk_runs_free": (None, [c_void_p]),
+    "pk_runs_extend": (c_int, [c_void_p, c_void_p, c_int, c_int]),
+    "pk_runs_guess": (
+        c_int,
+        [c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_int, c_void_p],
+    ),
 }
-_BRIEF = ("pk_forward_bytes", "pk_sample_bytes", "pk_uniform", "pk_gather")
+_BRIEF = (
+    *("pk_forward_bytes", "pk_sample_bytes", "pk_uniform", "pk_gather"),
+    *("pk_runs_new", "pk_runs_free", "pk_runs_extend", "pk_runs_guess"),
+)
 """Functions that a step calls before its forward pass, and that take microseconds: they keep the
 interpreter's lock. Where a call lets go of it, a thread that has waited for it goes on, and the
 step begins when that thread is through."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 PLACES = 8
 """Places that are told apart; the last stands for all behind it, too."""
 
@@ -32,12 +34,24 @@ class Acceptance:
         self._tried[place] = self._tried[place] * self._fade + 1.0
         self._kept[place] = self._kept[place] * self._fade + right
 
-    def chance(self, place: int, prior: float, weight: float) -> float:
-        """That a draft there is right, if those before it are. prior: assumed chance, as if it had
-        been seen `weight` times."""
-        at = min(place, PLACES - 1)
-        return (self._kept[at] + prior * weight) / (self._tried[at] + weight)
+    def by_place(self) -> list[float]:
+        """Of each place, the chance that a draft there is right, if those before it are. There have
+        to be observations, or a chance that is assumed."""
+        return [kept / tried for kept, tried in zip(self._kept, self._tried, strict=True)]
 
-    def alone(self, place: int) -> float:
-        """The same by what was seen here alone, of which there is some."""
-        return self.chance(place, 0.0, 0.0)
+    def chances(
+        self, prior: Sequence[float], weight: float, most: int, least: float = 0.0
+    ) -> list[float]:
+        """For each of so many drafts the chance that it and all before it are right, up to the
+        first where that is less than `least`. prior: chances by place (see `by_place`), as if each
+        had been seen `weight` times."""
+        tried, kept = self._tried, self._kept
+        found: list[float] = []
+        chance, at = 1.0, 0
+        while len(found) < most:
+            chance *= (kept[at] + prior[at] * weight) / (tried[at] + weight)
+            if chance < least:
+                break
+            found.append(chance)
+            at = min(at + 1, PLACES - 1)
+        return found

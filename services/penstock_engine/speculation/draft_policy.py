@@ -185,6 +185,8 @@ class DraftPolicy:
         drafts = self._ordered(offers)[:left]
         best = looked_at = 0
         gained = least = sure = 0.0
+        if not self._enough(decodes, 1, -sum(gain for gain, _, _ in drafts)):
+            return None  # All of them together are not worth what one costs.
         for number, (gain, _, _) in enumerate(drafts, 1):
             gained -= gain
             if number < len(drafts) and 8 * (number - looked_at) < number:
@@ -204,11 +206,10 @@ class DraftPolicy:
         """(less than 0 by what it adds to the logarithm of the sequence's speed, place, offer) of
         each draft, those that add most first."""
         found: list[tuple[float, int, int]] = []
+        prior = self._prior.by_place()
         for number, offer in enumerate(offers):
             tokens = 1.0
-            for place, chance in enumerate(offer.drafts.chances(self._prior, offer.most)):
-                if chance < LEAST_CHANCE:
-                    break
+            for place, chance in enumerate(offer.drafts.chances(prior, offer.most, LEAST_CHANCE)):
                 found.append((-math.log1p(chance / tokens), place, number))
                 tokens += chance
         found.sort()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock_engine.speculation.acceptance import Acceptance
 
 FADE = 0.9
@@ -40,14 +42,10 @@ class SequenceDrafts:
         self._rest = 0  # tokens until drafts are worth an attempt that isn't expected to pay
         self._pause = SHORT_PAUSE  # the next of these
 
-    def chances(self, prior: Acceptance, most: int) -> list[float]:
-        """For each of so many drafts the chance that it and all before it are right."""
-        found: list[float] = []
-        chance = 1.0
-        for place in range(most):
-            chance *= self._acceptance.chance(place, prior.alone(place), PRIOR_WEIGHT)
-            found.append(chance)
-        return found
+    def chances(self, prior: Sequence[float], most: int, least: float = 0.0) -> list[float]:
+        """For each of so many drafts the chance that it and all before it are right, up to the
+        first where that is less than `least`. prior: that of all sequences, by place."""
+        return self._acceptance.chances(prior, PRIOR_WEIGHT, most, least)
 
     def propose(self, count: int) -> None:
         """The worker could propose so many tokens to come next. Where it can't, it could a few

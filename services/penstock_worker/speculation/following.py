@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.protocol.to_worker import NewSequence, Plan
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.speculation.look_pace import LookPace
-from penstock_worker.speculation.token_index import TokenIndex
+from penstock_worker.speculation.run_search import RunIndex, run_search
 
 
 class FollowedSlot:
@@ -23,13 +23,14 @@ class FollowedSlot:
         """How many tokens were known then."""
         self.pace = LookPace()
         self._like = like
-        self._prompt: TokenIndex | None = None
-        self._index: TokenIndex | None = None
+        self._prompt: RunIndex | None = None
+        self._index: RunIndex | None = None
 
     @property
     def known(self) -> int:
         """Number of its tokens that the host knows."""
-        tokens, count = self.slot.token_ids, len(self.slot.token_ids)
+        tokens = self.slot.token_ids
+        count = len(tokens)
         while count and tokens[count - 1] < 0:
             count -= 1
         return count
@@ -45,22 +46,22 @@ class FollowedSlot:
         known = self.known
         return self.slot.token_ids[max(0, known - most) : known]
 
-    def index(self, width: int) -> TokenIndex:
+    def index(self, width: int) -> RunIndex:
         """Returns an index of all runs but the last one. It is made at the first call, and is an
         index of the prompt that all sequences of a request share, and one of the output."""
         if self._index is None:
             prompt = self._prompt_index(width)
-            self._index = TokenIndex(width, self.slot.token_ids, prompt, prompt.end)
+            self._index = run_search().index(width, self.slot.token_ids, prompt, prompt.end)
         self._index.extend(self.known - 1)
         return self._index
 
-    def _prompt_index(self, width: int) -> TokenIndex:
+    def _prompt_index(self, width: int) -> RunIndex:
         if self._prompt is None:
             if self._like is not None:
                 self._prompt = self._like._prompt_index(width)
                 self._like = None
             else:
-                prompt = TokenIndex(width, self.slot.token_ids[: self.slot.num_prompt])
+                prompt = run_search().index(width, self.slot.token_ids[: self.slot.num_prompt])
                 prompt.extend(self.slot.num_prompt - 1)
                 self._prompt = prompt
         return self._prompt

@@ -14,9 +14,9 @@ only."""
 
 
 class LookPace:
-    """A look costs some 40 µs of every step, and of each sequence in it. Text that repeats nothing
-    gains nothing by that: so where guesses turn out wrong, or there are none, looks become rare.
-    One guess that is right brings them all back."""
+    """A look costs up to 12 µs of every step, and of each sequence in it; 50 without the kernels'
+    library. Text that repeats nothing gains nothing by that: so where guesses turn out wrong, or
+    there are none, looks become rare. One guess that is right brings them all back."""
 
     __slots__ = ("_idle", "_next", "_wrong")
 

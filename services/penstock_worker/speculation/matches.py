@@ -12,6 +12,12 @@ CANDIDATES = 24
 itself throughout costs no more than any other."""
 ENOUGH = 8
 """Matches as long as can be, behind which no others are looked for."""
+STRETCH = 2
+"""Drafted tokens for each token that a match has: the longer what went before is the same, the
+longer will be what comes. A match of full length has no such bound."""
+LIKELY = 0.3
+"""A draft ends where it is less likely than this to be right so far, if each of what followed is as
+likely as it was frequent."""
 SEPARATOR = -1
 """In place of a token: what follows has nothing to do with what was before."""
 
@@ -62,3 +68,45 @@ def _common(tokens: Sequence[int], place: int, tail: Sequence[int]) -> int:
         if tokens[place - length] != tail[-1 - length]:
             return length
     return most
+
+
+def most_voted(
+    indexes: Sequence[TokenIndex], tail: Sequence[int], longest: int, most: int
+) -> list[int]:
+    """Returns at most `most` ids: what most of the longest matches of all indexes go on with.
+    `longest`: tokens of a match at most. `tail` has at least the indexes' width of tokens."""
+    found = [match for index in indexes for match in longest_matches(index, tail)]
+    if not found:
+        return []
+    length = max(match.length for match in found)
+    if length < longest:
+        most = min(most, STRETCH * length)
+    return _vote([match for match in found if match.length == length], most)
+
+
+def latest(index: TokenIndex, tail: Sequence[int], most: int) -> list[int]:
+    """Returns at most `most` ids: what the newest of the longest matches goes on with."""
+    found = longest_matches(index, tail)
+    return found[0].following(most) if found else []
+
+
+def _vote(matches: list[FoundRun], most: int) -> list[int]:
+    """Returns the continuation that most of the matches agree on, token by token. Of those that are
+    equally frequent, the one that was found first."""
+    voters = [match.following(most) for match in matches]
+    ids: list[int] = []
+    likely = 1.0
+    for at in range(most):
+        votes: dict[int, int] = {}
+        for voter in voters:
+            if at < len(voter):
+                votes[voter[at]] = votes.get(voter[at], 0) + 1
+        if not votes:
+            break
+        token = max(votes, key=votes.__getitem__)
+        likely *= votes[token] / len(voters)
+        if likely < LIKELY:
+            break
+        ids.append(token)
+        voters = [voter for voter in voters if at < len(voter) and voter[at] == token]
+    return ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock_worker.speculation.following import FollowedSlot
 from penstock_worker.speculation.lookup import RunLengths
-from penstock_worker.speculation.matches import longest_matches
+from penstock_worker.speculation.run_search import run_search
 
 
 class PromptLookup:
@@ -18,8 +18,7 @@ class PromptLookup:
         tail = followed.tail(self._reach.most)
         if len(tail) < self._reach.least:
             return []
-        found = longest_matches(followed.index(self._reach.least), tail)
-        return found[0].following(most) if found else []
+        return run_search().latest(followed.index(self._reach.least), tail, most)
 
     def ended(self, followed: FollowedSlot) -> None:
         """Nothing is kept of other sequences."""

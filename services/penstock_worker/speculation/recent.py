@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from penstock_worker.speculation.matches import SEPARATOR
-from penstock_worker.speculation.token_index import TokenIndex
+from penstock_worker.speculation.run_search import RunIndex, run_search
 
 TOKENS = 262_144
 """That are kept of all scopes together: some 40 MB."""
@@ -19,7 +19,7 @@ class _Generation:
 
     def __init__(self, width: int) -> None:
         self.tokens: list[int] = []
-        self.index = TokenIndex(width, self.tokens)
+        self.index = run_search().index(width, self.tokens)
 
     def add(self, output: Sequence[int]) -> None:
         self.tokens += [*output, SEPARATOR]
@@ -69,7 +69,7 @@ class RecentOutputs:
         """Tokens that are kept."""
         return self._size
 
-    def of(self, scope: bytes) -> list[TokenIndex]:
+    def of(self, scope: bytes) -> list[RunIndex]:
         """Returns the indexes of a scope, the newer one first."""
         held = self._scopes.get(scope)
         return [] if held is None else [each.index for each in held.generations]

@@ -181,10 +181,10 @@ def test_drafts_go_where_they_are_likeliest() -> None:
 
 def test_chances_by_place_are_those_that_were_seen() -> None:
     prior, drafts = Acceptance(0.99, first=0.5, weight=4.0), SequenceDrafts()
-    assert drafts.chances(prior, 2) == [0.5, 0.25]
+    assert drafts.chances(prior.by_place(), 2) == [0.5, 0.25]
     for _ in range(200):
         drafts.observe(3, 1)
-    first, second, third = drafts.chances(prior, 3)
+    first, second, third = drafts.chances(prior.by_place(), 3)
     assert first > 0.9
     assert second < 0.15
     assert third < second

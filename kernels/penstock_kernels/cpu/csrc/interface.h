@@ -62,6 +62,17 @@ PK_PUBLIC void pk_gather(const uint64_t* parts, const uint64_t* widths, int coun
 PK_PUBLIC void pk_checksum(const void* key, int key_bytes, const void* data, size_t size, uint64_t* out);
 // 0, or an errno. In a thread that gives way to all others; with `idle` it has only the time that nobody else wants.
 PK_PUBLIC int pk_keep(const PkKept* kept, int idle);
+// Where runs of `width` tokens have been. base: has the first `at` of its tokens, isn't extended any more, and
+// outlives it; null: none. Null where there is no memory.
+PK_PUBLIC void* pk_runs_new(int width, const void* base, int at);
+PK_PUBLIC void pk_runs_free(void* runs);
+// Adds tokens, and has all runs found that end before token `end`. -1 where there is no memory, after which the
+// object may only be freed.
+PK_PUBLIC int pk_runs_extend(void* runs, const int32_t* tokens, int count, int end);
+// Writes at most `most` ids that mostly followed the longest runs that equal the end of `tail`, or what followed the
+// newest of them (votes: 0), and returns how many; -1 where there is no memory. longest: of a run; a shorter one
+// bounds how many are taken. runs: at least one, all of one width. length: of `tail`, at least that width.
+PK_PUBLIC int pk_runs_guess(const void* const* runs, int count, const int32_t* tail, int length, int longest, int most, int votes, int32_t* ids);
 
 }  // extern "C"
 
