@@ -115,4 +115,4 @@ def test_broken_off_it_says_how_to_go_on(tmp_path: Path) -> None:
         [sys.executable, "-c", _BROKEN_OFF, str(file)], capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 1, ended
-    assert "the same command goes on" in ended.stderr
+    assert "run the same command again" in ended.stderr

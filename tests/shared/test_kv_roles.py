@@ -38,7 +38,7 @@ def test_without_roles_nothing_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("roles", "count", "cache", "message"),
     [
-        ("prefill,answer", 2, {}, "'answer' is none; allowed: both, prefill, decode"),
+        ("prefill,answer", 2, {}, "'answer' is not a role; allowed: both, prefill, decode"),
         ("prefill,decode", 3, {}, "2 roles, and data_parallel_size is 3"),
         ("both", 1, {}, "several engine cores; data_parallel_size is 1"),
         ("prefill,prefill", 2, {}, "somebody has to generate"),

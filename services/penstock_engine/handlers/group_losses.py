@@ -89,7 +89,7 @@ class GroupLosses:
         What ran waits again, with what it has emitted; a step in flight is forgotten.
         """
         if cause is LossCause.WANTED:
-            log.info("worker is told anew", reason=reason)
+            log.info("workers' sessions are renewed", reason=reason)
         else:
             log.warning("worker lost", reason=reason, running=len(self._state.scheduling.running))
             self._state.counts.lost(self._state.clock.now)

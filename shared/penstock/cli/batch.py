@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _with_own_system(arguments, model, work)
         if len(progress.answered) < len(lines):
-            raise PenstockError("broken off; the same command goes on where it was")
+            raise PenstockError("interrupted; run the same command again to resume")
         progress.finish()
     finally:
         progress.close()
@@ -191,7 +191,7 @@ class FileWork:
             return
         raise PenstockError(
             f"no line was answered for {REFUSED_PATIENCE:g} s; the last was refused with {status}: "
-            f"{reason_of(body)}. The same command goes on where it was"
+            f"{reason_of(body)}. Run the same command again to resume"
         )
 
 

@@ -126,7 +126,9 @@ def _words(found: Found) -> list[str]:
 
 def _agreed(size: int) -> bool:
     if not sys.stdin.isatty():
-        raise InvalidRequest("nobody is there to ask; --yes removes without asking")
+        raise InvalidRequest(
+            "stdin is not a terminal, so nobody can confirm; --yes removes without asking"
+        )
     return input(f"Remove these, {decimal(size)}? [y/N] ").strip().lower() in ("y", "yes")
 
 

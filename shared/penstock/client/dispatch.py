@@ -246,7 +246,9 @@ class Dispatch:
         now = time.monotonic()
         for request in leaving:
             self.waiting_room.enter(request, next(self._numbers), now)
-        log.info("requests go on elsewhere", count=len(leaving), endpoint=session.endpoint)
+        log.info(
+            "requests move to another engine core", count=len(leaving), endpoint=session.endpoint
+        )
         self._resume_soon()
 
     def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None:
@@ -280,7 +282,7 @@ class Dispatch:
         """A request's next tokens are computed otherwise than those that it has."""
         self.renumbered += 1
         log.warning(
-            "request goes on where numbers differ",
+            "request continues with another fingerprint",
             request=request.name,
             endpoint=session.endpoint,
             before=before,

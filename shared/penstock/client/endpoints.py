@@ -61,7 +61,7 @@ def parse_endpoints(text: str) -> Endpoints:
         elif scheme == "dns":
             names.append(DnsName(*_host_port(part, rest)))
         else:
-            raise _wrong(f"{part!r} is none; allowed: {_ALLOWED}")
+            raise _wrong(f"{part!r} is not an endpoint; allowed: {_ALLOWED}")
     every = [*fixed, *names]
     twice = next((each for each in every if every.count(each) > 1), None)
     if twice is not None:
@@ -72,7 +72,7 @@ def parse_endpoints(text: str) -> Endpoints:
 def _host_port(part: str, rest: str) -> tuple[str, int]:
     match = _HOST_PORT.match(rest)
     if match is None or not 1 <= int(match[2]) <= 65_535:
-        raise _wrong(f"{part!r} is none; allowed: {_ALLOWED}, with a port of 1 to 65535")
+        raise _wrong(f"{part!r} is not an endpoint; allowed: {_ALLOWED}, with a port of 1 to 65535")
     return match[1], int(match[2])
 
 

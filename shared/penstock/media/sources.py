@@ -178,7 +178,7 @@ def _text(source: MediaSource, url: str) -> str:
     found = _DATA.match(url)
     if found is None:
         usual = EXAMPLES[source.kind]
-        raise source.wrong(f"has a data: URI that is none; data:{usual};base64,… is needed")
+        raise source.wrong(f"has an invalid data: URI; data:{usual};base64,… is needed")
     kind, options = found[1].strip().lower(), (found[2] or "").lower()
     if not options.rstrip().endswith(";base64"):
         raise source.wrong("has a data: URI that isn't base64")

@@ -43,7 +43,7 @@ def _roles(text: str, count: int) -> list[KVRole]:
     roles = [part.strip() for part in text.split(",")]
     wrong = next((each for each in roles if each not in ROLES), None)
     if wrong is not None:
-        raise StartupError(f"kv_roles: {wrong!r} is none; allowed: {', '.join(ROLES)}")
+        raise StartupError(f"kv_roles: {wrong!r} is not a role; allowed: {', '.join(ROLES)}")
     if len(roles) != count:
         raise StartupError(f"kv_roles has {len(roles)} roles, and data_parallel_size is {count}")
     if count < 2:
