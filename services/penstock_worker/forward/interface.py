@@ -109,9 +109,9 @@ class DeviceForward(Forward, Protocol):
     finite, in which case any id may be used instead. The sampler writes it on the same stream, and
     a Batch may refer to it before the host has seen it."""
 
-    def blocks(self) -> Tensor:
-        """Returns a view of the KV cache, [parts, blocks, bytes] uint8 on the device. Block b is
-        [:, b]."""
+    def blocks(self) -> list[Tensor]:
+        """Returns views of the KV cache, each [parts, blocks, bytes] uint8 on the device. Block b
+        is [:, b] of all of them together."""
 
     def capture(self) -> None:
         """Captures the steps that will be replayed, where that isn't done or was lost with a group.

@@ -40,7 +40,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
-from penstock_worker.speculation.loaders import draft_loader
+from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -103,7 +103,7 @@ def load(
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
         refuse_store(setup, "it serves models on a CPU")
-        return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
+        return _load_on_device(recipe, draft, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
@@ -174,7 +174,7 @@ def load(
         )
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
-    grammars = _grammars(prepared, setup, ranks)
+    grammars, host_sampler = _grammars(prepared, setup, ranks), HostSampler(sampler)
     generate = Generate(
         queue,
         forward,
@@ -192,7 +192,7 @@ def load(
             ranks.place,
             recipe.kv_groups,
             grammars=grammars,
-            model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
+            model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
         ),
         adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
@@ -204,6 +204,7 @@ def load(
 
 def _load_on_device(
     recipe: DeviceRecipe,
+    draft: LoadsDrafts | None,
     prepared: PreparedModel,
     setup: Setup,
     begun: float,
@@ -243,6 +244,7 @@ def _load_on_device(
         kv_blocks=parts.blocks,
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
+        **({} if draft is None else draft.told),
         **_memory_of(recipe),
     )
     rows = prepared.decoder.encoder_rows
@@ -278,6 +280,9 @@ def _load_on_device(
             recipe.kv_groups,
             grammars=grammars,
             runs_ahead=True,
+            model=None
+            if draft is None
+            else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
         ),
         alignment=alignment_of(prepared.media),
         adapters=step_adapters(recipe.adapters, prepared, setup),

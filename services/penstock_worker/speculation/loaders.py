@@ -9,7 +9,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Recipe
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.draft_loading import DraftLoader
 from penstock_worker.speculation.head_loading import HeadLoader
 from penstock_worker.speculation.interface import Proposer
@@ -25,7 +25,7 @@ class LoadsDrafts(Protocol):
     def recipe(self) -> Recipe:
         """Returns the recipe of both models."""
 
-    def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> Proposer:
+    def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> Proposer:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""
 
