@@ -126,6 +126,11 @@ class HeldStates(States, Protocol):
         """Of all slots together."""
 
     @property
+    def own_blocks(self) -> int:
+        """KV blocks that they take beside those that the engine core knows of, with higher
+        numbers."""
+
+    @property
     def copied_bytes(self) -> int:
         """That a slot takes besides while a step computes several of its tokens."""
 

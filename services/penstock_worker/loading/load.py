@@ -344,14 +344,15 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-    states = planned_bytes(recipe.states, setup)
+    own = 0 if recipe.states is None else recipe.states.own_blocks
+    states = planned_bytes(recipe.states, setup) + own * recipe.block_bytes
     media = 0 if recipe.media is None else recipe.media.nbytes
     adapters = 0 if recipe.adapters is None else recipe.adapters.nbytes
     blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media, adapters)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:
-        return with_blocks(blocks), blocks, host_blocks
+        return with_blocks(blocks + own), blocks, host_blocks
     except (MemoryError, RuntimeError) as error:
         also = f" and {mib(states)} of states" if states else ""
         raise StartupError(f"not enough memory for {blocks} KV blocks{also}: {error}") from error
