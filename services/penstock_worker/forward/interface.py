@@ -103,11 +103,14 @@ class DeviceForward(Forward, Protocol):
     """The forward pass of a device with a queue: `logits` queues its work on torch's current stream
     and returns a tensor on the device, without waiting."""
 
-    device: torch.device
-    newest: Tensor
-    """[slots] int64 on the device: the newest token of each slot, or -1 if its logits were not
-    finite, in which case any id may be used instead. The sampler writes it on the same stream, and
-    a Batch may refer to it before the host has seen it."""
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def newest(self) -> Tensor:
+        """[slots] int64 on the device: the newest token of each slot, or -1 if its logits were not
+        finite, in which case any id may be used instead. The sampler writes it on the same stream,
+        and a Batch may refer to it before the host has seen it."""
 
     def blocks(self) -> list[Tensor]:
         """Returns views of the KV cache, each [parts, blocks, bytes] uint8 on the device. Block b

@@ -167,7 +167,7 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
     if served.kv_groups[0].forgets or state_of(served.kv_groups) is not None:
         raise StartupError(
             f"{asked} is not served for a model with recurrent layers, or without a layer that sees"
-            f" the whole context, as {prepared.name} is; with the latter, suffix and ngram are"
+            f" the whole context, as {prepared.name} is; on a CPU, suffix and ngram are"
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")
