@@ -367,6 +367,7 @@ class FakeWorker:
                 row = (number_of, tuple(_marks(slot)))
                 self._write(table, at, row)
             slot.computed = at + 1
+            self._advance_state(slot, at, at + 1)
             prompt = marks(slot.tokens[: slot.new.num_prompt], slot.new.media)
             found.append(self._sample(slot, number, adapted(prompt, slot.new.adapter)))
         return found
@@ -384,6 +385,10 @@ class FakeWorker:
         for number, table in enumerate(slot.tables):
             for at in range(start, end):
                 self._write(table, at, (number, (WRONG,)))
+        for tokens, blocks in slot.checkpoints.items():
+            if start < tokens <= end:
+                for piece, block in enumerate(blocks):
+                    self.rows[block] = {STATE: (len(self.groups) + piece, (WRONG,))}
 
     def _told(
         self, slot: Slot, prompt: list[int], start: int, end: int

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.kv_layout import paged, state_of
 from penstock_engine.speculation.draft_policy import DraftPolicy, Offer, StepSize
 from tests.engine.rank_walker import RankWalker, make_rank_harness
 from tests.engine.test_walk import Drawn, Seeded
-from tests.engine.test_walk_groups import drawn_groups
+from tests.engine.test_walk_groups import Drawing, drawn_groups, drawn_with_states
 from tests.engine.walker import Choices, Walker, make_harness
 
 
@@ -32,13 +33,13 @@ class AnyDrafts(DraftPolicy):
 
 
 class DraftWalker(Walker):
-    """Workers propose a few tokens, most of the time. groups: models have several KV groups."""
+    """Workers propose a few tokens, most of the time. groups: models' KV groups."""
 
-    def __init__(self, choose: Choices, *, groups: bool) -> None:
+    def __init__(self, choose: Choices, groups: Drawing | None) -> None:
         super().__init__(make_harness(choose), choose)
         h = self.h
-        if groups:
-            h.kv_groups = drawn_groups(choose, h.facts.config.cache.kv_block_size)
+        if groups is not None:
+            h.kv_groups = groups(choose, h.facts.config.cache.kv_block_size)
         if choose.whole(0, 2):
             h.core.state.scheduling.draft_policy = AnyDrafts(choose)
         h.proposes = lambda: max(0, choose.whole(-1, 6))
@@ -49,7 +50,9 @@ class DraftWalker(Walker):
         return drafted, self.choose.whole(0, drafted)
 
     def _pool_size(self) -> int:
-        return len(self.h.kv_groups) * super()._pool_size()
+        states = state_of(self.h.kv_groups)
+        room = 0 if states is None else 2 * states.blocks
+        return len(paged(self.h.kv_groups)) * super()._pool_size() + room
 
     def kill(self) -> None:
         running = self.h.core.state.scheduling.running.values()
@@ -58,7 +61,7 @@ class DraftWalker(Walker):
 
     def end(self) -> None:
         if self.h.worker is None:
-            self.h.start_worker(32 * len(self.h.kv_groups))
+            self.h.start_worker(32 * sum(max(1, group.blocks) for group in self.h.kv_groups))
         super().end()
         self.met["preempted"] += self.h.core.state.scheduling.num_preemptions
         counts = self.h.core.state.counts
@@ -67,8 +70,8 @@ class DraftWalker(Walker):
         assert sum(counts.kept_at) == counts.kept_tokens
 
 
-def walked(choose: Choices, operations: int, *, groups: bool = False) -> Counter[str]:
-    walker = DraftWalker(choose, groups=groups)
+def walked(choose: Choices, operations: int, groups: Drawing | None = None) -> Counter[str]:
+    walker = DraftWalker(choose, groups)
     walker.connect()
     for _ in range(operations):
         walker.walk()
@@ -82,9 +85,9 @@ def test_short_histories(data: st.DataObject, length: int) -> None:
     walked(Drawn(data), length)
 
 
-@pytest.mark.parametrize("groups", [False, True])
-def test_long_histories_and_that_they_meet_what_they_are_for(groups: bool) -> None:
-    met = sum((walked(Seeded(seed), 300, groups=groups) for seed in range(10)), Counter[str]())
+@pytest.mark.parametrize("groups", [None, drawn_groups, drawn_with_states])
+def test_long_histories_and_that_they_meet_what_they_are_for(groups: Drawing | None) -> None:
+    met = sum((walked(Seeded(seed), 300, groups) for seed in range(10)), Counter[str]())
     assert met["drafted"] > 500
     assert met["kept"] > 200
     assert met["preempted"] > 10

@@ -20,6 +20,7 @@ from penstock_worker.forward.cpu import backend as cpu
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.steps.generate import Generate
 from penstock_worker.weights.weights import Weights
+from tests.system.eager_drafts import eager
 from tests.system.in_process import Numerics, System, Way
 from tests.system.test_matrix import BLOCK, OURS, Results, prompt, results, submit_crowd
 from tests.worker.checkpoints import TINY
@@ -27,6 +28,7 @@ from tests.worker.models.test_recurrent_models import read
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = [pytest.mark.timeout(300)]
+__all__ = ["eager"]
 
 FLOAT = Numerics("reference", "float32")
 WAYS: list[tuple[bool, int, PreemptionMode | None, int, int]] = [
@@ -72,7 +74,7 @@ class Poisoned(System):
         free = np.array([each == 0 for each in cache.pool.owner_classes()])
         findable = np.frombuffer(bytes(cache.findable), np.uint8) > 0
         for part in kind._forward.kv_blocks():
-            part[free & ~findable] = 255
+            part[: len(free)][free & ~findable] = 255  # Behind them lie the worker's own.
         states = kind._states
         assert isinstance(states, SlotStates)
         for slot in set(range(scheduling.max_num_seqs)) - set(kind.slots):
@@ -172,3 +174,49 @@ def test_a_prefix_of_any_length_is_found_up_to_its_last_checkpoint(
     warm.run()
     assert warm.heard[2, 0] == cold.heard[2, 0]
     assert warm.reused == shared // 16 * 16
+
+
+DRAFTED = [
+    ("lfm2", FLOAT),
+    ("qwen3-next", ON_CPU),
+    pytest.param("granite-hybrid", Numerics("cpu", "float32", "int8"), marks=pytest.mark.slow),
+    pytest.param("nemotron-h", FLOAT, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("case", "numerics"), DRAFTED, ids=str)
+@pytest.mark.usefixtures("eager")
+def test_wrong_drafts_leave_no_trace(
+    folder_of: Callable[[str], Path], case: str, numerics: Numerics
+) -> None:
+    """States go back behind them: alone and crowded, where checkpoints lie between drafts, and
+    where sequences are preempted and go on behind a checkpoint. What is predicted is the output,
+    with a wrong token in it."""
+    folder = folder_of(case)
+    true = undisturbed(folder, numerics)
+    config = '{"method": "suffix", "num_speculative_tokens": 5}'
+    blocks = 130 if case == "granite-hybrid" else 40
+    preemptions = 0
+    for number_of_blocks, checkpoints, crowd in [
+        (1024, 16, True),
+        (blocks, 32, True),
+        (1024, 64, False),
+    ]:
+        way = Way(
+            BLOCK, 96, number_of_blocks, prefix_caching=True, checkpoints=checkpoints,
+            speculation=config,
+        )  # fmt: skip
+        system = Poisoned(folder, numerics, way)
+        if crowd:
+            for number in range(200, 203):
+                system.submit(number, prompt(60, number), 60, OURS[1][2])
+        for number, ours in OURS.items():
+            tokens = true[number, 0][0]
+            system.submit(number, *ours, prediction=[*tokens[:7], 3, *tokens[7:]])
+            if not crowd:
+                system.run()
+        system.run()
+        assert results(system) == true
+        assert 0 < system.kept < system.drafted
+        preemptions += system.core.state.scheduling.num_preemptions
+    assert preemptions

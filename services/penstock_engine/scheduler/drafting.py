@@ -15,7 +15,7 @@ class Drafter:
 
     So drafts are never a reason to preempt or to refuse anybody.  They take tokens of the budget
     that nobody wants, and blocks as long as nobody waits for some and enough are left for those
-    that run.  A state of recurrent layers can't be taken back: such a model has no drafts.
+    that run.
     """
 
     def __init__(self, state: SchedulerState) -> None:
@@ -24,7 +24,7 @@ class Drafter:
 
     def allot(self, builder: StepBuilder) -> None:
         """Adds drafts to what the step computes."""
-        if builder.alone or not builder.left or self._state.kv_groups.states is not None:
+        if builder.alone or not builder.left:
             return
         slots: list[int] = []
         offers: list[Offer] = []

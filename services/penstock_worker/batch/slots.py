@@ -49,6 +49,14 @@ class Slot:
         return len(self.token_ids) - self.num_prompt
 
     @property
+    def known(self) -> int:
+        """How many of its tokens the host knows: all but those that steps in flight sample."""
+        count = len(self.token_ids)
+        while count and self.token_ids[count - 1] < 0:
+            count -= 1
+        return count
+
+    @property
     def awaits(self) -> bool:
         """Whether the newest token is still being sampled by a step in flight."""
         return self.token_ids[-1] < 0

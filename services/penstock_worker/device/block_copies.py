@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Sequence
 from itertools import groupby
 
 import torch
@@ -26,24 +27,48 @@ _TRIALS = 4
 """Round trips that `seconds` averages."""
 
 
-class DeviceBlockCopies:
-    """BlockCopies for a device. Nothing waits: copies are queued on the current stream, so they
-    come after the steps before them and before the step that follows."""
+class _CacheCopies:
+    """Copies of the blocks of one cache."""
 
     def __init__(self, blocks: Tensor, host_blocks: int) -> None:
-        """`blocks` is [parts, blocks, bytes] uint8, a view of the KV cache; block b is [:, b].
-        `host_blocks` is the size of the host tier, whose memory is allocated (and pinned) here.
-
-        Raises MemoryError or torch's RuntimeError when there is no room for it.
-        """
-        parts, count, width = blocks.shape
+        parts, _, width = blocks.shape
         staged = min(STAGED_BLOCKS, host_blocks)
-        self._device = blocks
+        self.device = blocks
         self._host = torch.empty(host_blocks, parts, width, dtype=torch.uint8)
         if blocks.device.type == "cuda" and host_blocks:
             _pin(self._host)
         self._staging = torch.empty(staged, parts, width, dtype=torch.uint8, device=blocks.device)
-        self._sizes = {"device": count, "host": host_blocks}
+
+    def within(self, pairs: list[tuple[int, int]]) -> None:
+        copy_blocks(self.device, [source for source, _ in pairs], [target for _, target in pairs])
+
+    def out(self, pairs: list[tuple[int, int]]) -> None:
+        for run in _runs(pairs, len(self._staging)):
+            gather_blocks(self.device, [source for source, _ in run], self._staging)
+            for (_, target), staged in zip(run, self._staging, strict=False):
+                self._host[target].copy_(staged, non_blocking=True)
+
+    def back(self, pairs: list[tuple[int, int]]) -> None:
+        for run in _runs(pairs, len(self._staging)):
+            for (source, _), staged in zip(run, self._staging, strict=False):
+                staged.copy_(self._host[source], non_blocking=True)
+            scatter_blocks(self._staging[: len(run)], self.device, [target for _, target in run])
+
+
+class DeviceBlockCopies:
+    """BlockCopies for a device. Nothing waits: copies are queued on the current stream, so they
+    come after the steps before them and before the step that follows."""
+
+    def __init__(self, caches: Sequence[Tensor], host_blocks: int) -> None:
+        """`caches` are [parts, blocks, bytes] uint8 each, views of what a block consists of; of
+        each, block b is [:, b]. `host_blocks` is the size of the host tier, whose memory is
+        allocated (and pinned) here.
+
+        Raises MemoryError or torch's RuntimeError when there is no room for it.
+        """
+        self._caches = [_CacheCopies(blocks, host_blocks) for blocks in caches]
+        self._on = caches[0].device
+        self._sizes = {"device": caches[0].shape[1], "host": host_blocks}
 
     @property
     def host_blocks(self) -> int:
@@ -53,7 +78,7 @@ class DeviceBlockCopies:
     @property
     def device_bytes(self) -> int:
         """Bytes of the KV cache on the device."""
-        return self._device.nbytes
+        return sum(cache.device.nbytes for cache in self._caches)
 
     @torch.inference_mode()
     def make(self, copies: list[Copy]) -> None:
@@ -62,10 +87,10 @@ class DeviceBlockCopies:
         for copy in copies:
             self._check("host" if copy.kind == "in" else "device", copy.source)
             self._check("host" if copy.kind == "out" else "device", copy.target)
-        make = {"device": self._within, "out": self._out, "in": self._in}
         for kind, run in groupby(copies, key=lambda copy: copy.kind):
             pairs = [(copy.source, copy.target) for copy in run]
-            make[kind](pairs)
+            for cache in self._caches:
+                {"device": cache.within, "out": cache.out, "in": cache.back}[kind](pairs)
 
     def rehearse(self) -> None:
         """Queues copies of block 0 onto itself, so that their kernels are compiled; those to and
@@ -86,24 +111,9 @@ class DeviceBlockCopies:
         self._wait()
         return (time.perf_counter() - begun) / _TRIALS
 
-    def _within(self, pairs: list[tuple[int, int]]) -> None:
-        copy_blocks(self._device, [source for source, _ in pairs], [target for _, target in pairs])
-
-    def _out(self, pairs: list[tuple[int, int]]) -> None:
-        for run in _runs(pairs, len(self._staging)):
-            gather_blocks(self._device, [source for source, _ in run], self._staging)
-            for (_, target), staged in zip(run, self._staging, strict=False):
-                self._host[target].copy_(staged, non_blocking=True)
-
-    def _in(self, pairs: list[tuple[int, int]]) -> None:
-        for run in _runs(pairs, len(self._staging)):
-            for (source, _), staged in zip(run, self._staging, strict=False):
-                staged.copy_(self._host[source], non_blocking=True)
-            scatter_blocks(self._staging[: len(run)], self._device, [target for _, target in run])
-
     def _wait(self) -> None:
-        if self._device.device.type == "cuda":
-            torch.cuda.synchronize(self._device.device)
+        if self._on.type == "cuda":
+            torch.cuda.synchronize(self._on)
 
     def _check(self, place: str, block: int) -> None:
         if not 0 <= block < self._sizes[place]:

@@ -11,9 +11,24 @@ import torch
 from torch import Tensor
 
 from penstock_worker.forward.interface import Batch
+from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.weights import Weights
 
 UNLIKELY = -1e30
 """The logit of an id that a head never drafts: finite, and below all others."""
+
+
+class OpenHead(Protocol):
+    """Opens a head's weights."""
+
+    def __call__(
+        self,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        *,
+        keep_quantised: bool = False,
+    ) -> Weights:
+        """See open_weights."""
 
 
 class HeadForward(Protocol):
@@ -47,6 +62,29 @@ class HeadForward(Protocol):
         """
 
 
+class DeviceHead(HeadForward, Protocol):
+    """The pass of a head on a device with a queue: nothing waits. Hidden states and logits are on
+    the device."""
+
+    def blocks(self) -> list[Tensor]:
+        """As DeviceForward's."""
+
+
+class DeviceHeadBuild(Protocol):
+    """A head's weights on a device. Called with a number of KV blocks, it makes the head."""
+
+    def __call__(self, blocks: int) -> DeviceHead: ...
+
+    def rehearse(self) -> None:
+        """As DeviceBuild's."""
+
+    def widest_pass(self) -> None:
+        """Queues a pass over as many rows as one may have, over a KV cache of one block."""
+
+    def longest_pass(self) -> None:
+        """As `widest_pass`, of one row of each sequence at the longest possible context."""
+
+
 @dataclass(frozen=True)
 class HeadRecipe:
     """How a head will be computed."""
@@ -57,11 +95,18 @@ class HeadRecipe:
     """As Recipe's."""
 
 
+@dataclass(frozen=True)
+class DeviceHeadRecipe(HeadRecipe):
+    """As HeadRecipe, on a device with a queue."""
+
+    build: Callable[[], DeviceHeadBuild]
+
+
 def in_served_vocabulary(logits: Tensor, ids: Tensor | None, count: int) -> Tensor:
     """Maps a head's logits, [rows, own ids], to [rows, count], the served model's ids. `ids`: those
     of the head's own; None: they are the same."""
     if ids is None:
         return logits
-    found = torch.full((len(logits), count), UNLIKELY, dtype=logits.dtype)
+    found = logits.new_full((len(logits), count), UNLIKELY)
     found[:, ids] = logits
     return found

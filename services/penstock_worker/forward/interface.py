@@ -103,15 +103,18 @@ class DeviceForward(Forward, Protocol):
     """The forward pass of a device with a queue: `logits` queues its work on torch's current stream
     and returns a tensor on the device, without waiting."""
 
-    device: torch.device
-    newest: Tensor
-    """[slots] int64 on the device: the newest token of each slot, or -1 if its logits were not
-    finite, in which case any id may be used instead. The sampler writes it on the same stream, and
-    a Batch may refer to it before the host has seen it."""
+    @property
+    def device(self) -> torch.device: ...
 
-    def blocks(self) -> Tensor:
-        """Returns a view of the KV cache, [parts, blocks, bytes] uint8 on the device. Block b is
-        [:, b]."""
+    @property
+    def newest(self) -> Tensor:
+        """[slots] int64 on the device: the newest token of each slot, or -1 if its logits were not
+        finite, in which case any id may be used instead. The sampler writes it on the same stream,
+        and a Batch may refer to it before the host has seen it."""
+
+    def blocks(self) -> list[Tensor]:
+        """Returns views of the KV cache, each [parts, blocks, bytes] uint8 on the device. Block b
+        is [:, b] of all of them together."""
 
     def capture(self) -> None:
         """Captures the steps that will be replayed, where that isn't done or was lost with a group.
@@ -124,6 +127,11 @@ class HeldStates(States, Protocol):
     @property
     def nbytes(self) -> int:
         """Of all slots together."""
+
+    @property
+    def own_blocks(self) -> int:
+        """KV blocks that they take beside those that the engine core knows of, with higher
+        numbers."""
 
     @property
     def copied_bytes(self) -> int:

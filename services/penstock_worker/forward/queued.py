@@ -14,6 +14,7 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.forward.buckets import Buckets
+from penstock_worker.forward.captured_taps import CapturedTaps
 from penstock_worker.forward.captures import Captures
 from penstock_worker.forward.device_step import DeviceStep, HostMedia, HostStep
 from penstock_worker.forward.graphs import DecodeGraphs
@@ -22,6 +23,7 @@ from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.forward.stage_ends import StageEnds
 from penstock_worker.forward.uploads import Uploads
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.states.device_moves import HostMoves
 from penstock_worker.states.device_states import DeviceStates
@@ -45,6 +47,7 @@ class TritonForward(LayerByLayer):
         head: RowsHead | None = None,
         states: DeviceStates | None = None,
         adapters: DeviceAdapters | None = None,
+        taps: Taps | None = None,
     ) -> None:
         """`model` and `attention` agree on layers and heads, and are on `device`.
 
@@ -54,6 +57,7 @@ class TritonForward(LayerByLayer):
         `head`: what is computed in place of logits; None for the model's logits.
         `states`: those of recurrent layers, whose memory has been taken.
         `adapters`: those of the rows, which the model's products add; None if there never are any.
+        `taps`: those of the model.
         """
         super().__init__(ranks.check)
         self.device = device
@@ -67,6 +71,8 @@ class TritonForward(LayerByLayer):
         self._graphs: DecodeGraphs | None = None
         self._states = states
         self._adapters = adapters
+        self._taps = taps
+        self._tapped: CapturedTaps | None = None
         if states is not None:
             states.keep_in(attention.blocks())
 
@@ -75,13 +81,18 @@ class TritonForward(LayerByLayer):
         that of activations. Raises GroupLost."""
         model, rows = self._model, buckets.most_rows
         ends = StageEnds(model, rows, dtype, self.device)
+        tapped = None
+        if self._taps is not None:
+            shape = rows, len(self._taps.behind) * model.config.hidden_size
+            tapped = CapturedTaps(self._taps, torch.zeros(shape, dtype=dtype, device=self.device))
+        self._tapped = tapped
 
         def compute(step: DeviceStep) -> Tensor:
             count = len(step.tokens)
             before = None if ends.before is None else ends.before[:count]
             tokens = self._with_newest(step.tokens)
             with self._adding(step):
-                return model.through_layers(
+                found = model.through_layers(
                     tokens,
                     before,
                     self._positions(step),
@@ -90,6 +101,9 @@ class TritonForward(LayerByLayer):
                     step.states,
                     encoded=step.encoded,
                 )
+            if tapped is not None:
+                tapped.store(count)
+            return found
 
         hidden = torch.zeros(rows, model.config.hidden_size, dtype=dtype, device=self.device)
         self._graphs = DecodeGraphs(
@@ -115,8 +129,8 @@ class TritonForward(LayerByLayer):
         """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
         self._count_layer()
 
-    def blocks(self) -> Tensor:
-        return self.attention.blocks()
+    def blocks(self) -> list[Tensor]:
+        return [self.attention.blocks()]
 
     def kv_blocks(self) -> list[np.ndarray]:
         return self.attention.kv_blocks()
@@ -155,6 +169,8 @@ class TritonForward(LayerByLayer):
         hidden = self._graphs.hidden(batch, rows, moves, places)
         if hidden is not None:
             self._count_layers(len(self._model.layers))
+            if self._tapped is not None:
+                self._tapped.replayed()
         return hidden
 
     def _eager(

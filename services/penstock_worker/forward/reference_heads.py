@@ -16,11 +16,15 @@ from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.interface import BatchLayout, CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.dtype import cache_dtype, compute_dtype
-from penstock_worker.forward.heads import HeadForward, HeadRecipe, in_served_vocabulary
+from penstock_worker.forward.heads import (
+    HeadForward,
+    HeadRecipe,
+    OpenHead,
+    in_served_vocabulary,
+)
 from penstock_worker.forward.interface import Batch
 from penstock_worker.forward.layer_by_layer import LayerByLayer
 from penstock_worker.models.draft_head import DraftHeadModel
-from penstock_worker.weights.weights import Weights
 
 
 class ReferenceHead(LayerByLayer):
@@ -63,7 +67,7 @@ def _padded(rows: Tensor) -> Tensor:
 def head_recipe(
     config: HeadConfig,
     files: WeightFiles,
-    opening: Callable[[torch.dtype], Weights],
+    opening: OpenHead,
     setup: Setup,
     threads: int,
 ) -> HeadRecipe:

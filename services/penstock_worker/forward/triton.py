@@ -42,6 +42,7 @@ from penstock_worker.forward.interface import (
 from penstock_worker.forward.kv_scaling import with_scales
 from penstock_worker.forward.queued import RowsHead
 from penstock_worker.forward.rehearsal import MediaSteps
+from penstock_worker.forward.taps import taps_for
 from penstock_worker.forward.triton_build import TritonBuild
 from penstock_worker.forward.triton_limits import (
     attention_of,
@@ -149,6 +150,7 @@ def recipe(
         )
 
     media = ModelMedia(prepared, setup, ranks, dtype, device)
+    taps = taps_for(config, setup)
 
     def build() -> DeviceBuild:
         see, held = media.load(), media.encodings
@@ -162,7 +164,7 @@ def recipe(
         )
         ops = _ops(setup, device, dtype)
         purpose.take(weights)
-        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters)
+        model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, taps)
         memory, head = memory_of(device), purpose.of(model)
         if states is not None:
             states.allocate(device)
@@ -181,6 +183,7 @@ def recipe(
             states,
             see,
             adapters,
+            taps,
             None if held is None else MediaSteps(held.sections, held.whole_spans),
         )
         return with_scales(built, weights)
@@ -208,6 +211,7 @@ def recipe(
         states=states,
         media=media.encodings,
         adapters=adapters,
+        taps=taps,
     )
 
 

@@ -35,6 +35,7 @@ from penstock_worker.forward.rehearsal import (
 )
 from penstock_worker.media.loading import Connect, connect_nothing
 from penstock_worker.models.decoder import DecoderModel
+from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.states.device_states import DeviceStates
 from penstock_worker.steps.prompt_logprobs import ROWS as PROMPT_ROWS
@@ -61,6 +62,8 @@ class TritonBuild:
     """Of recurrent layers."""
     see: Connect = connect_nothing
     adapters: DeviceAdapters | None = None
+    taps: Taps | None = None
+    """Those of the model."""
     media: MediaSteps | None = None
     """None: the model takes none."""
     scales: tuple[KVScales, ...] = ()
@@ -163,6 +166,7 @@ class TritonBuild:
             head=self.head,
             states=self.states,
             adapters=self.adapters,
+            taps=self.taps,
         )
 
 

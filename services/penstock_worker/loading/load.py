@@ -40,7 +40,7 @@ from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.sampler import choose as choose_sampler
 from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.choose import drafting_for
-from penstock_worker.speculation.loaders import draft_loader
+from penstock_worker.speculation.loaders import LoadsDrafts, draft_loader
 from penstock_worker.states.interface import STATELESS
 from penstock_worker.states.planning import planned_bytes
 from penstock_worker.steps.generate import Generate
@@ -103,7 +103,7 @@ def load(
         recipe = draft.recipe()
     if isinstance(recipe, DeviceRecipe):
         refuse_store(setup, "it serves models on a CPU")
-        return _load_on_device(recipe, prepared, setup, begun, phases, ranks)
+        return _load_on_device(recipe, draft, prepared, setup, begun, phases, ranks)
     # Either each thread computes and samples a share of the step, or one call uses all threads.
     shares = threads if recipe.threads_by_share else 1
     sampler = choose_sampler(threads // shares)
@@ -175,7 +175,7 @@ def load(
         )
         runner: StepRunner[Any] = StepRunner(queue, stage)
         return Loaded(setup, runner, ready, copies.device_bytes, give_back=copies.give_back)
-    grammars = _grammars(prepared, setup, ranks)
+    grammars, host_sampler = _grammars(prepared, setup, ranks), HostSampler(sampler)
     generate = Generate(
         queue,
         forward,
@@ -193,7 +193,7 @@ def load(
             ranks.place,
             recipe.kv_groups,
             grammars=grammars,
-            model=None if draft is None else draft.proposer(slots, sampler, host_blocks),
+            model=None if draft is None else draft.proposer(slots, host_sampler, host_blocks),
         ),
         adapters=step_adapters(recipe.adapters, prepared, setup),
         alignment=alignment_of(prepared.media),
@@ -205,6 +205,7 @@ def load(
 
 def _load_on_device(
     recipe: DeviceRecipe,
+    draft: LoadsDrafts | None,
     prepared: PreparedModel,
     setup: Setup,
     begun: float,
@@ -244,6 +245,7 @@ def _load_on_device(
         kv_blocks=parts.blocks,
         host_blocks=parts.copies.host_blocks,
         seconds=ready.load_seconds,
+        **({} if draft is None else draft.told),
         **_memory_of(recipe),
     )
     rows = prepared.decoder.encoder_rows
@@ -279,6 +281,9 @@ def _load_on_device(
             recipe.kv_groups,
             grammars=grammars,
             runs_ahead=True,
+            model=None
+            if draft is None
+            else draft.proposer(slots, parts.sampler, parts.copies.host_blocks),
         ),
         alignment=alignment_of(prepared.media),
         adapters=step_adapters(recipe.adapters, prepared, setup),
@@ -340,14 +345,15 @@ def _build(recipe: Recipe, setup: Setup, ranks: Ranks) -> tuple[Forward, int, in
         with_blocks = recipe.build()
     except (MemoryError, RuntimeError) as error:
         raise StartupError(f"not enough memory for the weights: {error}") from error
-    states = planned_bytes(recipe.states, setup)
+    own = 0 if recipe.states is None else recipe.states.own_blocks
+    states = planned_bytes(recipe.states, setup) + own * recipe.block_bytes
     media = 0 if recipe.media is None else recipe.media.nbytes
     adapters = 0 if recipe.adapters is None else recipe.adapters.nbytes
     blocks = pool_blocks(setup, recipe.block_bytes, recipe.kv_groups, states, media, adapters)
     host_blocks = setup.host_kv_bytes // recipe.block_bytes
     blocks, host_blocks = ranks.least([blocks, host_blocks])
     try:
-        return with_blocks(blocks), blocks, host_blocks
+        return with_blocks(blocks + own), blocks, host_blocks
     except (MemoryError, RuntimeError) as error:
         also = f" and {mib(states)} of states" if states else ""
         raise StartupError(f"not enough memory for {blocks} KV blocks{also}: {error}") from error

@@ -23,6 +23,11 @@ class Taps:
         """Keeps a pass's residuals, [rows, hidden] each, by the number of layers before them."""
         self._last.found = [residuals[number] for number in self.behind]
 
+    def put(self, taken: Tensor) -> None:
+        """Keeps what was taken of a pass and lies side by side already, [rows, hidden of all
+        taps]."""
+        self._last.found = [taken]
+
     def taken(self, rows: int) -> Tensor:
         """Returns those of this thread's last pass, once: [rows, hidden of all taps side by side].
         What was padded behind `rows` is left out."""

@@ -67,7 +67,7 @@ def choose_proposer(
     config = setup.speculation
     if config is None:
         return NO_PROPOSER
-    reason = _hindrance(place, groups)
+    reason = _hindrance(place, groups, runs_ahead=runs_ahead)
     if reason is not None:
         log.info("no tokens are drafted", reason=reason)
         return NO_PROPOSER
@@ -110,10 +110,10 @@ def _ways(
     return [PredictionLookup(_reach(config)), *further]
 
 
-def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...]) -> str | None:
+def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...], *, runs_ahead: bool) -> str | None:
     """Returns why drafts can't be checked; None if they can."""
-    if state_of(groups) is not None:
-        return "the model has recurrent layers, whose states can't go back behind a wrong draft"
+    if runs_ahead and state_of(groups) is not None:
+        return "the model has recurrent layers, whose states on a GPU don't go back behind drafts"
     if not (place.first and place.last):
         return "the stages of a pipeline don't know one another's drafts"
     return None

@@ -23,7 +23,7 @@ from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.heads import HeadForward
 from penstock_worker.forward.interface import Batch
-from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import (
     DraftLimits,
@@ -88,7 +88,7 @@ class DraftHead:
         self,
         head: HeadForward,
         hidden: HiddenRows,
-        sampler: Sampler,
+        sampler: QueuedSampler,
         slots: Slots,
         rows: DraftRows,
         limits: DraftLimits,
@@ -160,7 +160,9 @@ class DraftHead:
     def _asked(self, work: SlotWork, slot: Slot, spare: int) -> _Rows:
         """Returns what is to be computed for a work. `spare`: rows that may be."""
         state = self._state(work, slot)
-        known, end = min(work.start, self._limits.positions), work.start + work.count
+        # A row is made of the token behind it, too, which a step in flight may be sampling.
+        known = min(work.start, self._limits.positions, slot.known - 1)
+        end = work.start + work.count
         most = 0
         if work.draft and work.count == 1 and end == len(slot.token_ids) and known == work.start:
             most = min(work.draft, self._room(end))

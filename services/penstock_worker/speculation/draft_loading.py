@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
-import numpy as np
-from torch import Tensor
 
 from penstock.errors import ModelNotFound, StartupError
 from penstock.kv_layout import KVGroup, state_of
 from penstock.model_config import ModelConfig, PreparedModel
 from penstock.prepare import load_manifest
-from penstock.protocol.to_worker import Setup
+from penstock.protocol.to_worker import RankGroup, Setup
 from penstock_worker.batch.slots import Slots
+from penstock_worker.device.memory import memory_of
 from penstock_worker.forward.backends import choose
-from penstock_worker.forward.interface import Batch, DeviceRecipe, Forward, Recipe
+from penstock_worker.forward.interface import DeviceForward, DeviceRecipe, Forward, Recipe
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.beside import BesideDraft
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
+from penstock_worker.speculation.on_device import BuildWithDraft, DeviceBesideDraft
 from penstock_worker.speculation.vocabularies import check_vocabularies
 
-BACKENDS = ("cpu", "reference")
+BACKENDS = ("cpu", "reference", "triton")
 """Those that draft models are served by."""
-
-
-@dataclass(frozen=True)
-class BesideDraft:
-    """Adapts the served model, which computes, to the interface `Forward` for both."""
-
-    served: Forward
-    draft: Forward
-    groups: int  # The draft model's KV groups.
-
-    @property
-    def layers_done(self) -> int:
-        return self.served.layers_done + self.draft.layers_done
-
-    def cancel(self) -> None:
-        self.served.cancel()
-        self.draft.cancel()
-
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        return self.served.logits(batch, rows)
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        by_group = (np.split(part, self.groups) for part in self.draft.kv_blocks())
-        return [*self.served.kv_blocks(), *(part for group in by_group for part in group)]
 
 
 class DraftLoader:
@@ -82,7 +59,7 @@ class DraftLoader:
             calculate_kv_scales=False,
             quantization="none",
             load_format="auto",
-            group=None,
+            group=_alone(setup.group),
             max_loras=0,
             max_lora_rank=0,
             lora_whole_matrices=False,
@@ -104,24 +81,42 @@ class DraftLoader:
 
     def recipe(self) -> Recipe:
         """Returns the recipe of both models."""
-        each = self._recipe.block_bytes * len(self._recipe.kv_groups)
-        served = self._served
-        return replace(served, block_bytes=served.block_bytes + each, build=self._build)
+        own = self._recipe
+        served = replace(
+            self._served,
+            block_bytes=self._served.block_bytes + own.block_bytes * len(own.kv_groups),
+            build=self._build,
+        )
+        if isinstance(served, DeviceRecipe) and isinstance(own, DeviceRecipe):
+            return replace(served, graphs=served.graphs + own.graphs)
+        return served
 
     def _build(self) -> Callable[[int], Forward]:
-        served, draft = self._served.build(), self._recipe.build()
-        groups = len(self._recipe.kv_groups)
+        served, draft, groups = self._served, self._recipe, len(self._recipe.kv_groups)
+        if isinstance(served, DeviceRecipe) and isinstance(draft, DeviceRecipe):
+            return self._build_on_device(served, draft)
+        build, build_draft = served.build(), draft.build()
 
         def with_blocks(blocks: int) -> Forward:
-            forward = draft(groups * blocks)
+            forward = build_draft(groups * blocks)
             self._loaded = forward, blocks
-            both = BesideDraft(served(blocks), forward, groups)
+            both = BesideDraft(build(blocks), forward, groups)
             self.served_parts = len(both.served.kv_blocks())
             return both
 
         return with_blocks
 
-    def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> DraftModel:
+    def _build_on_device(self, served: DeviceRecipe, draft: DeviceRecipe) -> BuildWithDraft:
+        build, build_draft, groups = served.build(), draft.build(), len(draft.kv_groups)
+
+        def with_blocks(blocks: int) -> DeviceForward:
+            forward = build_draft(groups * blocks)
+            self._loaded = forward, blocks
+            return DeviceBesideDraft(build(blocks), forward, groups)
+
+        return BuildWithDraft(build, build_draft, with_blocks, memory_of(served.device))
+
+    def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> DraftModel:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""
         if self._loaded is None or self._setup.speculation is None:
@@ -139,6 +134,11 @@ class DraftLoader:
         return DraftModel(forward, sampler, slots, rows, limits, groups)
 
 
+def _alone(group: RankGroup | None) -> RankGroup | None:
+    """Each rank has all of the draft model, on its own device."""
+    return None if group is None else msgspec.structs.replace(group, tensor=1, pipeline=1)
+
+
 def _manifest(folder: str) -> PreparedModel:
     """Raises ModelNotFound or UnsupportedModel."""
     try:
@@ -152,11 +152,10 @@ def _manifest(folder: str) -> PreparedModel:
 
 def check_served(served: Recipe, backend: str, draft: PreparedModel, ranks: Ranks) -> None:
     """Raises StartupError where the served model can't have a draft model."""
-    if isinstance(served, DeviceRecipe) or backend not in BACKENDS:
+    if backend not in BACKENDS:
         raise StartupError(
             f"speculative_config names the draft model {draft.name}, and the attention backend is "
-            f"{backend}; draft models are served by {', '.join(BACKENDS)}: on a GPU, method suffix "
-            "or ngram is allowed"
+            f"{backend}; draft models are served by {', '.join(BACKENDS)}"
         )
     if ranks.place.pipeline > 1:
         raise StartupError(

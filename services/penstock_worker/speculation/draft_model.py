@@ -21,7 +21,7 @@ from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import FetchKV, Plan, SlotWork
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import (
     DraftLimits,
@@ -84,7 +84,7 @@ class DraftModel:
     def __init__(
         self,
         forward: Forward,
-        sampler: Sampler,
+        sampler: QueuedSampler,
         slots: Slots,
         rows: DraftRows,
         limits: DraftLimits,
@@ -156,7 +156,7 @@ class DraftModel:
         """Returns what is to be computed for a work. `spare`: tokens that may be computed beside
         the work's."""
         state, end = self._state(work, slot), work.start + work.count
-        stop, most = min(end, self._limits.positions), 0
+        stop, most = min(end, self._limits.positions, slot.known), 0
         if work.draft and end == len(slot.token_ids):
             most = min(work.draft, self._room(end))
         # Of tokens that are all computed, the last one is again, for its logits.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from penstock.protocol.common import TokenSampling
 from penstock_worker.batch.slots import Slot
-from penstock_worker.sampler import Sampler, SampleRequest
+from penstock_worker.sampler import SampleRequest
+from penstock_worker.sampler.queued import QueuedSampler
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Drafted(Protocol):
     """A sequence that is drafted for."""
 
     @property
+    def number(self) -> int: ...  # Its slot's.
+    @property
     def slot(self) -> Slot: ...
     @property
     def sampling(self) -> TokenSampling: ...
@@ -50,21 +53,22 @@ AnyDrafted = TypeVar("AnyDrafted", bound=Drafted)
 class DraftSampler:
     """Samples with the draws that the served model is going to sample with."""
 
-    def __init__(self, sampler: Sampler, limits: DraftLimits) -> None:
+    def __init__(self, sampler: QueuedSampler, limits: DraftLimits) -> None:
         self._sampler = sampler
         self._limits = limits
 
     def sample(self, asking: Sequence[AnyDrafted], logits: Tensor) -> list[AnyDrafted]:
         """Appends a draft to each of these, by its row of logits, and returns those that are to get
-        another."""
+        another. Waits for a device."""
         if logits.shape[1] > self._limits.vocab:
             logits = logits[:, : self._limits.vocab].contiguous()
         requests = [
             SampleRequest(each.sampling, each.slot.index, each.slot.emitted + len(each.drafts))
             for each in asking
         ]
-        going_on = []
-        for each, sampled in zip(asking, self._sampler.sample(logits, requests), strict=True):
+        slots, going_on = [each.number for each in asking], []
+        found = self._sampler.launch(logits, requests, slots).sampled()
+        for each, sampled in zip(asking, found, strict=True):
             if sampled.token is None:
                 continue  # The logits were not finite.
             each.drafts.append(sampled.token)

@@ -29,11 +29,7 @@ class FollowedSlot:
     @property
     def known(self) -> int:
         """Number of its tokens that the host knows."""
-        tokens = self.slot.token_ids
-        count = len(tokens)
-        while count and tokens[count - 1] < 0:
-            count -= 1
-        return count
+        return self.slot.known
 
     def judge(self, known: int) -> None:
         """More tokens are known, and the last guess is of no use any more."""

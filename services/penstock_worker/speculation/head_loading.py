@@ -3,71 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from types import ModuleType
 
 import msgspec
-import numpy as np
-import torch
-from torch import Tensor
 
-from penstock import logs
 from penstock.errors import StartupError
 from penstock.kv_layout import state_of
 from penstock.model_config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest
 from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
-from penstock_worker.forward.heads import HeadForward, HeadRecipe
-from penstock_worker.forward.interface import Batch, Forward, Recipe, Unable
+from penstock_worker.forward.heads import (
+    DeviceHeadRecipe,
+    HeadForward,
+    HeadRecipe,
+    OpenHead,
+)
+from penstock_worker.forward.interface import (
+    DeviceForward,
+    DeviceRecipe,
+    Forward,
+    Recipe,
+    Unable,
+)
 from penstock_worker.models.taps import Taps
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Sampler
-from penstock_worker.speculation.draft_head import DraftHead
+from penstock_worker.sampler.queued import QueuedSampler
+from penstock_worker.speculation.beside import BesideHead
+from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
 from penstock_worker.speculation.hidden_rows import HiddenRows
+from penstock_worker.speculation.on_device import BuildWithHead, DeviceBesideHead
 from penstock_worker.weights.heads import eagle3_weights, mtp_weights
-from penstock_worker.weights.weights import Weights
-
-log = logs.get(__name__)
-
-
-@dataclass(frozen=True)
-class BesideHead:
-    """Adapts the served model, which computes, to the interface `Forward` for both."""
-
-    served: Forward
-    head: HeadForward
-    taps: Taps
-    hidden: HiddenRows
-    together: bool
-    """Whether other ranks draft the same."""
-
-    @property
-    def layers_done(self) -> int:
-        return self.served.layers_done + self.head.layers_done
-
-    def cancel(self) -> None:
-        self.served.cancel()
-        self.head.cancel()
-
-    def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
-        logits = self.served.logits(batch, rows)
-        self._note(batch)
-        return logits
-
-    def kv_blocks(self) -> list[np.ndarray]:
-        return [*self.served.kv_blocks(), *self.head.kv_blocks()]
-
-    def _note(self, batch: Batch) -> None:
-        """A failure costs drafts, and the step nothing."""
-        try:
-            self.hidden.note(batch, self.head.hidden(self.taps.taken(len(batch.tokens))))
-        except Exception:
-            if self.together:
-                raise  # The other ranks have theirs.
-            log.error("hidden states can't be read", exception=True, slots=len(batch.slots))
 
 
 class HeadLoader:
@@ -119,19 +89,37 @@ class HeadLoader:
         return replace(served, block_bytes=served.block_bytes + each, build=self._build)
 
     def _build(self) -> Callable[[int], Forward]:
-        served, head = self._served.build(), self._recipe.build()
+        served, recipe = self._served, self._recipe
+        if isinstance(served, DeviceRecipe) and isinstance(recipe, DeviceHeadRecipe):
+            return self._build_on_device(served, recipe)
+        build, head = served.build(), recipe.build()
 
         def with_blocks(blocks: int) -> Forward:
             forward = head(blocks)
-            hidden = HiddenRows(forward.like)
-            self._loaded = forward, hidden, blocks
-            both = BesideHead(served(blocks), forward, self._taps, hidden, self._together)
+            hidden = self._made(forward, blocks)
+            both = BesideHead(build(blocks), forward, self._taps, hidden, self._together)
             self.served_parts = len(both.served.kv_blocks())
             return both
 
         return with_blocks
 
-    def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> DraftHead:
+    def _build_on_device(self, served: DeviceRecipe, recipe: DeviceHeadRecipe) -> BuildWithHead:
+        build, head, most = served.build(), recipe.build(), self._setup.max_num_batched_tokens
+
+        def with_blocks(blocks: int) -> DeviceForward:
+            forward = head(blocks)
+            hidden = self._made(forward, blocks)
+            return DeviceBesideHead(build(blocks), forward, self._taps, hidden, self._together)
+
+        waiting = most + PENDING * self._setup.max_num_seqs
+        return BuildWithHead(build, head, self._taps, with_blocks, most, waiting)
+
+    def _made(self, forward: HeadForward, blocks: int) -> HiddenRows:
+        hidden = HiddenRows(forward.like)
+        self._loaded = forward, hidden, blocks
+        return hidden
+
+    def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> DraftHead:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""
         if self._loaded is None:
@@ -154,6 +142,10 @@ def _backend(name: str) -> ModuleType:
         from penstock_worker.forward.cpu import heads
 
         return heads
+    if name == "triton":
+        from penstock_worker.forward import triton_heads
+
+        return triton_heads
     from penstock_worker.forward import reference_heads
 
     return reference_heads
@@ -166,7 +158,7 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
     )
     if served.taps is None:
         raise StartupError(
-            f"{asked} is served by the backends cpu and reference; the attention backend is"
+            f"{asked} is served by the backends cpu, reference and triton; the attention backend is"
             f" {served.backend}, where method suffix or ngram is allowed"
         )
     if ranks.place.pipeline > 1:
@@ -178,23 +170,21 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
     if served.kv_groups[0].forgets or state_of(served.kv_groups) is not None:
         raise StartupError(
             f"{asked} is not served for a model with recurrent layers, or without a layer that sees"
-            f" the whole context, as {prepared.name} is; with the latter, suffix and ngram are"
+            f" the whole context, as {prepared.name} is; on a CPU, suffix and ngram are"
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")
     return served.taps
 
 
-def _described(
-    prepared: PreparedModel, setup: Setup
-) -> tuple[HeadConfig, WeightFiles, Callable[[torch.dtype], Weights]]:
+def _described(prepared: PreparedModel, setup: Setup) -> tuple[HeadConfig, WeightFiles, OpenHead]:
     """Returns what a head is, its files, and what opens them. Raises StartupError, or ModelNotFound
     or UnsupportedModel."""
     said, served = setup.speculation, prepared.decoder
     if said is not None and said.method == "mtp":
         config = mtp_head(served)
         files = prepared.weights
-        return config, files, lambda dtype: mtp_weights(files, served, config, dtype)
+        return config, files, partial(mtp_weights, files, served, config)
     folder = "" if said is None else said.model
     head = load_manifest(folder)
     if not isinstance(head.config, HeadConfig):
@@ -205,7 +195,7 @@ def _described(
     own = head.config
     _check_sizes(own, served, head.name, prepared.name)
     both = prepared.weights, served
-    return own, head.weights, lambda dtype: eagle3_weights(head.weights, both, own, dtype)
+    return own, head.weights, partial(eagle3_weights, head.weights, both, own)
 
 
 def mtp_head(served: ModelConfig) -> HeadConfig:

@@ -83,7 +83,9 @@ class HiddenRows:
 
 
 def _right(held: _Held, token_ids: Sequence[int]) -> int:
-    """Returns how many are of the slot's tokens, and not of drafts that were wrong."""
+    """Returns how many are of the slot's tokens, and not of drafts that were wrong. A token that
+    only the device knew then, an id below 0, was the slot's own."""
     own = np.array(token_ids[held.first : held.first + len(held.tokens)], dtype=np.int64)
-    wrong = np.flatnonzero(held.tokens[: len(own)] != own)
+    theirs = held.tokens[: len(own)]
+    wrong = np.flatnonzero((theirs != own) & (theirs >= 0))
     return int(wrong[0]) if len(wrong) else len(own)

@@ -9,7 +9,7 @@ from penstock.protocol.to_worker import Setup
 from penstock_worker.batch.slots import Slots
 from penstock_worker.forward.interface import Recipe
 from penstock_worker.parallel.ranks import Ranks
-from penstock_worker.sampler import Sampler
+from penstock_worker.sampler.queued import QueuedSampler
 from penstock_worker.speculation.draft_loading import DraftLoader
 from penstock_worker.speculation.head_loading import HeadLoader
 from penstock_worker.speculation.interface import Proposer
@@ -28,9 +28,9 @@ class LoadsDrafts(Protocol):
     @property
     def served_parts(self) -> int:
         """How many arrays of blocks are the served model's, once the recipe's forward pass has been
-        made. They come first."""
+        made on a CPU. They come first."""
 
-    def proposer(self, slots: Slots, sampler: Sampler, host_blocks: int) -> Proposer:
+    def proposer(self, slots: Slots, sampler: QueuedSampler, host_blocks: int) -> Proposer:
         """Returns the proposer, once the recipe's forward pass has been made. `sampler`: that of
         the served model."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.protocol.to_worker import Plan, SlotWork
+from penstock_worker.speculation.drafting import Drafts
 
 
 class States(Protocol):
@@ -19,6 +20,14 @@ class States(Protocol):
         """Called when works of the latest plan have failed, in part or as a whole, before they are
         computed once more."""
 
+    def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+        """Returns those of the drafts behind these works behind each of which a state can be kept,
+        until `keep` is called."""
+
+    def keep(self, number: int, tokens: int) -> None:
+        """Called when it is known which of a slot's drafts were right: its states become those of
+        so many tokens."""
+
     def clear(self) -> None:
         """Forgets all sequences."""
 
@@ -31,6 +40,12 @@ class Stateless:
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         """To compute a token once more changes nothing."""
+
+    def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+        return drafts
+
+    def keep(self, number: int, tokens: int) -> None:
+        """What lies behind the tokens is written over."""
 
     def clear(self) -> None:
         """There is nothing to forget."""

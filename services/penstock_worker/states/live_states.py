@@ -8,6 +8,8 @@ many tokens it stands for, and a token is never taken up twice:
   single tokens has failed: the layer's result of that token is kept for that.
 - A chunk of tokens may be computed once more because a step has failed: the state before it is kept
   while the step is computed.
+- Drafts may be wrong: while a step computes them, the state behind each row that may be the last
+  true one is copied to a snapshot, and the state goes back to it.
 - If a layer fails in the middle of a sequence's tokens, nothing is left to go on with: the sequence
   fails, and no other.
 """
@@ -24,6 +26,8 @@ from torch import Tensor
 from penstock.kv_layout import STATE_BYTES, KVGroup
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.speculation.drafting import Drafts
+from penstock_worker.states.snapshots import Snapshots, num_snapshots
 
 LOST = -1
 """In place of a number of tokens: the state is that of no tokens, and of no use."""
@@ -48,11 +52,18 @@ class Held:
     """Blocks, by the number of tokens behind which the state is to be copied to them."""
     room: int = 0
     """The last of these numbers that blocks were given for."""
+    snapshots: dict[int, list[int]] = field(default_factory=dict)
+    """As `checkpoints`, of the present work's drafts."""
     last: dict[int, Tensor] = field(default_factory=dict)
     """By layer, what the scan of its last token returned, [V]."""
     before: tuple[Tensor, list[int]] | None = None
     """`state` and `reached` before the present work, if that has several tokens. A state of zeros
     has no length here."""
+
+    @property
+    def copies(self) -> dict[int, list[int]]:
+        """Checkpoints and snapshots: one that is both is a checkpoint."""
+        return self.snapshots | self.checkpoints if self.snapshots else self.checkpoints
 
     def save(self) -> None:
         """Sets `before`."""
@@ -79,10 +90,17 @@ class LiveStates:
     _live: Tensor
     _blocks: CheckpointReader
 
-    def __init__(self, sizes: Sequence[int], group: KVGroup, slots: int, results: int = 0) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        group: KVGroup,
+        slots: int,
+        results: int = 0,
+        drafts: int = 0,
+    ) -> None:
         """`sizes`: numbers of the state in each of this rank's layers, 0 where there is none.
         `group`: that of the recurrent layers. `results`: numbers of what all layers' scans return
-        for a token."""
+        for a token. `drafts`: most that may be behind a sequence's tokens in a step."""
         if group.every is None:
             raise ValueError("the KV group is not that of recurrent layers")
         self._sizes = sizes
@@ -92,6 +110,15 @@ class LiveStates:
         self._slots = slots
         self._results = results
         self._held: dict[int, Held] = {}
+        self._some_layer = next((at for at, size in enumerate(sizes) if size), 0)
+        """One that has states; all of these stand for the same tokens between steps."""
+        size = STATE_BYTES * sum(sizes)
+        self._snapshots = Snapshots(num_snapshots(drafts, slots, size), group.blocks)
+
+    @property
+    def own_blocks(self) -> int:
+        """KV blocks, the last ones, that states take besides those of sequences."""
+        return self._snapshots.blocks
 
     @property
     def nbytes(self) -> int:
@@ -105,14 +132,16 @@ class LiveStates:
 
     def clear(self) -> None:
         self._held.clear()
+        self._snapshots.clear()
 
     # ---- between steps
 
     def take(self, plan: Plan) -> None:
-        for number in plan.released:
-            self._held.pop(number, None)
         for held in self._held.values():
             held.before = None
+            self._forget_drafts(held)
+        for number in plan.released:
+            self._held.pop(number, None)
         for new in plan.admitted:
             self._start(new)
         for work in plan.work:
@@ -163,12 +192,53 @@ class LiveStates:
             )
         for at in [at for at in held.checkpoints if at <= work.start]:
             del held.checkpoints[at]  # It is written, and its blocks may be others'.
-        if work.count > 1:
+        if work.count > 1 or work.draft:
             held.save()
 
     def undo(self, scheduled: Sequence[SlotWork]) -> None:
         for work in scheduled:
             self._held[work.slot].restore()
+            self._forget_drafts(self._held[work.slot])
+
+    # ---- drafts
+
+    def fitting(self, scheduled: Sequence[SlotWork], drafts: Drafts) -> Drafts:
+        found: dict[int, Sequence[int]] = {}
+        for work in scheduled:
+            ids = drafts.get(work.slot)
+            if ids:
+                held, end = self._held[work.slot], work.start + work.count
+                # No further than there are blocks for checkpoints.
+                most = max(0, min(len(ids), held.room + self._every - 1 - end))
+                count = self._take_snapshots(held, end, most)
+                if count:
+                    found[work.slot] = ids[:count]
+        return found
+
+    def _take_snapshots(self, held: Held, end: int, most: int) -> int:
+        """Returns for how many drafts behind token `end` there are snapshots: of the states before
+        each of them."""
+        for count in range(most):
+            blocks = self._snapshots.take()
+            if blocks is None:
+                return count
+            held.snapshots[end + count] = blocks
+        return most
+
+    def keep(self, number: int, tokens: int) -> None:
+        held = self._held[number]
+        blocks = held.copies.get(tokens)
+        if held.before is not None and held.before[1][self._some_layer] == tokens:
+            held.restore()
+        elif held.reached[self._some_layer] != tokens and blocks is not None:
+            self._blocks.read(blocks, held.state)
+            held.reached = [tokens] * len(self._sizes)
+        self._forget_drafts(held)
+
+    def _forget_drafts(self, held: Held) -> None:
+        for blocks in held.snapshots.values():
+            self._snapshots.give(blocks)
+        held.snapshots = {}
 
     def _part(self, held: Held, layer: int) -> Tensor:
         return held.state[self._places[layer] : self._places[layer + 1]]

@@ -78,7 +78,9 @@ def slot_states(
     group = state_of(groups)
     if group is None:
         return None
-    return SlotStates(state_sizes(config), group, setup.max_num_seqs, state_results(config))
+    return SlotStates(
+        state_sizes(config), group, setup.max_num_seqs, state_results(config), most_drafts(setup)
+    )
 
 
 def planned_bytes(states: HeldStates | None, setup: Setup) -> int:
@@ -96,4 +98,11 @@ def program_states(
     group = state_of(groups)
     if group is None:
         return None
-    return ProgramStates(state_sizes(config), group, setup.max_num_seqs, state_results(config))
+    return ProgramStates(
+        state_sizes(config), group, setup.max_num_seqs, state_results(config), most_drafts(setup)
+    )
+
+
+def most_drafts(setup: Setup) -> int:
+    """Tokens that are drafted behind a sequence's in a step."""
+    return 0 if setup.speculation is None else setup.speculation.num_speculative_tokens

@@ -65,10 +65,10 @@ class ProgramStates(SlotStates):
         """works: (slot, tokens computed before, tokens of the step), in the order of rows."""
         firsts, behind, blocks, row = [0], list[int](), list[list[int]](), 0
         for slot, start, count in works:
-            held, end = self._held[slot], start + count
-            for stop in sorted(at for at in held.checkpoints if start < at <= end):
+            copies, end = self._held[slot].copies, start + count
+            for stop in sorted(at for at in copies if start < at <= end):
                 behind.append(row + stop - start - 1)
-                blocks.append(held.checkpoints[stop])
+                blocks.append(copies[stop])
             firsts.append(len(behind))
             row += count
         return StateMoves(

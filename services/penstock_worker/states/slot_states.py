@@ -24,6 +24,7 @@ class SlotStates(LiveStates):
         """Takes the memory. `parts`: views of the KV cache (see CheckpointBlocks). Raises
         MemoryError or torch's RuntimeError."""
         self._blocks = CheckpointBlocks(parts, self._sizes)
+        self._snapshots.place(len(parts[0]) - self.own_blocks)
         # Not filled: the system allocates pages on first use.
         with torch.inference_mode(False):  # Threads that restore states aren't in that mode.
             self._live = torch.empty(self._slots, sum(self._sizes), dtype=torch.float32)
@@ -34,7 +35,8 @@ class SlotStates(LiveStates):
 
     def advance(self, number: int, layer: int, start: int, features: Tensor, scan: Scan) -> Tensor:
         """Has `scan` compute a slot's tokens from `start` on in a layer, in pieces where
-        checkpoints lie between them. `features` is [tokens, F]. Returns [tokens, V]."""
+        checkpoints or snapshots lie between them. `features` is [tokens, F]. Returns [tokens,
+        V]."""
         held, end = self._held[number], start + len(features)
         reached = held.reached[layer]
         if reached == start:
@@ -55,9 +57,10 @@ class SlotStates(LiveStates):
         state, end = self._part(held, layer), start + len(features)
         held.reached[layer] = LOST
         found, at = [], start
-        for stop in sorted(at for at in held.checkpoints if start < at < end):
+        copies = held.copies
+        for stop in sorted(at for at in copies if start < at < end):
             found.append(scan(features[at - start : stop - start], state))
-            self._blocks.write(held.checkpoints[stop], layer, state)
+            self._blocks.write(copies[stop], layer, state)
             at = stop
         found.append(scan(features[at - start :], state))
         held.last[layer] = found[-1][-1].clone()

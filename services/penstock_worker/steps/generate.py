@@ -137,13 +137,17 @@ class Generate(StepKind[Launch]):
         launch.advance(self.slots, self.grammars)
         if launch.drafted and logits is not None:
             self._rounds.run(launch.drafted, launch.ahead_of_drafts(), logits)
+            for number, slot in zip(launch.drafted, self.slots.at([*launch.drafted]), strict=True):
+                if slot.computed is not None:
+                    self._states.keep(number, slot.computed)
             start.timeline.passed("sample")
         return launch
 
     def _drafts(self, scheduled: list[SlotWork], start: StepStart) -> Drafts:
         if self._newest is not None and any(work.draft for work in scheduled):
             start.settle_earlier()  # What comes next is guessed from all tokens before.
-        return self._drafting.drafts(scheduled)
+        drafts = self._drafting.drafts(scheduled)
+        return self._states.fitting(scheduled, drafts) if drafts else drafts
 
     def undo(self, scheduled: list[SlotWork], start: StepStart) -> None:
         # So that the logits adjustments, which the sampler may read, have seen all tokens.

@@ -21,6 +21,8 @@ from penstock.families.finding import served_family
 from penstock.model_config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.opening import open_weights
+from penstock_worker.weights.placing import CPU
+from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.safetensors import safetensors_tensors
 from penstock_worker.weights.stored import StoredTensor
 from penstock_worker.weights.weights import Weights
@@ -42,10 +44,16 @@ _MIDDLE = "midlayer."
 
 
 def mtp_weights(
-    files: WeightFiles, served: ModelConfig, config: HeadConfig, dtype: torch.dtype
+    files: WeightFiles,
+    served: ModelConfig,
+    config: HeadConfig,
+    dtype: torch.dtype,
+    device: torch.device = CPU,
+    *,
+    keep_quantised: bool = False,
 ) -> Weights:
-    """Opens the first layer behind the model's last. Raises StartupError if the files have none
-    that drafts."""
+    """Opens the first layer behind the model's last. With `keep_quantised`, matrices of quantised
+    types are not unpacked. Raises StartupError if the files have none that drafts."""
     if files.format != "safetensors":
         raise StartupError(
             f"speculative_config: method mtp is not served with {files.format} files; with"
@@ -66,7 +74,8 @@ def mtp_weights(
     head = EMBEDDING if served.tie_word_embeddings else HEAD
     _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
     names = replace(served_family(config.architecture).hub_names, layers_for_drafts=False)
-    return Weights(by_our_names(own, names, config), dtype)
+    kind = QuantisedWeights if keep_quantised and files.quantised is not None else Weights
+    return kind(by_our_names(own, names, config), dtype, device)
 
 
 def eagle3_weights(
@@ -74,15 +83,19 @@ def eagle3_weights(
     served: tuple[WeightFiles, ModelConfig],
     config: HeadConfig,
     dtype: torch.dtype,
+    device: torch.device = CPU,
+    *,
+    keep_quantised: bool = False,
 ) -> Weights:
-    """Opens a head's own files. What they lack is the served model's embedding."""
+    """Opens a head's own files. What they lack is the served model's embedding. All of it becomes
+    `dtype`, with `keep_quantised` too."""
     found = safetensors_tensors(files.files, quantised=files.quantised)
     own = {_of_eagle3(name): stored for name, stored in found.items() if name != "t2d"}
     if EMBEDDING not in own:
         others, model = served
         whole = open_weights(others, model, dtype)
         own[EMBEDDING] = whole.stored(EMBEDDING, (model.vocab_size, model.hidden_size))
-    return Weights(by_our_names(own, TensorNames(), config), dtype)
+    return Weights(by_our_names(own, TensorNames(), config), dtype, device)
 
 
 def drafted_ids(weights: Weights, config: HeadConfig) -> torch.Tensor | None:

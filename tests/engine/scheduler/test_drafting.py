@@ -178,13 +178,21 @@ def test_a_suspect_drafts_nothing() -> None:
     assert score.sequences[0].kept
 
 
-def test_models_with_recurrent_states_and_with_stages_draft_nothing() -> None:
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_checkpoints_lie_behind_true_tokens_alone(right: int) -> None:
+    """Wherever drafts end; the worker fails at a state that is another's."""
     h = drafting()
-    h.kv_groups = (FULL, KVGroup(every=8, blocks=1))
+    h.kv_groups = (FULL, KVGroup(every=8, blocks=2))
     h.start_worker()
-    ask(h, [5, 6])
+    assert h.worker is not None
+    h.worker.drafts = lambda most: (most, min(most, right))
+    scores = [ask(h, [5, 6, 7], tokens=30), ask(h, [9] * 21, tokens=30)]
     h.run()
-    assert not any(map(any, allotted(h)))
+    assert sum(map(sum, allotted(h))) > 10
+    assert all(len(score.sequences[0].tokens) == 30 for score in scores)
+
+
+def test_models_over_stages_draft_nothing() -> None:
     staged = RankHarness(1, 2, max_num_batched_tokens=64)
     staged.core.state.scheduling.draft_policy = Generous()
     staged.proposes = lambda: 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,12 @@ from penstock.speculation import SpeculativeConfig
 from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
+from penstock_worker.forward.interface import Batch
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.sampler import choose as choose_sampler
+from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
+from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import draft_setup
 from tests.worker.speculation.head_folders import (
@@ -58,8 +62,7 @@ class Run:
         with torch.inference_mode():
             self.forward = loader.recipe().build()(BLOCKS)
         self.slots = Slots(SlotBounds(4, BLOCKS, SIZE, VOCAB, POSITIONS))
-        self.sampler = choose_sampler(1)
-        proposer = loader.proposer(self.slots, self.sampler, 0)
+        proposer = loader.proposer(self.slots, HostSampler(choose_sampler(1)), 0)
         assert isinstance(proposer, DraftHead)
         self.proposer = proposer
         self.step = 0
@@ -210,3 +213,13 @@ def test_a_head_that_fails_in_every_step_holds_few_hidden_states(
     [drafts] = run.plan([SlotWork(0, 80, 1, draft=3)])
     assert len(drafts) == 3
     assert run.proposer._hidden.count == 1
+
+
+def test_a_token_that_only_the_device_knew_was_the_sequences_own() -> None:
+    """And one that differs was a draft."""
+    hidden = HiddenRows(torch.empty(0, 2))
+    rows = torch.arange(6.0).view(3, 2)
+    tokens = np.array([5, -1 - 3, 7])
+    hidden.note(Batch(tokens, [], np.array([4]), np.array([3]), slots=[3]), rows)
+    known = [0, 0, 0, 0, 5, 6, 8]
+    assert torch.equal(hidden.read(3, known, 4, 7), torch.cat((rows[:2], torch.zeros(1, 2))))

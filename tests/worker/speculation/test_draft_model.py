@@ -20,7 +20,8 @@ from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.sampler import SampleRequest, choose
-from penstock_worker.speculation.draft_loading import BesideDraft
+from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.beside import BesideDraft
 from penstock_worker.speculation.draft_model import DraftModel
 from penstock_worker.speculation.draft_rows import DraftRows
 from penstock_worker.speculation.draft_sampling import DraftLimits
@@ -93,7 +94,7 @@ class Drafting:
         self.limits = DraftLimits(4, POSITIONS, VOCAB, frozenset({END}), catch_up=10_000)
         rows = DraftRows(BLOCKS, HOST_BLOCKS, SIZE)
         self.proposer = DraftModel(
-            forward, self.sampler, self.slots, rows, self.limits, self.groups
+            forward, HostSampler(self.sampler), self.slots, rows, self.limits, self.groups
         )
         self.copies = BlockCopies(
             BesideDraft(forward, forward, self.groups).kv_blocks(), HOST_BLOCKS

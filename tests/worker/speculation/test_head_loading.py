@@ -19,7 +19,7 @@ from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward.backends import choose
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
-from penstock_worker.speculation.head_loading import BesideHead
+from penstock_worker.speculation.beside import BesideHead
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
 from tests.worker.speculation.head_folders import Eagle3, Reference

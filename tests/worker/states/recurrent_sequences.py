@@ -3,7 +3,7 @@ arrays, and the plans of a few sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.interface import Batch
 from penstock_worker.sampler import choose
 from penstock_worker.sampler.host import HostSampler
+from penstock_worker.speculation.drafting import Drafting
+from penstock_worker.speculation.interface import NoProposer, Proposer
 from penstock_worker.states.program_states import ProgramStates
 from penstock_worker.states.slot_states import SlotStates
 from penstock_worker.steps.generate import Generate
@@ -165,17 +167,20 @@ class ToyProgram(ToyForward):
 
 class Toy:
     """Sequences with tables of blocks as they like. program: all layers are computed in one
-    call."""
+    call. oracle: proposes up to 3 tokens."""
 
-    def __init__(self, threads: int = 1, *, program: bool = False) -> None:
+    def __init__(
+        self, threads: int = 1, *, program: bool = False, oracle: Proposer | None = None
+    ) -> None:
+        drafts = 0 if oracle is None else 3
         parts = [np.full((64, width), 255, np.uint8) for width in WIDTHS]
         self.forward: ToyForward
         if program:
-            states = ProgramStates(SIZES, GROUP, SLOTS, 2 * VOCAB)
+            states = ProgramStates(SIZES, GROUP, SLOTS, 2 * VOCAB, drafts)
             self.states: SlotStates = states
             self.forward = ToyProgram(states, parts)
         else:
-            self.states = SlotStates(SIZES, GROUP, SLOTS)
+            self.states = SlotStates(SIZES, GROUP, SLOTS, drafts=drafts)
             self.forward = ToyForward(self.states, parts)
         self.states.allocate(parts)
         slots = Slots(SlotBounds(SLOTS, 64, SIZE, VOCAB, 100, (FULL,)))
@@ -187,6 +192,7 @@ class Toy:
             slots,
             copies=self.copies,
             states=self.states,
+            drafting=None if oracle is None else Drafting(slots, oracle),
         )
         self.runner: StepRunner[Any] = StepRunner(HostQueue(), kind, threads=ShareThreads(threads))
         self.kind = kind
@@ -218,3 +224,30 @@ def sequence(
     """With blocks for 32 tokens, which nobody reads."""
     blocks = list(range(8))
     return NewSequence(slot, tokens, prompt, 0, GREEDY, blocks, states=states, state_at=state_at)
+
+
+def followed(tokens: list[int], count: int) -> list[int]:
+    """These, and as many as the model says behind them."""
+    tokens = list(tokens)
+    for _ in range(count):
+        tokens.append(int(true_logits(tokens)[-1].argmax()))
+    return tokens
+
+
+class HalfRight(NoProposer):
+    """Says what is to come, but that a number of a slot's drafts, in turn, are right and the next
+    is not."""
+
+    def __init__(self, outputs: dict[int, list[int]], right: list[int]) -> None:
+        """outputs: of each slot, tokens of prompt and output. right: how many are, in turn."""
+        self._outputs = outputs
+        self._right = right
+
+    def propose(self, scheduled: Sequence[SlotWork]) -> list[list[int]]:
+        return [self._of(work) for work in scheduled]
+
+    def _of(self, work: SlotWork) -> list[int]:
+        end = work.start + work.count
+        drafts = self._outputs[work.slot][end : end + work.draft]
+        right = self._right[work.start % len(self._right)]
+        return [token if at < right else (token + 1) % VOCAB for at, token in enumerate(drafts)]

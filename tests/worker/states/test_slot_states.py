@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 from penstock.protocol.to_worker import Copy, SlotWork
 from penstock_worker.batch.slots import PlanError
 from penstock_worker.forward.interface import Batch, StepCancelled
+from penstock_worker.states import snapshots
 from penstock_worker.states.checkpoint_blocks import CheckpointBlocks
-from tests.worker.states.recurrent_sequences import EVERY, SIZES, VOCAB, Toy, sequence
+from tests.worker.states.recurrent_sequences import (
+    EVERY,
+    SIZES,
+    VOCAB,
+    HalfRight,
+    Toy,
+    followed,
+    sequence,
+)
 
 TOKENS = [3 + at * 7 % 40 for at in range(30)]
 BLOCKS = list(range(20, 28))
@@ -275,3 +284,69 @@ def test_a_program_that_is_broken_off_ends_its_sequences() -> None:
     assert "its state is lost" in error
     toy.run(SlotWork(2, 7, 4))
     toy.check(2, TOKENS[3:14])
+
+
+# ---- drafts
+
+
+OUTPUTS = {1: followed(TOKENS[:3], 24), 2: followed(TOKENS[5:9], 24)}
+OTHERS = [40, 41, 42, 43, 44, 45, 46, 47]
+
+
+def drafted(toy: Toy, blocks: dict[int, list[int]], steps: int) -> dict[int, list[int]]:
+    """Runs both sequences with up to three drafts in each step. Returns their tokens."""
+    known = {slot: tokens[: 3 + (slot == 2)] for slot, tokens in OUTPUTS.items()}
+    admitted = tuple(sequence(slot, known[slot], blocks[slot]) for slot in known)
+    works = tuple(SlotWork(slot, 0, len(tokens)) for slot, tokens in known.items())
+    for _ in range(steps):
+        result = toy.run(*works, admitted=admitted)
+        for each in result.slots:
+            assert each.token is not None, each.error
+            known[each.slot] += [each.token, *each.more]
+        works = tuple(SlotWork(n, len(each) - 1, 1, draft=3) for n, each in known.items())
+        admitted = ()
+    return known
+
+
+@pytest.mark.parametrize("right", [[0], [3], [2, 0, 1, 3]], ids=str)
+@pytest.mark.parametrize("failing", [False, True], ids=["", "steps fail"])
+@EITHER
+def test_states_go_back_behind_wrong_drafts(program: bool, failing: bool, right: list[int]) -> None:
+    """Checkpoints lie between them, and hold what is behind the true tokens. Every other step fails
+    for both together."""
+    toy = Toy(program=program, oracle=HalfRight(OUTPUTS, right))
+    count = 0
+
+    def fails(layer: int, batch: Batch) -> bool:
+        nonlocal count
+        count += layer == 2 and len(batch.counts) > 1
+        return failing and layer == 2 and len(batch.counts) > 1 and count % 2 == 0
+
+    toy.forward.fails = fails
+    known = drafted(toy, {1: BLOCKS[:6], 2: BLOCKS[6:] + OTHERS[:4]}, 5)
+    for slot, tokens in known.items():
+        assert tokens == OUTPUTS[slot][: len(tokens)]
+        toy.check(slot, tokens[:-1])
+    assert len(known[1]) > 8 or right == [0]
+    assert len(toy.states._snapshots._free) == 18
+    toy.forward.fails = lambda layer, batch: False
+    if len(known[1]) > 8:
+        tokens = [*known[1][:8], 5, 6]
+        new = sequence(3, tokens, [*BLOCKS[:2], *OTHERS[4:]], state_at=8)
+        toy.run(SlotWork(3, 8, 2), admitted=(new,))
+        toy.check(3, tokens, first=8)
+
+
+@EITHER
+def test_drafts_end_where_there_is_no_room_for_a_state(
+    program: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a snapshot, nor blocks for the next checkpoint."""
+    monkeypatch.setattr(snapshots, "MOST_BYTES", 1)
+    toy = Toy(program=program, oracle=HalfRight(OUTPUTS, [3]))
+    known = drafted(toy, {1: BLOCKS[:2], 2: BLOCKS[2:6]}, 2)
+    assert {slot: len(tokens) for slot, tokens in known.items()} == {1: 3 + 1 + 4, 2: 4 + 1 + 1}
+    monkeypatch.undo()
+    toy = Toy(program=program, oracle=HalfRight(OUTPUTS, [3]))
+    known = drafted(toy, {1: BLOCKS[:2], 2: []}, 2)
+    assert {slot: len(tokens) for slot, tokens in known.items()} == {1: 3 + 1 + 4, 2: 4 + 1 + 3}

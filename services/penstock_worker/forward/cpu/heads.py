@@ -34,7 +34,12 @@ from penstock_worker.forward.cpu.program import ProgramEnds, compile_program
 from penstock_worker.forward.cpu.reading import CPUWeights
 from penstock_worker.forward.cpu.taps import CPUTaps
 from penstock_worker.forward.cpu.weights import ModelWeights
-from penstock_worker.forward.heads import HeadForward, HeadRecipe, in_served_vocabulary
+from penstock_worker.forward.heads import (
+    HeadForward,
+    HeadRecipe,
+    OpenHead,
+    in_served_vocabulary,
+)
 from penstock_worker.forward.interface import Batch, StepCancelled
 from penstock_worker.models.taps import Taps
 from penstock_worker.weights.heads import drafted_ids
@@ -178,7 +183,7 @@ class _Loader:
 def head_recipe(
     config: HeadConfig,
     files: WeightFiles,
-    opening: Callable[[torch.dtype], Weights],
+    opening: OpenHead,
     setup: Setup,
     threads: int,
 ) -> HeadRecipe:

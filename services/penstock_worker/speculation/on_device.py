@@ -1,0 +1,136 @@
+"""What drafts beside a model on a device with a queue: both passes, and how much memory they take.
+
+The passes of what drafts are queued on the same stream as the model's. Only to sample a draft is
+the device waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock_worker.device.memory import DeviceMemory
+from penstock_worker.forward.heads import DeviceHead, DeviceHeadBuild
+from penstock_worker.forward.interface import DeviceBuild, DeviceForward
+from penstock_worker.models.taps import Taps
+from penstock_worker.speculation.beside import BesideDraft, BesideHead
+
+
+@dataclass(frozen=True)
+class DeviceBesideHead(BesideHead):
+    """A DeviceForward of a model and its head."""
+
+    served: DeviceForward
+    head: DeviceHead
+
+    @property
+    def device(self) -> torch.device:
+        return self.served.device
+
+    @property
+    def newest(self) -> Tensor:
+        return self.served.newest
+
+    def blocks(self) -> list[Tensor]:
+        return [*self.served.blocks(), *self.head.blocks()]
+
+    def capture(self) -> None:
+        self.served.capture()
+
+
+@dataclass(frozen=True)
+class DeviceBesideDraft(BesideDraft):
+    """A DeviceForward of a model and one that drafts for it."""
+
+    served: DeviceForward
+    draft: DeviceForward
+
+    @property
+    def device(self) -> torch.device:
+        return self.served.device
+
+    @property
+    def newest(self) -> Tensor:
+        return self.served.newest
+
+    def blocks(self) -> list[Tensor]:
+        by_group = (part.chunk(self.groups, 1) for part in self.draft.blocks())
+        return [*self.served.blocks(), *(part for group in by_group for part in group)]
+
+    def capture(self) -> None:
+        self.served.capture()
+        self.draft.capture()
+
+
+@dataclass(frozen=True)
+class BuildWithHead:
+    """A DeviceBuild of a model and its head."""
+
+    served: DeviceBuild
+    head: DeviceHeadBuild
+    taps: Taps
+    together: Callable[[int], DeviceForward]
+    """Makes both."""
+    rows: int
+    """Most of a step."""
+    waiting: int
+    """Most hidden states that wait for the head while a step is computed."""
+
+    def __call__(self, blocks: int) -> DeviceForward:
+        return self.together(blocks)
+
+    def rehearse(self) -> None:
+        self.served.rehearse()
+        self.head.rehearse()
+
+    def widest_prefill(self) -> Tensor:
+        self.head.widest_pass()
+        return self._beside(self.served.widest_prefill)
+
+    def longest_decode(self) -> Tensor:
+        self.head.longest_pass()
+        return self._beside(self.served.longest_decode)
+
+    def _beside(self, step: Callable[[], Tensor]) -> Tensor:
+        """Queues a step beside hidden states that wait, and what becomes of its own."""
+        head = self.head(1)
+        waiting = head.like.new_zeros(self.waiting, head.like.shape[1])
+        logits = step()
+        head.hidden(self.taps.taken(self.rows))
+        del waiting
+        return logits
+
+
+@dataclass(frozen=True)
+class BuildWithDraft:
+    """A DeviceBuild of a model and one that drafts for it."""
+
+    served: DeviceBuild
+    draft: DeviceBuild
+    together: Callable[[int], DeviceForward]
+    """Makes both."""
+    memory: DeviceMemory
+
+    def __call__(self, blocks: int) -> DeviceForward:
+        return self.together(blocks)
+
+    def rehearse(self) -> None:
+        self.served.rehearse()
+        self.draft.rehearse()
+
+    def widest_prefill(self) -> Tensor:
+        self.draft.widest_prefill()
+        return self.served.widest_prefill()
+
+    def longest_decode(self) -> Tensor:
+        """Of both at once: the graphs of each hold their activations while the other's run."""
+        self.memory.forget_peak()
+        held = self.memory.allocated()
+        device = self.draft.longest_decode().device
+        taken = torch.empty(self.memory.peak() - held, dtype=torch.uint8, device=device)
+        logits = self.served.longest_decode()
+        del taken
+        return logits
