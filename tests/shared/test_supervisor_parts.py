@@ -289,4 +289,4 @@ def test_a_child_gets_its_own_variables(tmp_path: Path) -> None:
         output, _ = await process.communicate()
         return output.decode()
 
-    assert "Looks at processor, memory, libraries,\nports" in asyncio.run(run())
+    assert "Checks processor, memory, libraries,\nports" in asyncio.run(run())

@@ -11,7 +11,7 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.padded_inputs import InputSizes, Layout, adapters_in, write_rows
+from penstock_worker.forward.padded_inputs import InputSizes, InputLayout, adapters_in, write_rows
 from penstock_worker.states.device_moves import (
     HostMoves,
     decode_moves_shapes,
@@ -49,7 +49,7 @@ class DecodeInputs:
         self._adapters = slice(3, first)
         self._attention = slice(first, first + len(attention))
         moves = decode_moves_shapes(sequences, sizes.pieces) if sizes.pieces else []
-        self._layout = Layout([row, row, row, *added, *attention, *moves])
+        self._layout = InputLayout([row, row, row, *added, *attention, *moves])
         self.size = self._layout.size
 
     def write(

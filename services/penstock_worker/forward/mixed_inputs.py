@@ -12,7 +12,7 @@ from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.decode_inputs import decodes_text
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.padded_inputs import InputSizes, Layout, adapters_in, write_rows
+from penstock_worker.forward.padded_inputs import InputSizes, InputLayout, adapters_in, write_rows
 from penstock_worker.states.device_moves import HostMoves
 
 
@@ -42,7 +42,7 @@ class MixedInputs:
         added = tiles_shapes(rows, sizes.adapters, LOW_RANK.rows) if adapted else []
         first = 3 + len(added)
         self._adapters, self._attention = slice(3, first), slice(first, None)
-        self._layout = Layout([row, row, row, *added, *self._shape.arrays])
+        self._layout = InputLayout([row, row, row, *added, *self._shape.arrays])
         self.size = self._layout.size
 
     def write(

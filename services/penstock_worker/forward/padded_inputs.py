@@ -56,7 +56,7 @@ class PaddedInputs(Protocol):
         """Returns the step that was written to `memory`, whose arrays are views of it."""
 
 
-class Layout:
+class InputLayout:
     """Where arrays of fixed shapes lie in one piece of memory; `size` is its int32 elements."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:

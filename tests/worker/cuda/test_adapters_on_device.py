@@ -226,7 +226,7 @@ def test_a_worker_loads_and_applies_them(
         model_dir=str(tmp_path),
     )
     recipe = choose(model.prepared(), setup, 1)
-    loaded = _load_on_device(recipe, model.prepared(), setup, time.monotonic(), Unwatched())
+    loaded = _load_on_device(recipe, None, model.prepared(), setup, time.monotonic(), Unwatched())
     runner, answers = loaded.runner, SimpleQueue[Any]()
     digest, _ = read_adapter(folders[1])
     runner.adapters.load(LoadAdapter(digest, str(folders[1])), answers.put)

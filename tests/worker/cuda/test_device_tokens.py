@@ -43,7 +43,7 @@ def test_what_a_setup_loads_gives_the_references_tokens(tmp_path: Path) -> None:
         model_dir=str(tmp_path),
     )
     recipe = choose(ours.prepared(), setup, 1)
-    loaded = _load_on_device(recipe, ours.prepared(), setup, time.monotonic(), Unwatched())
+    loaded = _load_on_device(recipe, None, ours.prepared(), setup, time.monotonic(), Unwatched())
     assert loaded.ready.num_kv_blocks == 8
     sizes = {"block_size": 4, "num_blocks": 8, "slots": 2}
     try:

@@ -86,7 +86,9 @@ class Pipeline(Together):
         def load(ranks: Ranks) -> Any:
             prepared = model.prepared()
             recipe = choose(prepared, setup, 1, ranks)
-            return _load_on_device(recipe, prepared, setup, time.monotonic(), Unwatched(), ranks)
+            return _load_on_device(
+                recipe, None, prepared, setup, time.monotonic(), Unwatched(), ranks
+            )
 
         self._load = load
         loaded = formed.computing(load)
