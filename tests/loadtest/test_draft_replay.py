@@ -52,12 +52,13 @@ def test_copies_come_faster_with_drafts(copies: list[Text], streams: int) -> Non
 def test_whoever_decides_about_drafts_sees_what_steps_take_by_the_curve(
     copies: list[Text],
 ) -> None:
-    """Where a row costs what a token does, nothing is drafted but to learn that, on any machine."""
-    dear = Curve({1: 0.010, 64: 0.640})
+    """Where a row costs more than a token, drafts are few although all of them are right; and how
+    many there are doesn't depend on the machine that tells it."""
+    dear = Curve({1: 0.010, 64: 2.5})
     off, *drafts = (tell(copies, 3, method, dear) for method in ("off", "suffix", "suffix"))
     assert drafts[0].seconds == drafts[1].seconds
-    assert drafts[0].seconds < 1.04 * off.seconds
-    assert drafts[0].drafted < 0.1 * off.tokens
+    assert drafts[0].seconds < 1.03 * off.seconds
+    assert drafts[0].drafted < 0.2 * off.tokens
 
 
 def test_noise_costs_nothing_but_looks(copies: list[Text]) -> None:
