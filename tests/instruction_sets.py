@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from penstock_kernels.cpu import library
+
+_OF_ARM = ("neoni8mm", "neon")
+_ON_ARM = platform.machine() in ("aarch64", "arm64")
+TESTED = [
+    name
+    for name in library.INSTRUCTION_SETS
+    if name == "portable" or (name != "avxvnni" and (name in _OF_ARM) == _ON_ARM)
+]
+"""Those of this machine's family. avxvnni is avx2 but for its integer products, and
+tests/kernels/cpu/test_same_bits.py compares the two."""
 
 
 @contextmanager

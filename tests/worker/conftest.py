@@ -12,9 +12,8 @@ import torch
 from penstock.model_config import PreparedModel
 from penstock.prepare import load_manifest, prepare
 from penstock.text.tokenizer import Tokenizer
-from penstock_kernels.cpu import library
 from penstock_worker.models.decoder import DecoderModel
-from tests.instruction_sets import instruction_set
+from tests.instruction_sets import TESTED, instruction_set
 from tests.made_once import made_once
 from tests.quick_gguf import read_once
 from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_files
@@ -22,9 +21,7 @@ from tests.worker.checkpoints import TINY, load_model, prepared_model, tiny_file
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@pytest.fixture(
-    scope="module", params=[name for name in library.INSTRUCTION_SETS if name != "avxvnni"]
-)
+@pytest.fixture(scope="module", params=TESTED)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """The CPU kernels' instruction set, each that there is in turn, but for one whose bits the
     kernels' own tests compare with another's. Models are loaded after it."""

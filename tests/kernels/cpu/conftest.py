@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock_kernels.cpu import library
 from tests import thinning
-from tests.instruction_sets import instruction_set
+from tests.instruction_sets import TESTED, instruction_set
 from tests.kernels.cpu.sanitize import EVERY
 from tests.kernels.cpu.sanitized_memory import sanitized, watch
 
@@ -63,8 +63,7 @@ def loaded() -> None:
         raise
 
 
-@pytest.fixture(params=[name for name in library.INSTRUCTION_SETS if name != "avxvnni"])
+@pytest.fixture(params=TESTED)
 def isa(request: pytest.FixtureRequest, loaded: None) -> Iterator[str]:
-    """avxvnni is avx2 but for its integer products, and test_same_bits compares the two."""
     with instruction_set(request.param) as name:
         yield name
