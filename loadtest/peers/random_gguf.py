@@ -86,6 +86,7 @@ class Shape:
 
 
 SHAPES = {
+    "dense": Shape("qwen3", 28, 2048, 16, 8, 128, 6144),
     "moe": Shape("qwen3moe", 12, 512, 8, 2, 64, 256, experts=32, active=8),
     "window": Shape("gemma3", 18, 640, 4, 1, 256, 2048, window=512, sandwich=True),
 }

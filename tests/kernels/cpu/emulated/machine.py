@@ -24,6 +24,8 @@ WANTED = {
 """Command -> the Debian package that has it."""
 OF_ARM = Path("lib") / library.PATH.relative_to(ROOT / "kernels")
 FORWARDING = "libforward.so"
+AS_HERE = ("kept.cpp", "runs.cpp")
+"""Of the library's files, those in which no instruction set has a part: they aren't emulated."""
 PROCESSOR = "PENSTOCK_EMULATED_CPU"
 """Environment variable with QEMU's name of the processor; by default one that has everything."""
 
@@ -92,7 +94,8 @@ def _build_ends(folder: Path, named: Path) -> None:
     macros = [f'-D{name}="{path}"' for name, path in paths.items()]
     here = ["g++", "-O1", "-std=c++17", "-Wall", "-Wextra", "-shared", "-fPIC", *macros]
     hidden = ["-fvisibility=hidden", "-pthread", "-ldl"]
-    _run([*here, str(FOLDER / "forward.cpp"), "-o", str(folder / FORWARDING), *hidden])
+    sources = [str(FOLDER / "forward.cpp"), *(str(library.SOURCES / name) for name in AS_HERE)]
+    _run([*here, *sources, "-o", str(folder / FORWARDING), *hidden])
 
 
 def _run(command: list[str], **options: object) -> str:
