@@ -90,7 +90,8 @@ SHAPES = {
     "moe": Shape("qwen3moe", 12, 512, 8, 2, 64, 256, experts=32, active=8),
     "window": Shape("gemma3", 18, 640, 4, 1, 256, 2048, window=512, sandwich=True),
 }
-"""moe: Qwen3-MoE, 8 of 32 experts serve a token; 184 million parameters, 71 million active.
+"""dense: Qwen3-1.7B but for its vocabulary; 1.5 billion parameters.
+moe: Qwen3-MoE, 8 of 32 experts serve a token; 184 million parameters, 71 million active.
 window: the smallest Gemma 3, five of six layers with a window of 512 tokens; 132 million."""
 
 

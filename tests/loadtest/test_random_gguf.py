@@ -44,6 +44,14 @@ def test_a_mixture_of_experts(tmp_path: Path) -> None:
     assert model_cost(path).layer_macs == LAYERS * (attention + router + 8 * 3 * 256 * 64)
 
 
+def test_a_dense_model(tmp_path: Path) -> None:
+    path = tmp_path / "dense.gguf"
+    config = written(path, "dense")
+    assert config.layer(0).feed_forward.experts is None
+    attention = 64 * (16 + 8 + 8 + 16) * 128
+    assert model_cost(path).layer_macs == LAYERS * (attention + 3 * 6144 * 64)
+
+
 def test_a_window(tmp_path: Path) -> None:
     path = tmp_path / "window.gguf"
     config = written(path, "window")
