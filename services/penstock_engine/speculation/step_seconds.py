@@ -90,6 +90,8 @@ class StepSeconds:
         if below is None:
             return 0.0 if above is None else self._smaller(above, rows, each)
         if above is None or above == below:
+            if rows < self._rows[below]:  # Steps of one bucket differ, too.
+                return self._smaller(below, rows, each)
             return self._seconds[below] + each * (rows - self._rows[below])
         # No step takes less time than a smaller one: what says so was slow for another reason.
         low, high = self._seconds[below], max(self._seconds[below], self._seconds[above])

@@ -11,7 +11,7 @@ from penstock_worker.attention.interface import BatchLayout
 from penstock_worker.attention.triton import TritonAttention
 from penstock_worker.forward.device_step import HostStep
 from penstock_worker.forward.interface import Batch
-from penstock_worker.forward.padded_inputs import InputSizes, InputLayout, adapters_in, write_rows
+from penstock_worker.forward.padded_inputs import InputLayout, InputSizes, adapters_in, write_rows
 from penstock_worker.states.device_moves import (
     HostMoves,
     decode_moves_shapes,

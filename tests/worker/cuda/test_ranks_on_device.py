@@ -53,7 +53,9 @@ class OnDevices(Together):
         def load(ranks: Ranks) -> Loaded:
             recipe = choose(model.prepared(), setup, 1, ranks)
             begun = time.monotonic()
-            loaded = _load_on_device(recipe, None, model.prepared(), setup, begun, Unwatched(), ranks)
+            loaded = _load_on_device(
+                recipe, None, model.prepared(), setup, begun, Unwatched(), ranks
+            )
             assert loaded.ready.num_kv_blocks == 8
             return loaded
 

@@ -62,7 +62,7 @@ def key(flags: str) -> str:
     for compiler in ("g++", "aarch64-linux-gnu-g++"):
         digest.update(subprocess.run([compiler, "--version"], capture_output=True).stdout)
     sources = [*sorted(library.SOURCES.iterdir()), *sorted(FOLDER.glob("*.cpp"))]
-    for file in (ROOT / "setup.py", FOLDER / "messages.h", *sources):
+    for file in (ROOT / "setup.py", Path(__file__), FOLDER / "messages.h", *sources):
         digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:32]
 
