@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.config.settings import EngineConfig, ModelSettings
 from penstock.errors import StartupError
-from penstock.kv_layout import kv_groups, state_of
+from penstock.kv_layout import kv_groups, state_bytes, state_of
 from penstock.media.changes import check_operators
 from penstock.media_facts import alignment_of
 from penstock.model_config import EncoderConfig, PreparedModel
@@ -26,6 +26,7 @@ from penstock.protocol.common import (
 from penstock.protocol.from_frontend import MAX_PREDICTION_TOKENS
 from penstock.protocol.to_frontend import Limits, Welcome
 from penstock.protocol.to_worker import RankGroup, Setup
+from penstock.speculation import SpeculativeConfig
 from penstock_engine.kv.settings import check_kept, kv_peers, prefills_from
 from penstock_engine.policies.tenants import Tenants
 
@@ -170,6 +171,20 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         return min(MAX_PREDICTION_TOKENS, self.max_model_len)
 
     @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """What drafts tokens; None: nothing does. What nobody asked for is left out where it isn't
+        known to cost nothing: states of recurrent layers would be held once more for each draft,
+        ranks would wait for one another, and speech hardly repeats its prompt."""
+        asked = self.config.speculation.config
+        if self.pooling is not None or asked is None:
+            return None
+        model = self.model
+        if isinstance(model.config, EncoderConfig):
+            return None
+        costs = state_bytes(model.config) or self.config.parallel.ranks > 1 or model.encoder_rows
+        return None if asked.automatic and costs else asked
+
+    @property
     def max_loras(self) -> int:
         """Adapters that steps may use at a time; 0: none are served."""
         return self.config.lora.max_loras if self.config.lora.enable_lora else 0
@@ -259,7 +274,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             group=group,
             encoder_cache_rows=config.cache.encoder_cache_rows,
             media_load_bytes=config.cache.media_load_mib * 2**20,
-            speculation=None if self.pooling is not None else config.speculation.config,
+            speculation=self.speculation,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             lora_whole_matrices=config.lora.lora_whole_matrices,

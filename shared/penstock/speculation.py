@@ -39,3 +39,5 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     folder."""
     before: tuple[DraftMethod, ...] = ()
     """Methods that look drafts up, and are asked before `method`, in this order."""
+    automatic: bool = False
+    """Nobody asked for drafts: only where they have been measured to cost nothing."""

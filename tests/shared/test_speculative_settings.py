@@ -28,8 +28,15 @@ def test_flag_and_keyword_mean_the_same() -> None:
     assert by_flag('{"method":"ngram","num_speculative_tokens":5,"prompt_lookup_max":4}') == wanted
     assert engine_config({"speculative_config": given}).speculation.config == wanted
     assert by_flag("{}") == SpeculativeConfig(method="suffix")
-    assert engine_config({}).speculation.config is None
+    assert engine_config({}).speculation.config == by_flag("auto")
     assert engine_config({"speculative_config": None}) == engine_config({})
+
+
+@pytest.mark.parametrize("word", ["auto", "AUTO", " auto "])
+def test_without_being_asked_for_it_is_suffix(word: str) -> None:
+    assert by_flag(word) == SpeculativeConfig(method="suffix", automatic=True)
+    with pytest.raises(InvalidRequest, match="automatic is not known; auto in place of an object"):
+        by_flag('{"method": "suffix", "automatic": true}')
 
 
 @pytest.mark.parametrize("word", ["off", "none", "null", "OFF"])
@@ -44,12 +51,12 @@ def test_it_can_be_off(word: str) -> None:
         ('{"method": "magic"}', "'magic' is not served; allowed are ngram, suffix"),
         ('{"method": "ngram", "speed": 2}', "speed.*JSON object with method, num_spec"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens is 0; allowed are 1 to 64"),
-        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens.*allowed are off"),
+        ('{"num_speculative_tokens": "3"}', "num_speculative_tokens.*allowed are auto, off"),
         ('{"prompt_lookup_min": 9}', "prompt_lookup_min is 9 and prompt_lookup_max 8"),
         ('{"method": "suffix", "model": "x"}', "computes nothing and has no model"),
-        ("fast", "allowed are off, or a JSON object"),
-        ("[1]", "allowed are off, or a JSON object"),
-        ("{", "allowed are off, or a JSON object"),
+        ("fast", "allowed are auto, off, or a JSON object"),
+        ("[1]", "allowed are auto, off, or a JSON object"),
+        ("{", "allowed are auto, off, or a JSON object"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:

@@ -67,7 +67,7 @@ def choose_proposer(
     config = setup.speculation
     if config is None:
         return NO_PROPOSER
-    reason = _hindrance(place, groups, runs_ahead=runs_ahead)
+    reason = _hindrance(config, place, groups, runs_ahead=runs_ahead)
     if reason is not None:
         log.info("no tokens are drafted", reason=reason)
         return NO_PROPOSER
@@ -110,8 +110,12 @@ def _ways(
     return [PredictionLookup(_reach(config)), *further]
 
 
-def _hindrance(place: RankPlace, groups: tuple[KVGroup, ...], *, runs_ahead: bool) -> str | None:
-    """Returns why drafts can't be checked; None if they can."""
+def _hindrance(
+    config: SpeculativeConfig, place: RankPlace, groups: tuple[KVGroup, ...], *, runs_ahead: bool
+) -> str | None:
+    """Returns why nothing is drafted; None if drafts can be checked, and are wanted."""
+    if config.automatic and runs_ahead:
+        return "on a GPU, speculative_config has to ask for it"
     if runs_ahead and state_of(groups) is not None:
         return "the model has recurrent layers, whose states on a GPU don't go back behind drafts"
     if not (place.first and place.last):

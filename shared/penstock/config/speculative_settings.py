@@ -13,6 +13,8 @@ from penstock.speculation import LOOKUPS, WITH_MODEL, DraftMethod, SpeculativeCo
 
 OFF = ("off", "none", "null")
 """What is said in place of an object to have nothing drafted."""
+AUTO = "auto"
+"""What is said in place of an object to have tokens drafted where that is known to cost nothing."""
 
 SERVED: tuple[DraftMethod, ...] = typing.get_args(DraftMethod)
 ALIASES: dict[str, DraftMethod] = dict.fromkeys(
@@ -33,11 +35,11 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
             description="JSON object that says what drafts tokens (`method`: ngram, suffix,"
             " draft_model, eagle3 or mtp, or a list of them in order of preference), how many at"
             " most (`num_speculative_tokens`), how long the runs of tokens are that it looks for"
-            " (`prompt_lookup_min`, `prompt_lookup_max`), and which `model` drafts; or off: nothing"
-            " is drafted.",
+            " (`prompt_lookup_min`, `prompt_lookup_max`), and which `model` drafts; or auto: suffix"
+            " on CPUs, for models without recurrent layers; or off: nothing is drafted.",
             max_length=65_536,
         ),
-    ] = "off"
+    ] = AUTO
 
     @property
     def config(self) -> SpeculativeConfig | None:
@@ -45,26 +47,32 @@ class SpeculativeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
         text = self.speculative_config.strip()
         if text.lower() in OFF:
             return None
+        if text.lower() == AUTO:
+            return SpeculativeConfig(method="suffix", automatic=True)
         try:
             given = msgspec.json.decode(text, type=dict[str, Any])
             if "method" not in given and given.get("model"):
                 given["method"] = "draft_model"  # As in vLLM.
             if "before" in given:
                 raise _refused("before is not known; a list of methods says their order")
+            if "automatic" in given:
+                raise _refused("automatic is not known; auto in place of an object says that")
             config = msgspec.convert(given | _methods(given), SpeculativeConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             names = (each.name for each in msgspec.structs.fields(SpeculativeConfig))
-            fields = ", ".join(name for name in names if name != "before")
-            raise _refused(f"{error}; allowed are off, or a JSON object with {fields}") from None
+            fields = ", ".join(name for name in names if name not in ("before", "automatic"))
+            allowed = f"auto, off, or a JSON object with {fields}"
+            raise _refused(f"{error}; allowed are {allowed}") from None
         _check(config)
         return config
 
     def with_model(self, folder: str) -> SpeculativeSettings:
         """Returns the same with another `model`. Raises InvalidRequest."""
         config = self.config
-        if config is None:
+        if config is None or config.automatic:
             return self
         said = msgspec.to_builtins(config) | {"model": folder}
+        del said["automatic"]
         said["method"] = [*said.pop("before"), config.method]
         return SpeculativeSettings(speculative_config=msgspec.json.encode(said).decode())
 
