@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -48,6 +48,9 @@ class Server:
     ready.  log: the file of what it and its processes say.
     """
 
+    unless_said: ClassVar[tuple[str, str] | None] = None
+    """A flag and its value, for systems whose arguments don't have that flag."""
+
     def __init__(self, *arguments: str, wait: bool = True, pass_fds: tuple[int, ...] = ()) -> None:
         # Short: the sockets' paths must fit into a Unix socket's address.
         self.folder = Path(tempfile.mkdtemp(prefix="pst-"))
@@ -58,6 +61,8 @@ class Server:
         self._stdout: list[str] = []
         self.url = self.model = ""
         self._seen: set[int] = set()
+        if self.unless_said and self.unless_said[0] not in arguments:
+            arguments = (*arguments, *self.unless_said)
         http = () if "--no-http" in arguments else ("--port", "0")
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(

@@ -13,12 +13,22 @@ from testing.trained.seeing import FOLDER
 from tests.shared.tiny_models import write_gguf
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_step_a_token() -> Iterator[None]:
+    """Systems draft nothing unless a test asks for it: a request that is sent for a second time
+    would be over in a few steps, drafted from its first answer, and tests that stop, kill or count
+    something in the middle of a stream need the middle."""
+    Server.unless_said = ("--speculative-config", "off")
+    yield
+    Server.unless_said = None
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One running system with the default model, for all tests that leave it as it was. Its
-    processes are executed."""
+    """One running system with the default model and the default of drafts, for all tests that leave
+    it as it was. Its processes are executed."""
     with preloaded.executed():
-        running = Server()
+        running = Server("--speculative-config", "auto")
     try:
         yield running
     finally:

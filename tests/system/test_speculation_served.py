@@ -83,8 +83,8 @@ def plain() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drafting() -> Iterator[Server]:
-    config = '{"method": "suffix", "num_speculative_tokens": 6}'
-    with Server(*SMALL, "--speculative-config", config) as server:
+    """By default on a CPU."""
+    with Server(*SMALL, "--speculative-config", "auto") as server:
         yield server
 
 
