@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import torch
@@ -21,6 +21,7 @@ from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel
 from penstock.prepare.draft_head import read_head
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.hub_config import read_config
+from tests.worker.models.family_cases import QUARTER, config_class
 
 VOCAB, HIDDEN, LAYERS, POSITIONS = 301, 64, 4, 256
 COMMON = {
@@ -52,11 +53,30 @@ LATENTS = {
     "qk_nope_head_dim": 16,
     "v_head_dim": 16,
 }
+LINEAR, FULL = "linear_attention", "full_attention"
+HYBRID = GROUPED | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL],
+    "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+}
+"""The fifth is the head's, which the model doesn't have."""
+HYBRID_EXPERTS = {
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 40,
+}
+HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 SERVED = {
     "Llama": GROUPED,
     "Qwen3": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
     "DeepseekV3": LATENTS | EXPERTS,
+    "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
+    "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
+    "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
 """By the first part of transformers' class."""
 
@@ -91,12 +111,15 @@ def circle() -> tuple[Tensor, Tensor]:
 def count_on(hub: Any) -> None:
     """Makes a model say mostly the id behind the last token's, whatever its layers add to it."""
     embeddings, step = circle()
+    # Where norms add 1 to their weights, what layers read is twice as large.
+    share = 0.02 if hub.config.model_type.startswith("qwen3_") else 0.1
     for name, each in hub.named_parameters():
-        if "o_proj" in name or "down_proj" in name:
-            each.data.mul_(0.1)
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            each.data.mul_(share)
     hub.model.embed_tokens.weight.data.copy_(embeddings)
     hub.model.norm.weight.data.fill_(1.0)
-    hub.lm_head.weight.data.copy_(embeddings @ step)
+    if not hub.config.tie_word_embeddings:
+        hub.lm_head.weight.data.copy_(embeddings @ step)
 
 
 @dataclass
@@ -111,13 +134,17 @@ class Reference:
         """Returns [rows, hidden] in front of the first layer and behind each of them."""
         rows = hidden.shape[0]
         positions = torch.arange(rows)[None]
-        turned = self.hub.model.rotary_emb(hidden[None], positions)
+        rotary = self.hub.model.rotary_emb
+        # Where pictures have positions in three directions, a text's are the same in each.
+        three = hasattr(rotary, "mrope_section")
+        turned = rotary(hidden[None], positions.expand(3, 1, rows) if three else positions)
         mask = torch.full((1, 1, rows, rows), torch.finfo(torch.float32).min).triu(1)
         found = [hidden]
         for layer in layers:
+            linear = getattr(layer, "block_type", FULL) == LINEAR
             made = layer(
                 found[-1][None],
-                attention_mask=mask,
+                attention_mask=None if linear else mask,
                 position_ids=positions,
                 position_embeddings=turned,
             )
@@ -278,6 +305,9 @@ class MTP:
     """A head after DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2: the layer behind
     the model's last, by transformers' code."""
 
+    plus: ClassVar = 0.0
+    """Is added to the weights of norms."""
+
     def __init__(self, reference: Reference, seed: int = 5) -> None:
         self.reference = reference
         generator = torch.Generator().manual_seed(seed)
@@ -290,37 +320,68 @@ class MTP:
         self.tensors: dict[str, Tensor] = {}
         for name, shape in shapes.items():
             values = torch.randn(shape, generator=generator)
-            scaled = values * 1.6 / shape[-1] ** 0.5 if len(shape) > 1 else 1 + values / 5
-            self.tensors[f"model.layers.{LAYERS}.{name}.weight"] = scaled
+            centre = 1 - self.plus
+            scaled = values * 1.6 / shape[-1] ** 0.5 if len(shape) > 1 else centre + values / 5
+            self.tensors[self._name(name)] = scaled
         self.eps = reference.hub.config.rms_norm_eps
 
     def count_on(self) -> None:
         """See above: half by the embedding, half by the hidden state."""
         _, step = circle()
         for name in ("enorm", "hnorm", "shared_head.norm"):
-            self._own(name).fill_(1.0)
+            self._own(name).fill_(1.0 - self.plus)
         joined = torch.cat((torch.eye(HIDDEN), step), 1)
         self._own("eh_proj").mul_(0.02).add_(joined)
 
     def taken(self, tokens: list[int]) -> Tensor:
         return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
 
+    def _name(self, name: str) -> str:
+        return f"model.layers.{LAYERS}.{name}.weight"
+
     def _own(self, name: str) -> Tensor:
-        return self.tensors[f"model.layers.{LAYERS}.{name}.weight"]
+        return self.tensors[self._name(name)]
+
+    def _normed(self, x: Tensor, name: str) -> Tensor:
+        return rms(x, self.plus + self._own(name), self.eps)
+
+    def _last(self, tokens: list[int], hidden: Tensor) -> Tensor:
+        """Returns the layer's result for the last row."""
+        embedded = self._normed(self.reference.embedded(tokens), "enorm")
+        both = torch.cat((embedded, self._normed(hidden, "hnorm")), -1)
+        layer = self.reference.hub.model.layers[LAYERS]
+        return self.reference.through(both @ self._own("eh_proj").T, [layer])[-1][-1]
 
     def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
-        embedded = rms(self.reference.embedded(tokens), self._own("enorm"), self.eps)
-        both = torch.cat((embedded, rms(hidden, self._own("hnorm"), self.eps)), -1)
-        layer = self.reference.hub.model.layers[LAYERS]
-        last = self.reference.through(both @ self._own("eh_proj").T, [layer])[-1][-1]
-        normed = rms(last, self._own("shared_head.norm"), self.eps)
+        last = self._last(tokens, hidden)
+        normed = self._normed(last, "shared_head.norm")
         return int(self.reference.hub.lm_head(normed).argmax()), last
+
+
+class QwenMTP(MTP):
+    """A head as Qwen3-Next's and Qwen3.5's checkpoints have it: that layer under names of its own,
+    norms around 0, and further drafts made of what is behind its norm."""
+
+    names: ClassVar = {
+        "enorm": "pre_fc_norm_embedding",
+        "hnorm": "pre_fc_norm_hidden",
+        "shared_head.norm": "norm",
+        "eh_proj": "fc",
+    }
+    plus: ClassVar = 1.0
+
+    def _name(self, name: str) -> str:
+        return f"mtp.{self.names[name]}.weight"
+
+    def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
+        normed = self._normed(self._last(tokens, hidden), "shared_head.norm")
+        return int(self.reference.hub.lm_head(normed).argmax()), normed
 
 
 def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False) -> Reference:
     """Writes a model in the hub's format. `drafts`: one more layer than it has is its head's.
     `counts`: it mostly says the next id."""
-    config = getattr(transformers, f"{kind}Config")(
+    config = config_class(kind)(
         **COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts},
         attn_implementation="eager",
     )
@@ -333,10 +394,24 @@ def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False)
     if drafts:
         path = folder / "config.json"
         said = json.loads(path.read_text())
-        said |= {"num_hidden_layers": LAYERS, "num_nextn_predict_layers": 1}
+        said["num_hidden_layers"] = LAYERS
         said.pop("mlp_layer_types", None)
+        if kind in HYBRIDS:
+            said["layer_types"] = said["layer_types"][:LAYERS]
+            rename_layer(folder)
+        else:
+            said["num_nextn_predict_layers"] = 1
         path.write_text(json.dumps(said))
     return Reference(hub)
+
+
+def rename_layer(folder: Path) -> None:
+    """The last layer's tensors are called like those of a head beside the layers."""
+    path = folder / "model.safetensors"
+    last = f"model.layers.{LAYERS}."
+    save_file(
+        {name.replace(last, "mtp.layers.0."): each for name, each in load_file(path).items()}, path
+    )
 
 
 def add_tensors(folder: Path, tensors: dict[str, Tensor]) -> None:
@@ -383,7 +458,7 @@ def written(kind: str, head: str, folder: Path, *, counts: bool = False) -> Serv
     hub, mtp = folder / "hub", head == "mtp"
     reference = served_model(kind, hub, drafts=mtp, counts=counts)
     slow: Eagle3 | MTP = (
-        MTP(reference)
+        (QwenMTP if kind in HYBRIDS else MTP)(reference)
         if mtp
         else Eagle3(reference, own=295 if counts else 100, normed=head == "eagle3, normed")
     )

@@ -57,6 +57,8 @@ class _Front:
     """Of EAGLE-3: normed embeddings."""
     hidden_norm: RowsProgram | None = None
     """Of EAGLE-3."""
+    onward: RowsProgram | None = None
+    """Of the layer's own result, for further drafts; None: it stays as it is."""
 
 
 class CPUHead:
@@ -104,6 +106,9 @@ class CPUHead:
             raise StepCancelled
         self._keep.keep()
         found = self._taps.taken(len(batch.tokens))[torch.from_numpy(rows)]
+        if self._front.onward is not None and len(rows):
+            none = np.zeros(len(rows), dtype=np.int32)
+            found = torch.from_numpy(self._front.onward(none, found.numpy()))
         served = self._config.served_vocab
         return in_served_vocabulary(torch.from_numpy(logits), self._ids, served), found
 
@@ -167,7 +172,8 @@ class _Loader:
         if read.embedding is None:
             raise ValueError("a head has an embedding")
         entry = JoinedEntry(width, read.embedding, found[0], found[1], *halves)
-        return read, _Front(entry, self._rows(normed(found[2], width))), None
+        onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
+        return read, _Front(entry, self._rows(normed(found[2], width)), onward=onward), None
 
     def _packed(self, matrix: np.ndarray) -> PackedMatrix:
         """Half a matrix is never packed to whole numbers."""
