@@ -23,14 +23,8 @@ from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.loaders import draft_loader
 from penstock_worker.states.interface import STATELESS, States
 from tests.worker.speculation.draft_folders import draft_setup
-from tests.worker.speculation.head_folders import (
-    HYBRIDS,
-    POSITIONS,
-    VOCAB,
-    Served,
-    drafts_of,
-    written,
-)
+from tests.worker.speculation.head_folders import HYBRIDS, Served, written
+from tests.worker.speculation.slow_heads import POSITIONS, VOCAB, drafts_of
 
 SIZE, BLOCKS = 16, 40
 GREEDY = TokenSampling(0, temperature=0.0)
@@ -42,7 +36,7 @@ ATTENDING = [
     ("Glm4Moe", "mtp"),
     ("DeepseekV3", "mtp"),
 ]
-CASES = [*ATTENDING, *((kind, "mtp") for kind in HYBRIDS)]
+CASES = [*ATTENDING, ("Qwen3Next", "eagle3"), *((kind, "mtp") for kind in HYBRIDS)]
 
 
 def named(cases: list[tuple[str, str]]) -> list[str]:

@@ -169,8 +169,8 @@ class _Loader:
         matrix = packing.tensor("eh_proj.weight", (width, 2 * width))
         halves = [self._packed(matrix[:, :width]), self._packed(matrix[:, width:])]
         read = self._read()
-        if read.embedding is None:
-            raise ValueError("a head has an embedding")
+        if read.embedding is None or read.norm is None:
+            raise ValueError("a head has an embedding, and a norm behind its layer")
         entry = JoinedEntry(width, read.embedding, found[0], found[1], *halves)
         onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
         return read, _Front(entry, self._rows(normed(found[2], width)), onward=onward), None
