@@ -109,6 +109,7 @@ _OTHER_HALVES = re.compile(
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 
 _OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
+"""In front of the names of what makes drafts."""
 
 _ENCODER = re.compile(r"^model\.encoder\.")
 """That of an encoder-decoder model, which is a tower here."""

@@ -38,10 +38,10 @@ class OwnHead:
         begins = self.begins(layers)
         if not name.startswith(begins):
             return None
-        module, _, kind = name.removeprefix(begins).rpartition(".")
+        own = name.removeprefix(begins)
+        module, _, kind = own.rpartition(".")
         if module in self.modules:
             return f"{self.modules[module]}.{kind}"
-        own = f"{module}.{kind}"
         if self.prefix is None:
             return f"layers.0.{own}"
         further = own.startswith("layers.") and not own.startswith("layers.0.")
@@ -71,4 +71,5 @@ BESIDE_THE_LAYERS = OwnHead(
     prefix="mtp.",
     normed_result=True,
 )
-"""Of Qwen3-Next and Qwen3.5."""
+"""Of Qwen3-Next and Qwen3.5 (Qwen team, "Qwen3-Next", 2025; what it computes, as vLLM's models
+qwen3_next_mtp and qwen3_5_mtp have it)."""
