@@ -139,6 +139,9 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     else a product joins both in front of the layer (DeepSeek-V3)."""
     normed_residual: bool = False
     """Of `beside`: whether the residual begins with the hidden state's norm."""
+    normed_result: bool = False
+    """Whether further drafts are made of what is behind its norm (Qwen3-Next); else of what is in
+    front of it."""
 
     @property
     def attention_inputs(self) -> int:

@@ -81,7 +81,8 @@ def said(text: str) -> SpeculativeConfig:
 def test_heads_are_named_as_elsewhere() -> None:
     eagle = said('{"method": "eagle3", "model": "/heads/one", "num_speculative_tokens": 3}')
     assert (eagle.method, eagle.model, eagle.before) == ("eagle3", "/heads/one", ())
-    assert said('{"method": "deepseek_mtp"}') == said('{"method": "mtp"}')
+    for name in ("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp"):
+        assert said(f'{{"method": "{name}"}}') == said('{"method": "mtp"}')
     for text, words in (
         ('{"method": "eagle3"}', "method eagle3 needs what drafts"),
         ('{"method": "mtp", "model": "x"}', "mtp is the model's own, with no model beside it"),

@@ -69,7 +69,9 @@ def test_who_drafts_and_who_does_not_finds_the_same_blocks(
     assert len([path for path in (tmp_path / "kv").iterdir() if path.is_dir()]) == 1
 
 
-@pytest.mark.parametrize(("kind", "head"), [("Llama", "eagle3"), ("DeepseekV3", "mtp")])
+@pytest.mark.parametrize(
+    ("kind", "head"), [("Llama", "eagle3"), ("DeepseekV3", "mtp"), ("Qwen3Next", "mtp")]
+)
 @pytest.mark.usefixtures("eager")
 def test_beside_a_head(models, tmp_path: Path, kind: str, head: str) -> None:  # type: ignore[no-untyped-def]
     model = models(kind, head)

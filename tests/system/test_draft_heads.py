@@ -16,6 +16,7 @@ from penstock.protocol.from_worker import WorkerHello
 from tests.system.eager_drafts import eager
 from tests.system.in_process import WORKER, Numerics, System, Way
 from tests.system.test_matrix import BLOCK, GREEDY, OURS, Results, prompt, results, submit_crowd
+from tests.system.test_recurrent import Poisoned
 from tests.worker.speculation.head_folders import Served, written
 
 __all__ = ["eager"]
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("eager")]
 
 @dataclass(frozen=True)
 class Case:
-    """budget, mode: see Way.  blocks: so few that sequences are preempted."""
+    """budget, mode, checkpoints: see Way.  blocks: so few that sequences are preempted."""
 
     kind: str
     head: str
@@ -32,6 +33,8 @@ class Case:
     mode: PreemptionMode
     backend: str = "cpu"
     before: tuple[str, ...] = ()
+    blocks: int = 14
+    checkpoints: int | None = None
 
 
 CASES = {
@@ -39,6 +42,14 @@ CASES = {
     "suffix before eagle3, swapped": Case("Llama", "eagle3", 64, "swap", before=("suffix",)),
     "eagle3 by reference": Case("Llama", "eagle3", 64, "recompute", backend="reference"),
     "mtp, swapped": Case("DeepseekV3", "mtp", 64, "swap"),
+    "recurrent": Case("Qwen3Next", "mtp", 96, "recompute", blocks=36, checkpoints=32),
+    "recurrent, swapped": Case("Qwen3_5", "mtp", 64, "swap", blocks=32, checkpoints=32),
+    "recurrent, suffix before": Case(
+        "Qwen3_5Moe", "mtp", 64, "recompute", before=("suffix",), blocks=36, checkpoints=32
+    ),
+    "recurrent by reference": Case(
+        "Qwen3Next", "mtp", 96, "recompute", backend="reference", blocks=36, checkpoints=32
+    ),
 }
 
 
@@ -59,7 +70,7 @@ def undisturbed(models: Callable[[str, str], Served]) -> Callable[[str, str, str
     def run(kind: str, head: str, backend: str) -> Results:
         found: Results = {}
         for number, ours in OURS.items():
-            way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1)
+            way = Way(BLOCK, 2048, 128, prefix_caching=False, steps=1, checkpoints=256)
             system = System(models(kind, head).folder, Numerics(backend, "float32"), way)
             system.submit(number, *ours)
             system.run()
@@ -81,12 +92,14 @@ def test_no_bit_depends_on_a_head(
     way = Way(
         BLOCK,
         case.budget,
-        14,
+        case.blocks,
         preemption=case.mode,
+        checkpoints=case.checkpoints,
         host_kib=32768 if case.mode == "swap" else 0,
         speculation=json.dumps(asked),
     )
-    system = System(model.folder, Numerics(case.backend, "float32"), way)
+    kind = System if case.checkpoints is None else Poisoned
+    system = kind(model.folder, Numerics(case.backend, "float32"), way)
     submit_crowd(system)
     system.run()
     assert results(system) == true
@@ -102,7 +115,8 @@ def test_no_bit_depends_on_a_head(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "most"), [("Llama", "eagle3", 1), ("DeepseekV3", "mtp", 4)]
+    ("kind", "head", "most"),
+    [("Llama", "eagle3", 1), ("DeepseekV3", "mtp", 4), ("Qwen3Next", "mtp", 4)],
 )
 def test_a_head_that_knows_its_model_is_mostly_right(
     kind: str, head: str, most: int, models: Callable[[str, str], Served]
@@ -118,13 +132,17 @@ def test_a_head_that_knows_its_model_is_mostly_right(
     assert system.kept > 0.9 * system.drafted
 
 
+@pytest.mark.parametrize(("kind", "head"), [("Llama", "eagle3"), ("Qwen3Next", "mtp")])
 def test_a_new_worker_goes_on_where_the_last_one_was(
+    kind: str,
+    head: str,
     models: Callable[[str, str], Served],
     undisturbed: Callable[[str, str, str], Results],
 ) -> None:
     """It has neither keys and values nor hidden states of what was computed before."""
-    model = models("Llama", "eagle3")
-    way = Way(BLOCK, 64, 64, speculation=json.dumps(model.said | {"num_speculative_tokens": 3}))
+    model = models(kind, head)
+    asked = json.dumps(model.said | {"num_speculative_tokens": 3})
+    way = Way(BLOCK, 64, 64 if head == "eagle3" else 256, speculation=asked)
     system = System(model.folder, Numerics("cpu", "float32"), way)
     for number, ours in OURS.items():
         system.submit(number, *ours)
@@ -134,5 +152,5 @@ def test_a_new_worker_goes_on_where_the_last_one_was(
     system.core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
     kept = system.kept
     system.run()
-    assert results(system) == undisturbed("Llama", "eagle3", "cpu")
+    assert results(system) == undisturbed(kind, head, "cpu")
     assert system.kept > kept

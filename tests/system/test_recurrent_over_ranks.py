@@ -3,6 +3,7 @@ its own part, and checkpoints of them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,16 @@ from penstock_worker.forward import reference
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.parallel.report import report
+from tests.system.eager_drafts import eager
 from tests.system.in_process import WORKER, Heard, Numerics, System, Way, recode
 from tests.worker.checkpoints import TINY
 from tests.worker.models.test_recurrent_models import read
 from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
+from tests.worker.speculation.head_folders import written
 
 pytestmark = pytest.mark.timeout(240)
+__all__ = ["eager"]
 
 FLOAT = Numerics("reference", "float32")
 GREEDY = TokenSampling(seed=1, temperature=0.0, logprobs=2)
@@ -195,3 +199,20 @@ def test_tensor_parallel_ranks(folder_of: Callable[..., Path], case: str) -> Non
         same = sum(a == b for a, b in zip(heard.tokens, true[key].tokens, strict=True))
         assert same == len(heard.tokens), key
         assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-4), key
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_head_drafts_the_same_on_each_rank(tmp_path: Path) -> None:
+    """Each has all of the head, and its own part of the states that go back."""
+    model = written("Qwen3Next", "mtp", tmp_path, counts=True)
+    asked = json.dumps(model.said | {"num_speculative_tokens": 3})
+    found = []
+    with Formed(2) as formed:
+        for said in ("off", asked):
+            way = Way(16, 64, 128, steps=1, checkpoints=16, speculation=said)
+            found.append(answers(OverRanks(model.folder, way, formed)))
+    for key, heard in found[1].items():
+        assert heard.tokens == found[0][key].tokens
+        assert heard.logprobs == found[0][key].logprobs
+    assert sum(heard.drafted for heard in found[1].values()) > 20
+    assert sum(heard.kept for heard in found[1].values()) > 10

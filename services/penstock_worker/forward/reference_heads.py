@@ -57,7 +57,7 @@ class ReferenceHead(LayerByLayer):
         )[torch.from_numpy(rows)]
         self._count_layer()
         logits = in_served_vocabulary(model.logits(found), model.ids, model.config.served_vocab)
-        return logits, found
+        return logits, model.onward(found)
 
 
 def _padded(rows: Tensor) -> Tensor:

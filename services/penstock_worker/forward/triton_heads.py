@@ -96,7 +96,8 @@ class TritonHead(LayerByLayer):
         found, count = computed.index_select(0, step.wanted), model.config.served_vocab
         if not len(rows):
             return found.new_empty(0, count, dtype=torch.float32), found
-        return in_served_vocabulary(model.logits(found), self._ids, count), found
+        logits = in_served_vocabulary(model.logits(found), self._ids, count)
+        return logits, model.onward(found)
 
 
 @dataclass(frozen=True)

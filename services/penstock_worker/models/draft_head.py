@@ -106,6 +106,10 @@ class DraftHeadModel:
         rotations = tuple(rotary.at(positions) for rotary in self._rotaries)
         return self._front(self._embed(tokens), hidden, Step(rotations, attention))
 
+    def onward(self, hidden: Tensor) -> Tensor:
+        """Maps the layer's output, [rows, hidden], to the hidden states of further drafts."""
+        return self._norm(hidden) if self.config.normed_result else hidden
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Maps [rows, hidden] to logits of its own ids, [rows, vocab] float32."""
         return self._head(self._norm(hidden))

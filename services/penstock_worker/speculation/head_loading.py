@@ -10,6 +10,7 @@ from types import ModuleType
 import msgspec
 
 from penstock.errors import StartupError
+from penstock.families.finding import served_family
 from penstock.kv_layout import state_of
 from penstock.model_config import HeadConfig, ModelConfig, PreparedModel, WeightFiles
 from penstock.prepare import load_manifest
@@ -167,10 +168,15 @@ def _checked(served: Recipe, prepared: PreparedModel, setup: Setup, ranks: Ranks
             f" {ranks.place.pipeline}, and has to be 1"
         )
     config = prepared.decoder
-    if served.kv_groups[0].forgets or state_of(served.kv_groups) is not None:
+    if served.kv_groups[0].forgets:
         raise StartupError(
-            f"{asked} is not served for a model with recurrent layers, or without a layer that sees"
-            f" the whole context, as {prepared.name} is; on a CPU, suffix and ngram are"
+            f"{asked} is not served for a model without a layer that sees the whole context, as"
+            f" {prepared.name} is; suffix and ngram are"
+        )
+    if isinstance(served, DeviceRecipe) and state_of(served.kv_groups) is not None:
+        raise StartupError(
+            f"{asked} is not served on a GPU for a model with recurrent layers, as {prepared.name}"
+            " is, whose states don't go back there behind drafts; on a CPU it is"
         )
     if config.encoder_rows:
         raise StartupError(f"{asked} is not served for {prepared.name}, which has an encoder")
@@ -199,12 +205,13 @@ def _described(prepared: PreparedModel, setup: Setup) -> tuple[HeadConfig, Weigh
 
 
 def mtp_head(served: ModelConfig) -> HeadConfig:
-    """Returns what the head of a model's own checkpoint is: one more layer like the last one
-    (DeepSeek-AI, "DeepSeek-V3 technical report", 2024)."""
+    """Returns what the head of a model's own checkpoint is: one more layer like the last one that
+    attends (DeepSeek-AI, "DeepSeek-V3 technical report", 2024)."""
+    layers = [served.layer(number) for number in range(served.num_layers)]
     fields = {name: getattr(served, name) for name in ModelConfig.__struct_fields__}
     fields |= {
         "num_layers": 1,
-        "layers": (served.layer(served.num_layers - 1),),
+        "layers": (next(layer for layer in reversed(layers) if layer.attends),),
         "tie_word_embeddings": False,
         "vision": None,
         "audio": None,
@@ -214,6 +221,7 @@ def mtp_head(served: ModelConfig) -> HeadConfig:
         served_vocab=served.vocab_size,
         served_hidden=served.hidden_size,
         taps=(served.num_layers,),
+        normed_result=served_family(served.architecture).own_head.normed_result,
     )
 
 

@@ -18,8 +18,10 @@ import torch
 from penstock.errors import StartupError, UnsupportedModel
 from penstock.families.family import TensorNames
 from penstock.families.finding import served_family
+from penstock.families.own_head import JOIN
 from penstock.model_config import HeadConfig, ModelConfig, WeightFiles
 from penstock_worker.weights.family_names import by_our_names
+from penstock_worker.weights.names import with_head_from_hub
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import CPU
 from penstock_worker.weights.quantised import QuantisedWeights
@@ -30,15 +32,6 @@ from penstock_worker.weights.weights import Weights
 EMBEDDING, HEAD, NORM = "embed_tokens.weight", "lm_head.weight", "norm.weight"
 SERVED_NORM, IDS = "served_norm.weight", "ids"
 
-_OF_MTP = {
-    "enorm.weight": "enorm.weight",
-    "hnorm.weight": "hnorm.weight",
-    "eh_proj.weight": "eh_proj.weight",
-    "embed_tokens.weight": EMBEDDING,
-    "shared_head.head.weight": HEAD,
-    "shared_head.norm.weight": NORM,
-}
-"""What stands beside the layer, behind `layers.N.`."""
 _MIDDLE = "midlayer."
 """What SpecForge's files call the layer."""
 
@@ -52,28 +45,28 @@ def mtp_weights(
     *,
     keep_quantised: bool = False,
 ) -> Weights:
-    """Opens the first layer behind the model's last. With `keep_quantised`, matrices of quantised
-    types are not unpacked. Raises StartupError if the files have none that drafts."""
+    """Opens the head that a checkpoint has of its own. With `keep_quantised`, matrices of quantised
+    types are not unpacked. Raises StartupError if the files have none."""
     if files.format != "safetensors":
         raise StartupError(
             f"speculative_config: method mtp is not served with {files.format} files; with"
             " safetensors it is"
         )
-    found = safetensors_tensors(files.files, quantised=files.quantised)
-    at = f"layers.{served.num_layers}."
-    own = {
-        _OF_MTP.get(name.removeprefix(at), f"layers.0.{name.removeprefix(at)}"): stored
-        for name, stored in found.items()
-        if name.startswith(at)
-    }
-    if "eh_proj.weight" not in own:
+    family = served_family(config.architecture)
+    found = safetensors_tensors(files.files, with_head_from_hub, files.quantised)
+    own: dict[str, StoredTensor] = {}
+    for name, stored in found.items():
+        ours = family.own_head.our_name(name, served.num_layers)
+        if ours is not None:
+            own[ours] = stored
+    if f"{JOIN}.weight" not in own:
         raise StartupError(
             f"speculative_config: method mtp needs a head of the checkpoint's own, and it has no"
-            f" {at}eh_proj; method suffix is allowed with every model"
+            f" {family.own_head.join(served.num_layers)}; method suffix is allowed with every model"
         )
     head = EMBEDDING if served.tie_word_embeddings else HEAD
     _share(own, found, {EMBEDDING: EMBEDDING, HEAD: head, SERVED_NORM: NORM})
-    names = replace(served_family(config.architecture).hub_names, layers_for_drafts=False)
+    names = replace(family.hub_names, layers_for_drafts=False)
     kind = QuantisedWeights if keep_quantised and files.quantised is not None else Weights
     return kind(by_our_names(own, names, config), dtype, device)
 

@@ -108,6 +108,9 @@ _OTHER_HALVES = re.compile(
 )
 """What a model has beside its decoder: what sees or hears, or makes drafts (mtp)."""
 
+_OWN_HEAD = re.compile(r"^(?:model\.)?(?=mtp\.)")
+"""In front of the names of what makes drafts."""
+
 _ENCODER = re.compile(r"^model\.encoder\.")
 """That of an encoder-decoder model, which is a tower here."""
 _DECODER = re.compile(r"^(?:model\.decoder|model|backbone)\.")
@@ -119,6 +122,11 @@ def from_hub(name: str) -> str | None:
     if _IGNORED.search(name) or _OTHER_HALVES.match(name) or _ENCODER.match(name):
         return None
     return _DECODER.sub("", _TEXT_HALF.sub("", name))
+
+
+def with_head_from_hub(name: str) -> str | None:
+    """As `from_hub`, but what makes drafts keeps its name, `mtp.…`."""
+    return _OWN_HEAD.sub("", name) if _OWN_HEAD.match(name) else from_hub(name)
 
 
 def from_gguf(name: str) -> str:

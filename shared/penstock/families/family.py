@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.own_head import LAYER_BEHIND_THE_LAST, OwnHead
 from penstock.formats.fields import Fields
 from penstock.model_config import ModelConfig
 
@@ -65,3 +66,5 @@ class Family:
     read_gguf: Callable[[GGUFMetadata], ModelConfig] | None = None
     hub_names: TensorNames = TensorNames()
     gguf_names: TensorNames = TensorNames()
+    own_head: OwnHead = LAYER_BEHIND_THE_LAST
+    """Of safetensors files that have one."""

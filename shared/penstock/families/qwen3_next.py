@@ -16,6 +16,7 @@ from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family, TensorNames
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.own_head import BESIDE_THE_LAYERS
 from penstock.families.qwen3_moe import GGUF_NAMES as GGUF_EXPERTS
 from penstock.formats.fields import Fields
 from penstock.layer_spec import AttentionSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
@@ -214,6 +215,7 @@ QWEN3_NEXT = Family(
     gguf="qwen3next",
     read_gguf=_gguf_next,
     gguf_names=GGUF_NAMES,
+    own_head=BESIDE_THE_LAYERS,
 )
 QWEN3_5 = Family(
     "qwen3_5",
@@ -224,6 +226,7 @@ QWEN3_5 = Family(
     gguf="qwen35",
     read_gguf=_gguf_dense,
     gguf_names=GGUF_NAMES,
+    own_head=BESIDE_THE_LAYERS,
 )
 QWEN3_5_MOE = Family(
     "qwen3_5_moe",
@@ -234,4 +237,5 @@ QWEN3_5_MOE = Family(
     gguf="qwen35moe",
     read_gguf=_gguf_moe,
     gguf_names=GGUF_NAMES,
+    own_head=BESIDE_THE_LAYERS,
 )

@@ -1,11 +1,9 @@
-"""Models with heads that draft for them: transformers' own with random weights, and heads as slow
-and obvious torch, after the published definitions."""
+"""Models with heads that draft for them, in folders: transformers' own with random weights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,21 @@ from penstock.model_config import GenerationDefaults, ModelConfig, PreparedModel
 from penstock.prepare.draft_head import read_head
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
 from penstock.prepare.hub_config import read_config
+from tests.worker.models.family_cases import QUARTER, config_class
+from tests.worker.speculation.slow_heads import (
+    FULL,
+    HIDDEN,
+    LAYERS,
+    LINEAR,
+    MTP,
+    POSITIONS,
+    VOCAB,
+    Eagle3,
+    QwenMTP,
+    Reference,
+    circle,
+)
 
-VOCAB, HIDDEN, LAYERS, POSITIONS = 301, 64, 4, 256
 COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
@@ -52,11 +63,29 @@ LATENTS = {
     "qk_nope_head_dim": 16,
     "v_head_dim": 16,
 }
+HYBRID = GROUPED | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "rope_parameters": QUARTER | {"partial_rotary_factor": 0.5},
+}
+HYBRID_LAYERS = [LINEAR, FULL, LINEAR, LINEAR, FULL]
+"""The fifth is a head's, which the model doesn't have."""
+HYBRID_EXPERTS = {
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 40,
+}
+HYBRIDS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 SERVED = {
     "Llama": GROUPED,
     "Qwen3": GROUPED,
     "Glm4Moe": GROUPED | EXPERTS | {"use_qk_norm": True},
     "DeepseekV3": LATENTS | EXPERTS,
+    "Qwen3Next": HYBRID | {"num_experts": 8, **HYBRID_EXPERTS},
+    "Qwen3_5": HYBRID | {"tie_word_embeddings": True},
+    "Qwen3_5Moe": HYBRID | {"num_experts": 6, **HYBRID_EXPERTS},
 }
 """By the first part of transformers' class."""
 
@@ -74,256 +103,27 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
             each.data.copy_((0.0 if "bias" in name else 1.0) + values / 5)
 
 
-def circle() -> tuple[Tensor, Tensor]:
-    """Returns embeddings of all ids, [vocab, hidden], and a matrix that maps each to the next
-    one's."""
-    generator = torch.Generator().manual_seed(4)
-    turns = 1 + torch.randperm(VOCAB // 2, generator=generator)[: HIDDEN // 2]
-    angles = 2 * torch.pi * turns / VOCAB
-    each = torch.arange(VOCAB)[:, None] * angles
-    step = torch.zeros(HIDDEN, HIDDEN)
-    cos, sin, half = angles.cos().diag(), angles.sin().diag(), HIDDEN // 2
-    step[:half, :half], step[:half, half:] = cos, -sin
-    step[half:, :half], step[half:, half:] = sin, cos
-    return torch.cat((each.cos(), each.sin()), 1), step
-
-
 def count_on(hub: Any) -> None:
     """Makes a model say mostly the id behind the last token's, whatever its layers add to it."""
     embeddings, step = circle()
+    # Where norms add 1 to their weights, what layers read is twice as large.
+    share = 0.02 if hub.config.model_type.startswith("qwen3_") else 0.1
     for name, each in hub.named_parameters():
-        if "o_proj" in name or "down_proj" in name:
-            each.data.mul_(0.1)
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            each.data.mul_(share)
     hub.model.embed_tokens.weight.data.copy_(embeddings)
     hub.model.norm.weight.data.fill_(1.0)
-    hub.lm_head.weight.data.copy_(embeddings @ step)
-
-
-@dataclass
-class Reference:
-    """A model by transformers' layers, without any cache."""
-
-    hub: Any
-    layers: int = LAYERS
-    steps: dict[str, Any] = field(default_factory=dict)
-
-    def through(self, hidden: Tensor, layers: Any) -> list[Tensor]:
-        """Returns [rows, hidden] in front of the first layer and behind each of them."""
-        rows = hidden.shape[0]
-        positions = torch.arange(rows)[None]
-        turned = self.hub.model.rotary_emb(hidden[None], positions)
-        mask = torch.full((1, 1, rows, rows), torch.finfo(torch.float32).min).triu(1)
-        found = [hidden]
-        for layer in layers:
-            made = layer(
-                found[-1][None],
-                attention_mask=mask,
-                position_ids=positions,
-                position_embeddings=turned,
-            )
-            found.append((made[0] if isinstance(made, tuple) else made)[0])
-        return found
-
-    def embedded(self, tokens: list[int]) -> Tensor:
-        return self.hub.model.embed_tokens(torch.tensor(tokens))
-
-    def hidden(self, tokens: list[int]) -> list[Tensor]:
-        return self.through(self.embedded(tokens), self.hub.model.layers[: self.layers])
-
-    def next(self, tokens: list[int]) -> int:
-        """The likeliest token behind these."""
-        last = self.hub.model.norm(self.hidden(tokens)[-1][-1])
-        return int(self.hub.lm_head(last).argmax())
-
-
-HeadRows = Callable[[list[int], Tensor], tuple[int, Tensor]]
-"""Maps the tokens behind, and hidden states of as many rows, to a draft and the last row to go on
-with."""
-
-
-def drafts_of(rows: HeadRows, tokens: list[int], hidden: Tensor, most: int) -> list[int]:
-    """What a head says greedily behind `tokens`, of which all but the last have hidden states. All
-    of its rows anew for each draft."""
-    drafts: list[int] = []
-    for _ in range(most):
-        draft, last = rows([*tokens[1:], *drafts], hidden)
-        hidden = torch.cat((hidden, last[None]))
-        drafts.append(draft)
-    return drafts
-
-
-def rms(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
-
-
-class Eagle3:
-    """A head after Li et al., "EAGLE-3", 2025: one layer whose attention reads the norms of the
-    token's embedding and of the hidden state side by side."""
-
-    def __init__(self, reference: Reference, seed: int = 5, *, own: int = 96, normed: bool = False):
-        """`own`: ids that it may draft. `normed`: see norm_before_residual."""
-        self.reference = reference
-        self.normed = normed
-        heads, keys, size, inner = 4, 2, 16, 48
-        shapes = {
-            "fc": (HIDDEN, 3 * HIDDEN),
-            "midlayer.self_attn.q_proj": (heads * size, 2 * HIDDEN),
-            "midlayer.self_attn.k_proj": (keys * size, 2 * HIDDEN),
-            "midlayer.self_attn.v_proj": (keys * size, 2 * HIDDEN),
-            "midlayer.self_attn.o_proj": (HIDDEN, heads * size),
-            "midlayer.mlp.gate_proj": (inner, HIDDEN),
-            "midlayer.mlp.up_proj": (inner, HIDDEN),
-            "midlayer.mlp.down_proj": (HIDDEN, inner),
-            "midlayer.hidden_norm": (HIDDEN,),
-            "midlayer.input_layernorm": (HIDDEN,),
-            "midlayer.post_attention_layernorm": (HIDDEN,),
-            "norm": (HIDDEN,),
-            "lm_head": (own, HIDDEN),
-        }
-        generator = torch.Generator().manual_seed(seed)
-        self.tensors: dict[str, Tensor] = {}
-        for name, shape in shapes.items():
-            values = torch.randn(shape, generator=generator)
-            scaled = values * 1.6 / shape[-1] ** 0.5 if len(shape) > 1 else 1 + values / 5
-            self.tensors[f"{name}.weight"] = scaled
-        self.ids = torch.randperm(VOCAB, generator=generator)[:own].sort().values
-        self.config = {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            "vocab_size": VOCAB,
-            "draft_vocab_size": own,
-            "hidden_size": HIDDEN,
-            "intermediate_size": inner,
-            "num_hidden_layers": 1,
-            "num_attention_heads": heads,
-            "num_key_value_heads": keys,
-            "head_dim": size,
-            "max_position_embeddings": POSITIONS,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 10_000.0,
-            "norm_before_residual": normed,
-        }
-
-    def write(self, folder: Path) -> None:
-        """As SpecForge does."""
-        folder.mkdir()
-        own = torch.arange(len(self.ids))
-        mask = torch.zeros(VOCAB, dtype=torch.bool)
-        mask[self.ids] = True
-        tables = {"d2t": self.ids - own, "t2d": mask}
-        save_file(self.tensors | tables, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(self.config))
-
-    def count_on(self) -> None:
-        """See above; of one draft only, as a hidden state stands for the token before."""
-        embeddings, step = circle()
-        for name in ("self_attn.o_proj", "mlp.down_proj"):
-            self._layer(name).mul_(0.1)
-        fc = self.tensors["fc.weight"]
-        fc.mul_(0.02)[:, -HIDDEN:] += step
-        self.tensors["norm.weight"].fill_(1.0)
-        self.tensors["lm_head.weight"].copy_((embeddings @ step)[self.ids])
-
-    def taken(self, tokens: list[int]) -> Tensor:
-        found = self.reference.hidden(tokens)
-        taps = (2, LAYERS // 2, LAYERS - 3)
-        joined = torch.cat([found[number] for number in taps], -1)
-        return joined @ self.tensors["fc.weight"].T
-
-    def _layer(self, name: str) -> Tensor:
-        return self.tensors[f"midlayer.{name}.weight"]
-
-    def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
-        normed = rms(hidden, self._layer("hidden_norm"))
-        embedded = rms(self.reference.embedded(tokens), self._layer("input_layernorm"))
-        residual = normed if self.normed else hidden
-        residual = residual + self._attention(torch.cat((embedded, normed), -1))
-        inner = rms(residual, self._layer("post_attention_layernorm"))
-        gate = torch.nn.functional.silu(inner @ self._layer("mlp.gate_proj").T)
-        made = gate * (inner @ self._layer("mlp.up_proj").T)
-        last = (residual + made @ self._layer("mlp.down_proj").T)[-1]
-        logits = rms(last, self.tensors["norm.weight"]) @ self.tensors["lm_head.weight"].T
-        return int(self.ids[int(logits.argmax())]), last
-
-    def _attention(self, both: Tensor) -> Tensor:
-        rows, size = both.shape[0], 16
-        q, k, v = (
-            (both @ self._layer(f"self_attn.{name}_proj").T).view(rows, -1, size).transpose(0, 1)
-            for name in "qkv"
-        )
-        q, k = (_turned(each) for each in (q, k))
-        k, v = (each.repeat_interleave(q.shape[0] // each.shape[0], 0) for each in (k, v))
-        scores = q @ k.transpose(1, 2) / size**0.5
-        scores = scores + torch.full((rows, rows), -1e30).triu(1)
-        mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(rows, -1)
-        return mixed @ self._layer("self_attn.o_proj").T
-
-
-def _turned(x: Tensor) -> Tensor:
-    """Rotary positions, [heads, rows, size], with halves apart."""
-    half = x.shape[-1] // 2
-    angles = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(half) / half)
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat(
-        (
-            first * angles.cos() - second * angles.sin(),
-            second * angles.cos() + first * angles.sin(),
-        ),
-        -1,
-    )
-
-
-class MTP:
-    """A head after DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2: the layer behind
-    the model's last, by transformers' code."""
-
-    def __init__(self, reference: Reference, seed: int = 5) -> None:
-        self.reference = reference
-        generator = torch.Generator().manual_seed(seed)
-        shapes = {
-            "enorm": (HIDDEN,),
-            "hnorm": (HIDDEN,),
-            "shared_head.norm": (HIDDEN,),
-            "eh_proj": (HIDDEN, 2 * HIDDEN),
-        }
-        self.tensors: dict[str, Tensor] = {}
-        for name, shape in shapes.items():
-            values = torch.randn(shape, generator=generator)
-            scaled = values * 1.6 / shape[-1] ** 0.5 if len(shape) > 1 else 1 + values / 5
-            self.tensors[f"model.layers.{LAYERS}.{name}.weight"] = scaled
-        self.eps = reference.hub.config.rms_norm_eps
-
-    def count_on(self) -> None:
-        """See above: half by the embedding, half by the hidden state."""
-        _, step = circle()
-        for name in ("enorm", "hnorm", "shared_head.norm"):
-            self._own(name).fill_(1.0)
-        joined = torch.cat((torch.eye(HIDDEN), step), 1)
-        self._own("eh_proj").mul_(0.02).add_(joined)
-
-    def taken(self, tokens: list[int]) -> Tensor:
-        return self.reference.hub.model.norm(self.reference.hidden(tokens)[-1])
-
-    def _own(self, name: str) -> Tensor:
-        return self.tensors[f"model.layers.{LAYERS}.{name}.weight"]
-
-    def rows(self, tokens: list[int], hidden: Tensor) -> tuple[int, Tensor]:
-        embedded = rms(self.reference.embedded(tokens), self._own("enorm"), self.eps)
-        both = torch.cat((embedded, rms(hidden, self._own("hnorm"), self.eps)), -1)
-        layer = self.reference.hub.model.layers[LAYERS]
-        last = self.reference.through(both @ self._own("eh_proj").T, [layer])[-1][-1]
-        normed = rms(last, self._own("shared_head.norm"), self.eps)
-        return int(self.reference.hub.lm_head(normed).argmax()), last
+    if not hub.config.tie_word_embeddings:
+        hub.lm_head.weight.data.copy_(embeddings @ step)
 
 
 def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False) -> Reference:
     """Writes a model in the hub's format. `drafts`: one more layer than it has is its head's.
     `counts`: it mostly says the next id."""
-    config = getattr(transformers, f"{kind}Config")(
-        **COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts},
-        attn_implementation="eager",
-    )
+    settings = COMMON | SERVED[kind] | {"num_hidden_layers": LAYERS + drafts}
+    if kind in HYBRIDS:
+        settings["layer_types"] = HYBRID_LAYERS[: LAYERS + drafts]
+    config = config_class(kind)(**settings, attn_implementation="eager")
     hub = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         randomise(hub, 1)
@@ -333,10 +133,24 @@ def served_model(kind: str, folder: Path, *, drafts: bool, counts: bool = False)
     if drafts:
         path = folder / "config.json"
         said = json.loads(path.read_text())
-        said |= {"num_hidden_layers": LAYERS, "num_nextn_predict_layers": 1}
+        said["num_hidden_layers"] = LAYERS
         said.pop("mlp_layer_types", None)
+        if kind in HYBRIDS:
+            said["layer_types"] = said["layer_types"][:LAYERS]
+            rename_layer(folder)
+        else:
+            said["num_nextn_predict_layers"] = 1
         path.write_text(json.dumps(said))
     return Reference(hub)
+
+
+def rename_layer(folder: Path) -> None:
+    """The last layer's tensors are called like those of a head beside the layers."""
+    path = folder / "model.safetensors"
+    last = f"model.layers.{LAYERS}."
+    save_file(
+        {name.replace(last, "mtp.layers.0."): each for name, each in load_file(path).items()}, path
+    )
 
 
 def add_tensors(folder: Path, tensors: dict[str, Tensor]) -> None:
@@ -383,7 +197,7 @@ def written(kind: str, head: str, folder: Path, *, counts: bool = False) -> Serv
     hub, mtp = folder / "hub", head == "mtp"
     reference = served_model(kind, hub, drafts=mtp, counts=counts)
     slow: Eagle3 | MTP = (
-        MTP(reference)
+        (QwenMTP if kind in HYBRIDS else MTP)(reference)
         if mtp
         else Eagle3(reference, own=295 if counts else 100, normed=head == "eagle3, normed")
     )

@@ -21,28 +21,29 @@ from penstock_worker.sampler.host import HostSampler
 from penstock_worker.speculation.draft_head import PENDING, DraftHead
 from penstock_worker.speculation.hidden_rows import HiddenRows
 from penstock_worker.speculation.loaders import draft_loader
+from penstock_worker.states.interface import STATELESS, States
 from tests.worker.speculation.draft_folders import draft_setup
-from tests.worker.speculation.head_folders import (
-    POSITIONS,
-    VOCAB,
-    Served,
-    drafts_of,
-    written,
-)
+from tests.worker.speculation.head_folders import HYBRIDS, Served, written
+from tests.worker.speculation.slow_heads import POSITIONS, VOCAB, drafts_of
 
 SIZE, BLOCKS = 16, 40
 GREEDY = TokenSampling(0, temperature=0.0)
 
 
-CASES = [
+ATTENDING = [
     ("Llama", "eagle3"),
     ("Qwen3", "eagle3, normed"),
     ("Glm4Moe", "mtp"),
     ("DeepseekV3", "mtp"),
 ]
+CASES = [*ATTENDING, ("Qwen3Next", "eagle3"), *((kind, "mtp") for kind in HYBRIDS)]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=[f"{kind}, {head}" for kind, head in CASES])
+def named(cases: list[tuple[str, str]]) -> list[str]:
+    return [f"{kind}, {head}" for kind, head in cases]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=named(CASES))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     return written(*request.param, tmp_path_factory.mktemp("heads"))
 
@@ -54,13 +55,17 @@ class Run:
         setup = msgspec.structs.replace(
             draft_setup(served.folder, served.folder, backend=backend),
             max_model_len=POSITIONS,
+            state_checkpoint_tokens=POSITIONS,
             speculation=SpeculativeConfig(**served.said, num_speculative_tokens=4),
         )
         prepared = load_manifest(setup.model_dir)
         loader = draft_loader(prepared, choose(prepared, setup, 1), setup, 1, ALONE)
         assert loader is not None
+        recipe = loader.recipe()
+        self.states: States = recipe.states or STATELESS
+        own = 0 if recipe.states is None else recipe.states.own_blocks
         with torch.inference_mode():
-            self.forward = loader.recipe().build()(BLOCKS)
+            self.forward = recipe.build()(BLOCKS + own)
         self.slots = Slots(SlotBounds(4, BLOCKS, SIZE, VOCAB, POSITIONS))
         proposer = loader.proposer(self.slots, HostSampler(choose_sampler(1)), 0)
         assert isinstance(proposer, DraftHead)
@@ -77,19 +82,26 @@ class Run:
         self.step += 1
         plan = Plan(self.step, 0, list(released), admitted or [], work)
         self.slots.apply(plan)
+        self.states.take(plan)
         self.proposer.take(plan)
         return self.proposer.propose(plan.work)
 
     def compute(
         self, work: list[SlotWork], drafts: dict[int, list[int]] | None = None
     ) -> torch.Tensor:
-        """Returns the logits of all rows of the works and their drafts."""
+        """Returns the logits of all rows of the works and their drafts. `keep` has to follow."""
+        assert not drafts or self.states.fitting(work, drafts) == drafts
         batch = prepare_inputs(work, self.slots, drafts=drafts or {})
         with torch.inference_mode():
             logits = self.forward.logits(batch, torch.arange(len(batch.tokens)).numpy())
         for each in work:
             self.slots[each.slot].computed = each.start + each.count
         return logits
+
+    def keep(self, number: int, tokens: int) -> None:
+        """So many of a slot's tokens are true."""
+        self.slots[number].computed = tokens
+        self.states.keep(number, tokens)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
@@ -125,10 +137,11 @@ def test_drafts_are_those_of_the_definition(served: Served, backend: str) -> Non
                 assert token == served.reference.next(tokens)
             tokens.append(token)
             slot.append(token)
-        slot.computed = len(tokens) - 1
+        run.keep(0, len(tokens) - 1)
     assert run.proposer._hidden.count < 40
 
 
+@pytest.mark.parametrize("served", ATTENDING, ids=named(ATTENDING), indirect=True)
 def test_rows_come_along_with_blocks(served: Served) -> None:
     """Of a prefix that was found, the head's rows are there; those that it had not computed are
     made of zeros, and cost a draft at most."""

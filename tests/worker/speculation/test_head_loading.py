@@ -14,15 +14,16 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.model_config import HeadConfig
 from penstock.prepare import load_manifest, prepare
 from penstock.protocol.to_worker import Setup
-from penstock.recurrent_spec import ShortConvSpec
 from penstock.speculation import SpeculativeConfig
 from penstock_worker.forward.backends import choose
 from penstock_worker.loading.load import load
 from penstock_worker.parallel.ranks import ALONE
 from penstock_worker.speculation.beside import BesideHead
+from penstock_worker.speculation.head_loading import mtp_head
 from penstock_worker.speculation.loaders import draft_loader
 from tests.worker.speculation.draft_folders import SERVED, draft_setup, write_folder
-from tests.worker.speculation.head_folders import Eagle3, Reference
+from tests.worker.speculation.head_folders import written
+from tests.worker.speculation.slow_heads import Eagle3, Reference
 
 VOCAB, HIDDEN = SERVED.vocab_size, SERVED.hidden_size
 
@@ -155,15 +156,25 @@ def test_a_model_is_no_head_and_a_head_is_no_model(served: Path, tmp_path: Path)
         load(alone)
 
 
-def test_what_has_no_head_says_so(served: Path, tmp_path: Path) -> None:
+def test_what_has_no_head_says_so(served: Path) -> None:
     with pytest.raises(StartupError, match=r"it has no layers\.4\.eh_proj; method suffix"):
         load(setup_for(served, None))
-    recurrent = msgspec.structs.replace(
-        SERVED,
-        layers=(
-            msgspec.structs.replace(SERVED.layer(0), recurrent=ShortConvSpec(width=64, kernel=3)),
-            SERVED.layer(0),
-        ),
-    )
-    with pytest.raises(StartupError, match="is not served for a model with recurrent layers"):
-        load(setup_for(write_folder(tmp_path / "recurrent", recurrent), None))
+
+
+def test_a_head_beside_the_layers_is_read_by_its_own_names(tmp_path: Path) -> None:
+    """One more layer of it isn't read, and what isn't known is refused."""
+    model = written("Qwen3_5", "mtp", tmp_path)
+    path = tmp_path / "hub" / "model.safetensors"
+    tensors = load_file(path)
+    config = load_manifest(model.folder).decoder
+    assert mtp_head(config).layers == (config.layer(1),)
+    setup = setup_for(model.folder, None)
+    further = {name.replace("layers.0", "layers.1"): each.clone() for name, each in tensors.items()}
+    save_file(tensors | {n: each for n, each in further.items() if n.startswith("mtp.")}, path)
+    load(setup).runner.close()
+    save_file(tensors | {"mtp.gate.weight": torch.ones(HIDDEN)}, path)
+    with pytest.raises(UnsupportedModel, match="gate"):
+        load(setup)
+    save_file({name: each for name, each in tensors.items() if name != "mtp.fc.weight"}, path)
+    with pytest.raises(StartupError, match=r"it has no mtp\.fc; method suffix"):
+        load(setup)

@@ -11,7 +11,7 @@ from penstock.errors import UnsupportedModel
 from penstock.layer_spec import LayerSpec
 from penstock.recurrent_spec import GatedDeltaSpec
 from penstock_worker.weights.by_head import things_apart
-from penstock_worker.weights.names import from_hub
+from penstock_worker.weights.names import from_hub, with_head_from_hub
 from penstock_worker.weights.stored import StoredTensor
 from tests.worker.checkpoints import TINY
 
@@ -61,6 +61,9 @@ def test_other_rows_are_refused() -> None:
 def test_what_makes_drafts_is_left_out() -> None:
     assert from_hub("mtp.layers.0.self_attn.q_proj.weight") is None
     assert from_hub("mtp.fc.weight") is None
+    assert with_head_from_hub("model.mtp.fc.weight") == "mtp.fc.weight"
+    assert with_head_from_hub("model.layers.3.mlp.gate.weight") == "layers.3.mlp.gate.weight"
+    assert with_head_from_hub("model.visual.patch_embed.proj.weight") is None
     assert from_hub("backbone.layers.3.mixer.D") == "layers.3.mixer.D"
     assert from_hub("model.language_model.layers.3.linear_attn.A_log") == (
         "layers.3.linear_attn.A_log"

@@ -57,6 +57,8 @@ class _Front:
     """Of EAGLE-3: normed embeddings."""
     hidden_norm: RowsProgram | None = None
     """Of EAGLE-3."""
+    onward: RowsProgram | None = None
+    """Of the layer's own result, for further drafts; None: it stays as it is."""
 
 
 class CPUHead:
@@ -104,6 +106,9 @@ class CPUHead:
             raise StepCancelled
         self._keep.keep()
         found = self._taps.taken(len(batch.tokens))[torch.from_numpy(rows)]
+        if self._front.onward is not None and len(rows):
+            none = np.zeros(len(rows), dtype=np.int32)
+            found = torch.from_numpy(self._front.onward(none, found.numpy()))
         served = self._config.served_vocab
         return in_served_vocabulary(torch.from_numpy(logits), self._ids, served), found
 
@@ -164,10 +169,11 @@ class _Loader:
         matrix = packing.tensor("eh_proj.weight", (width, 2 * width))
         halves = [self._packed(matrix[:, :width]), self._packed(matrix[:, width:])]
         read = self._read()
-        if read.embedding is None:
-            raise ValueError("a head has an embedding")
+        if read.embedding is None or read.norm is None:
+            raise ValueError("a head has an embedding, and a norm behind its layer")
         entry = JoinedEntry(width, read.embedding, found[0], found[1], *halves)
-        return read, _Front(entry, self._rows(normed(found[2], width))), None
+        onward = self._rows(normed(read.norm, width)) if self.config.normed_result else None
+        return read, _Front(entry, self._rows(normed(found[2], width)), onward=onward), None
 
     def _packed(self, matrix: np.ndarray) -> PackedMatrix:
         """Half a matrix is never packed to whole numbers."""
