@@ -12,6 +12,7 @@ from penstock_worker.adapters.adaptable import (
     HEAD,
     adaptable_ends,
     adaptable_modules,
+    expert_modules,
     whole_matrices,
 )
 from penstock_worker.weights.family_names import by_our_names
@@ -30,7 +31,11 @@ class AdaptableModel:
     name: str
     """Of its family."""
     modules: Mapping[str, tuple[int, int]]
-    """(outputs, inputs) by our name."""
+    """(outputs, inputs) by our name, of those that an adapter may change."""
+    experts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """As `modules`, of mixtures of experts; they are among those if the settings let them."""
+    experts_by_turns: bool = False
+    """Whether experts' gates and ups are one parameter whose outputs are theirs by turns."""
     renamed: Renamed
     whole: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Rows and columns of the large matrices that an adapter may bring, by module."""
@@ -47,12 +52,17 @@ class AdaptableModel:
     """Whether the output head has the embedding's matrix."""
 
 
-def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> AdaptableModel:
+def adaptable_decoder(
+    config: ModelConfig, *, takes_whole: bool = False, takes_experts: bool = False
+) -> AdaptableModel:
     """Of a model that generates."""
-    family = served_family(config.architecture)
+    family, experts = served_family(config.architecture), expert_modules(config)
+    modules = adaptable_modules(config) | adaptable_ends(config)
     return AdaptableModel(
         name=family.name,
-        modules=adaptable_modules(config) | adaptable_ends(config),
+        modules=modules | experts if takes_experts else modules,
+        experts=experts,
+        experts_by_turns=bool(family.hub_names.alternating),
         renamed=decoder_names(config),
         whole=whole_matrices(config),
         takes_whole=takes_whole,
@@ -62,14 +72,21 @@ def adaptable_decoder(config: ModelConfig, *, takes_whole: bool = False) -> Adap
 
 
 def adaptable_headless(
-    config: ModelConfig, *, labels: int = 0, answers: bool = False, takes_whole: bool = False
+    config: ModelConfig,
+    *,
+    labels: int = 0,
+    answers: bool = False,
+    takes_whole: bool = False,
+    takes_experts: bool = False,
 ) -> AdaptableModel:
     """Of a decoder that makes vectors. `labels`: of its classification head; 0: it has none.
     `answers`: its scores are made of the output head, which can't be changed then."""
-    model = adaptable_decoder(config, takes_whole=takes_whole)
+    model = adaptable_decoder(config, takes_whole=takes_whole, takes_experts=takes_experts)
     return AdaptableModel(
         name=model.name,
         modules={name: shape for name, shape in model.modules.items() if name != HEAD},
+        experts=model.experts,
+        experts_by_turns=model.experts_by_turns,
         renamed=model.renamed,
         whole={EMBEDDING: model.whole[EMBEDDING]},
         takes_whole=takes_whole,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock_worker.adapters.adaptable import adaptable_modules
+from penstock.model_config import ModelConfig
+from penstock_worker.adapters.adaptable import adaptable_modules, expert_modules
 from penstock_worker.adapters.fitting import FittedModule
 from penstock_worker.adapters.interface import BatchAdapters, HeldAdapter
 from penstock_worker.forward import reference
@@ -35,7 +36,13 @@ from tests.worker.parallel.together import Formed
 from tests.worker.random_weights import RandomWeights
 
 pytestmark = pytest.mark.timeout(120)
-ADAPTED = [case for case in CASES if case not in REFUSED and adaptable_modules(read(case))]
+
+
+def all_modules(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    return adaptable_modules(config) | expert_modules(config)
+
+
+ADAPTED = [case for case in CASES if case not in REFUSED and all_modules(read(case))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +70,7 @@ def modules_of(model: CPUModel, rank: int) -> dict[str, FittedModule]:
             stored(f"{name} B", random.standard_normal((outputs, rank)) * 0.3),
             0.5,
         )
-        for name, (outputs, inputs) in adaptable_modules(model.config).items()
+        for name, (outputs, inputs) in all_modules(model.config).items()
     }
 
 
@@ -102,6 +109,7 @@ def model(case: str, dtype: str, backend: str = "cpu") -> CPUModel:
         positions=POSITIONS,
         max_loras=2,
         max_lora_rank=40,
+        lora_experts=True,
     )
 
 
