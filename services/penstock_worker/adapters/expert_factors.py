@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from penstock.adapters import AdaptedModule, UnfitAdapter
+from penstock.adapters import AdaptedModule, StoredFactor, UnfitAdapter
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.weights.stored import StoredTensor
 
@@ -52,34 +52,48 @@ class ExpertCuts:
                 f"the adapter changes {module.module}, which is no part of the model"
             )
         begin, parts = f"{match[1]}mlp.experts.", _PARTS[match[2]]
-        sizes = _sizes(module, self._model.experts, begin, parts)
+        sizes = _sizes(module, self._model, begin, parts)
+        factors = self._turned if self._model.experts_turned else self._factors
         for expert in range(module.experts):
             for part, rows in zip(parts, self._rows(sizes), strict=True):
-                yield ExpertFactors(
-                    f"{begin}{expert}.{part}",
-                    _down(module, expert),
-                    self._up(module, expert, rows),
-                )
+                yield ExpertFactors(f"{begin}{expert}.{part}", *factors(module, expert, rows))
 
     def _rows(self, sizes: list[int]) -> list[slice]:
-        """Which rows of a parameter's B belong to its parts."""
+        """Which outputs of a parameter belong to its parts."""
         if self._model.experts_by_turns and len(sizes) > 1:
             return [slice(first, None, len(sizes)) for first in range(len(sizes))]
         return [slice(first, end) for first, end in pairwise(accumulate(sizes, initial=0))]
 
-    def _up(self, module: AdaptedModule, expert: int, rows: slice) -> StoredTensor:
-        factor = module.up
-        return StoredTensor(
-            factor.name,
-            (len(range(factor.shape[0])[rows]), module.rank),
-            factor.format,
-            factor.data,
-            made=partial(self._of_expert, module, expert, rows),
+    def _factors(
+        self, module: AdaptedModule, expert: int, rows: slice
+    ) -> tuple[StoredTensor, StoredTensor]:
+        down = replace(
+            _stored(module.down, (module.rank, module.down.shape[1])),
+            data=module.down.data.reshape(module.experts, -1)[expert],
         )
+        shape = (len(range(module.up.shape[0])[rows]), module.rank)
+        up = _stored(module.up, shape, lambda data: self._by_expert(module, data)[expert, rows])
+        return down, up
 
-    def _of_expert(
-        self, module: AdaptedModule, expert: int, rows: slice, data: np.ndarray
-    ) -> np.ndarray:
+    def _turned(
+        self, module: AdaptedModule, expert: int, rows: slice
+    ) -> tuple[StoredTensor, StoredTensor]:
+        """Where matrices are transposed in the parameter: then B and A are, and change places."""
+
+        def columns(data: np.ndarray) -> np.ndarray:
+            by_row = data.reshape(module.experts, module.rank, module.down.shape[1], -1)
+            return by_row[expert, :, rows].swapaxes(0, 1)
+
+        shape = (len(range(module.down.shape[1])[rows]), module.rank)
+        down = _stored(
+            module.up,
+            (module.rank, module.up.shape[0]),
+            lambda data: self._by_expert(module, data)[expert].swapaxes(0, 1),
+        )
+        return down, _stored(module.down, shape, columns)
+
+    def _by_expert(self, module: AdaptedModule, data: np.ndarray) -> np.ndarray:
+        """Returns B, [experts, outputs, rank, bytes]."""
         ordered = self._ordered.get(module.module)
         if ordered is None:
             while len(self._ordered) >= _KEPT:
@@ -87,22 +101,27 @@ class ExpertCuts:
             by_column = data.reshape(module.up.shape[0], module.rank, module.experts, -1)
             ordered = np.ascontiguousarray(by_column.transpose(2, 0, 1, 3))
             self._ordered[module.module] = ordered
-        return np.ascontiguousarray(ordered[expert, rows]).reshape(-1)
+        return ordered
 
 
-def _down(module: AdaptedModule, expert: int) -> StoredTensor:
-    factor = module.down
-    data = factor.data.reshape(module.experts, -1)[expert]
-    return StoredTensor(factor.name, (module.rank, factor.shape[1]), factor.format, data)
+def _stored(
+    factor: StoredFactor,
+    shape: tuple[int, int],
+    part: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> StoredTensor:
+    """`part`: what of the factor's data it is, [rows, columns, bytes]."""
+    made = None if part is None else lambda data: np.ascontiguousarray(part(data)).reshape(-1)
+    return StoredTensor(factor.name, shape, factor.format, factor.data, made=made)
 
 
 def _sizes(
     module: AdaptedModule,
-    known: Mapping[str, tuple[int, int]],
+    model: AdaptableModel,
     begin: str,
     parts: tuple[str, ...],
 ) -> list[int]:
     """Returns the outputs of each part."""
+    known = model.experts
     shapes = [known.get(f"{begin}0.{part}") for part in parts]
     found = [shape for shape in shapes if shape is not None]
     gated = f"{begin}0.gate_proj" in known
@@ -115,9 +134,10 @@ def _sizes(
             f"{count}"
         )
     outputs, inputs = sum(shape[0] for shape in found), found[0][1]
-    if (module.up.shape[0], module.down.shape[1]) != (outputs, inputs):
+    wanted = (inputs, outputs) if model.experts_turned else (outputs, inputs)
+    if (module.up.shape[0], module.down.shape[1]) != wanted:
         raise UnfitAdapter(
             f"the adapter changes {module.module} as matrices of {module.up.shape[0]} by "
-            f"{module.down.shape[1]}; the model's are {outputs} by {inputs}"
+            f"{module.down.shape[1]}; the model's are {wanted[0]} by {wanted[1]}"
         )
     return [shape[0] for shape in found]

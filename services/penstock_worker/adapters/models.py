@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from penstock_worker.adapters.adaptable import (
 from penstock_worker.weights.family_names import by_our_names
 from penstock_worker.weights.names import from_gguf, from_hub
 from penstock_worker.weights.stored import StoredTensor
+
+_EXPERT_OF_GGUF = re.compile(r"(blk\.\d+\.ffn_\w+_exps)\.(\d+)\.weight")
 
 Renamed = Callable[[StoredTensor, str, str], dict[str, StoredTensor]]
 """Maps a tensor, its file's name of it and the adapter's format to the tensors that it is by our
@@ -36,6 +39,9 @@ class AdaptableModel:
     """As `modules`, of mixtures of experts; they are among those if the settings let them."""
     experts_by_turns: bool = False
     """Whether experts' gates and ups are one parameter whose outputs are theirs by turns."""
+    experts_turned: bool = False
+    """Whether PEFT takes the inputs of experts' matrices for outputs, as the model's class has
+    them transposed and doesn't say so."""
     renamed: Renamed
     whole: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Rows and columns of the large matrices that an adapter may bring, by module."""
@@ -63,6 +69,7 @@ def adaptable_decoder(
         modules=modules | experts if takes_experts else modules,
         experts=experts,
         experts_by_turns=bool(family.hub_names.alternating),
+        experts_turned=family.hub_names.turned == "always",
         renamed=decoder_names(config),
         whole=whole_matrices(config),
         takes_whole=takes_whole,
@@ -87,6 +94,7 @@ def adaptable_headless(
         modules={name: shape for name, shape in model.modules.items() if name != HEAD},
         experts=model.experts,
         experts_by_turns=model.experts_by_turns,
+        experts_turned=model.experts_turned,
         renamed=model.renamed,
         whole={EMBEDDING: model.whole[EMBEDDING]},
         takes_whole=takes_whole,
@@ -102,8 +110,18 @@ def decoder_names(config: ModelConfig) -> Renamed:
 
     def renamed(stored: StoredTensor, name: str, format: str) -> dict[str, StoredTensor]:
         if format == "gguf":
-            return by_our_names({from_gguf(name): stored}, family.gguf_names, config)
+            return by_our_names({_from_gguf(name): stored}, family.gguf_names, config)
         read = from_hub(name)
         return {} if read is None else by_our_names({read: stored}, family.hub_names, config)
 
     return renamed
+
+
+def _from_gguf(name: str) -> str:
+    """An expert's part of a tensor that has those of all, as blk.0.ffn_up_exps.3.weight, is a
+    tensor of its own."""
+    match = _EXPERT_OF_GGUF.fullmatch(name)
+    if match is None:
+        return from_gguf(name)
+    stack, expert = match.groups()
+    return from_gguf(f"{stack}.weight").replace(".stacked.", f".experts.{expert}.")

@@ -127,7 +127,11 @@ def test_bits_and_the_reference(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("case", "tensor", "pipeline"),
-    [("phi3", 2, 1), ("cohere2", 2, 1), ("olmo3", 3, 1), ("qwen3-5-1", 2, 2), ("gemma3", 1, 3)],
+    [
+        *(("phi3", 2, 1), ("cohere2", 2, 1), ("olmo3", 3, 1), ("qwen3-5-1", 2, 2)),
+        *(("gemma3", 1, 3), ("qwen2-moe", 2, 1), ("gpt-oss", 2, 1), ("mixtral", 2, 3)),
+        ("llama4", 1, 2),
+    ],
 )
 def test_ranks_have_one_workers_bits(case: str, tensor: int, pipeline: int) -> None:
     mine = model(case, "bfloat16")
@@ -140,9 +144,10 @@ def test_ranks_have_one_workers_bits(case: str, tensor: int, pipeline: int) -> N
         assert torch.equal(ours, alone(adapted(mine), mine.groups))
 
 
-def test_ranks_of_the_reference() -> None:
+@pytest.mark.parametrize("case", ["qwen3-5-1", "qwen2-moe"])
+def test_ranks_of_the_reference(case: str) -> None:
     """Their sums are in another order than one worker's."""
-    mine = model("qwen3-5-1", "float32", "reference")
+    mine = model(case, "float32", "reference")
     with Formed(2) as formed:
         over = ForwardOverRanks(formed, mine)
         made = formed.each(lambda ranks: adapted(mine, ranks))
